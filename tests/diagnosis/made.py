@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hf_efficient.diagnosis.case import Case, read_case
+from hf_efficient.records.findings import Finding, Gain, Remedy
 from hf_efficient.records.isolation import (
     Isolation,
     IsolationSchedule,
@@ -167,3 +170,15 @@ def leave_trace(folder: Path, events: Sequence[dict[str, Any]]) -> None:
     """Where the profiler of a run puts it."""
     (folder / "profile").mkdir(parents=True)
     write_trace(folder / "profile" / "trace.rank0.cycle0.pt.trace.json", list(events))
+
+
+def judged(found: Finding, **expected: Any) -> None:
+    """What the finding says of itself, its cost, and its first remedy with its gain, is as expected."""
+    remedy = found.remedies[0] if found.remedies else Remedy("")
+    gain = remedy.gain or Gain(None, None, None, None, "")
+    said = {name: getattr(found, name) for name in ("rule", "severity", "confidence", "explains")}
+    said |= {"cost": found.cost.seconds, "cost_bytes": found.cost.bytes, "cost_usd": found.cost.usd}
+    said |= {"overrides": remedy.overrides, "but": remedy.costs, "share": gain.share, "saves": gain.seconds}
+    said |= {"frees": gain.bytes, "saves_usd": gain.usd}
+    like = {name: pytest.approx(value) if isinstance(value, float | int) else value for name, value in expected.items()}
+    assert {name: said[name] for name in expected} == like

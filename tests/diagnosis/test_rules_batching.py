@@ -7,7 +7,7 @@ import pytest
 from hf_efficient.diagnosis.rules.batching import accumulation, grouped_padding_share, padding_waste, small_micro_batch
 from hf_efficient.diagnosis.rules.precision import emulated_bfloat16, float32_products
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.made import GIB, case_in, memory, settings, step
+from tests.diagnosis.made import GIB, case_in, judged, memory, settings, step
 
 PHASES = {"forward": 0.3, "backward": 0.5, "optimizer": 0.2}
 
@@ -21,8 +21,7 @@ def test_padding_costs_its_share_of_forward_and_backward(tmp_path):
     steps, facts = padded(packing=False, max_length=512)
     found = padding_waste(case_in(tmp_path, steps, facts=facts))
     # Half of the positions; 0.8 s of each of ten steps of 1 s.
-    assert found.severity == "warning"
-    assert found.cost.seconds == pytest.approx(4.0)
+    judged(found, severity="warning", cost=4.0)
     packing = next(one for one in found.remedies if "train.packing" in one.overrides)
     assert packing.gain.share == pytest.approx(0.4)
 
@@ -67,9 +66,7 @@ def fp32(tmp_path, name="a", peaks=None, **device):
 def test_float32_on_a_device_that_is_four_times_as_fast_in_bfloat16(tmp_path):
     found = fp32(tmp_path)
     # Ten steps: 8 s of forward and backward, 2e11 FLOPs take 2 s at 1e11/s; 1.5 s of those go.
-    assert (found.severity, found.cost.seconds) == ("warning", pytest.approx(1.5))
-    assert found.remedies[0].overrides == {"train.bf16": True}
-    assert found.remedies[0].gain.share == pytest.approx(0.15)
+    judged(found, severity="warning", cost=1.5, overrides={"train.bf16": True}, share=0.15)
     on_a_gpu = fp32(tmp_path, "b", type="cuda")
     assert on_a_gpu.cost.seconds == pytest.approx(1.5 + 1.5)  # and a quarter of the other 6 s
 
@@ -89,8 +86,7 @@ def bf16(tmp_path, name="a", peaks=None, recipe="", dtype="bf16", **device):
 def test_bfloat16_on_a_cpu_that_emulates_it_at_a_fifth_of_float32(tmp_path):
     found = bf16(tmp_path)
     # Ten steps: 2e11 FLOPs take 4 s at 0.5e11/s; at 2.5e11/s a fifth of that: 3.2 s go.
-    assert (found.severity, found.cost.seconds) == ("warning", pytest.approx(3.2))
-    assert found.remedies[0].overrides == {"train.bf16": False}
+    judged(found, severity="warning", cost=3.2, overrides={"train.bf16": False})
     qlora = bf16(tmp_path, "b", recipe="recipe: {adapter: {method: qlora}}\nprovenance: {adapter.method: a}\n")
     assert qlora.remedies[0].overrides == {
         "train.bf16": False,

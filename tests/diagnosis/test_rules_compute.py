@@ -10,7 +10,7 @@ from hf_efficient.diagnosis.rules.host import launch_bound
 from hf_efficient.diagnosis.rules.machine import throttling
 from hf_efficient.diagnosis.rules.precision import float32_products, silent_upcasts
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.made import GIB, MATMUL, case_in, kernels, leave_trace, memory, settings, step
+from tests.diagnosis.made import GIB, MATMUL, case_in, judged, kernels, leave_trace, memory, settings, step
 
 
 def optimizing(seconds, **more):
@@ -25,9 +25,7 @@ def not_fused(device="cpu", **optimizer):
 def test_an_optimizer_that_is_not_fused_is_found_with_two_thirds_of_its_time(tmp_path):
     found = optimizer_kernel(case_in(tmp_path, optimizing(1.0), facts=not_fused()))
     assert found.title == "the optimizer takes 50% of the loop, operator by operator: it is not fused"
-    assert found.remedies[0].overrides == {"train.optim": "adamw_torch_fused"}
-    assert found.remedies[0].gain.share == pytest.approx(1 / 3)
-    assert found.cost.seconds == pytest.approx(10)
+    judged(found, overrides={"train.optim": "adamw_torch_fused"}, share=1 / 3, cost=10)
 
 
 def test_a_fused_short_or_other_optimizer_is_no_finding(tmp_path):
@@ -58,8 +56,7 @@ def test_eager_attention_on_long_rows_is_found_by_what_grows_with_the_square(tmp
     assert found.evidence[1].value == pytest.approx(0.24167 / 0.39167, rel=0.01)
     # The longer ones count more: (1000**2 + 1500**2 + 2000**2) / 4500 = 1611.
     assert "62% of the loop on rows of 1,6" in found.title.replace("61.7%", "62%")
-    assert found.remedies[0].overrides == {"model.attn_implementation": "sdpa"}
-    assert found.remedies[0].gain.share == pytest.approx(0.7 * 0.617, rel=0.01)
+    judged(found, overrides={"model.attn_implementation": "sdpa"}, share=pytest.approx(0.7 * 0.617, rel=0.01))
 
 
 def test_rows_of_one_length_tell_attention_by_its_flops(tmp_path):
@@ -93,10 +90,8 @@ def with_checkpointing(kept=100 << 20, on=True, trained=100, device_gib=16, **ar
 def test_checkpointing_beside_idle_memory_is_found_with_the_second_forward(tmp_path):
     found = checkpointing_unneeded(case_in(tmp_path, checkpointed(), facts=with_checkpointing()))
     # By FLOPs 1 - 300 / 0.5 / 800 = 0.25 of 3.6 s = 0.9 s of each step of 4 s; by time the forward's 1 s.
-    assert found.remedies[0].gain.share == pytest.approx(0.225)
-    assert found.remedies[0].overrides == {"train.gradient_checkpointing": False}
+    judged(found, share=0.225, overrides={"train.gradient_checkpointing": False}, but="about 2.83 GiB more memory")
     assert found.evidence[-1].value == 29 * (100 << 20)
-    assert found.remedies[0].costs == "about 2.83 GiB more memory"
 
 
 CUDA = {"settings": settings(device={"type": "cuda"})}
@@ -115,12 +110,9 @@ def compiled(folder, at, seconds=1.0, **arguments):
 def test_compiling_again_after_the_warm_up_is_found(tmp_path):
     found = compiled(tmp_path, {1, 8, 11, 15}, packing=False, max_length=128)
     # 20 s of steps, 4 s of compilation, 1 of them in the warm-up.
-    assert found.severity == "warning"
-    assert found.cost.seconds == pytest.approx(3.0)
+    judged(found, severity="warning", cost=3.0, overrides={"train.packing": True}, share=3 / 24)
     assert found.evidence[1].value == 3
     assert [one.value for one in found.evidence[2:]] == [4, 1, "print"]
-    assert found.remedies[0].overrides == {"train.packing": True}
-    assert found.remedies[0].gain.share == pytest.approx(3 / 24)
 
 
 def samples(reasons, clock=1500.0):
@@ -169,17 +161,14 @@ def test_a_trace_tells_that_the_device_waits_for_launches(tmp_path):
     found = launch_bound(on_cuda(tmp_path, SHORT))
     # 45 of 95 us are gaps of 5 us; of 16 s of forward and backward.
     assert found.title.endswith("in 47.4% of its time")
-    assert found.confidence == "measured"
-    assert found.cost.seconds == pytest.approx(16 * 45 / 95)
+    judged(found, confidence="measured", cost=16 * 45 / 95, saves=8 * 45 / 95)
     assert [one.overrides for one in found.remedies] == [{"train.torch_compile": True}]
-    assert found.remedies[0].gain.seconds == pytest.approx(8 * 45 / 95)
 
 
 def test_the_records_tell_that_the_host_never_runs_ahead(tmp_path):
     device = {"forward": 0.3, "backward": 0.5, "optimizer": 0.2}
     found = launch_bound(on_cuda(tmp_path / "a", device_seconds=device, hfu_flops=10**11))
-    assert found.confidence == "possible"
-    assert found.cost.seconds is None
+    judged(found, confidence="possible", cost=None)
     assert found.remedies[0].gain is None
     ahead = {"forward": 0.6, "backward": 0.9, "optimizer": 0.2}  # the host is done long before the device
     assert launch_bound(on_cuda(tmp_path / "b", device_seconds=ahead, hfu_flops=10**11)) is None

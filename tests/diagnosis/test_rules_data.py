@@ -7,7 +7,7 @@ import pytest
 from hf_efficient.diagnosis.rules.data import data_collation, data_storage, data_transform, few_workers
 from hf_efficient.diagnosis.rules.epochs import epoch_boundary, worker_start
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.made import case_in, loaded_facts, loaded_step, loaded_steps, step
+from tests.diagnosis.made import case_in, judged, loaded_facts, loaded_step, loaded_steps, step
 
 FAMILY = (data_storage, data_transform, data_collation, few_workers)
 
@@ -34,8 +34,7 @@ def test_a_data_set_that_is_blocked_is_slow_storage_and_workers_hide_it(tmp_path
     assert workers.gain.share == pytest.approx(0.94 / 2)
     # Without the blocked part 1 s and 0.06 s, one after the other, in place of 2 s.
     assert local.gain.seconds == pytest.approx(23 * 0.94)
-    assert found.cost.seconds == pytest.approx(23 * 0.94)
-    assert found.cost.usd == pytest.approx(23 * 0.94 / 1000)
+    judged(found, cost=23 * 0.94, cost_usd=23 * 0.94 / 1000)
 
 
 def test_work_in_the_data_set_is_a_transform_where_no_core_is_idle(tmp_path):
@@ -59,12 +58,10 @@ def test_threads_of_the_data_set_compute_for_it(tmp_path):
 def test_a_slow_collator_is_named(tmp_path):
     steps = loaded_steps(wait_seconds=0.5, fetch_seconds=0.1, collate_seconds=0.4, collate_cpu_seconds=0.3)
     found = only(tmp_path, steps, loaded_facts(collator="my.collate"))
-    assert found.rule == "data_collation"
+    judged(found, rule="data_collation", overrides={"train.dataloader_num_workers": 1}, share=1 / 3)
     assert found.title == (
         "33.3% of the training loop waits for the collator (my.collate), which takes 400 ms per step"
     )
-    assert found.remedies[0].overrides == {"train.dataloader_num_workers": 1}
-    assert found.remedies[0].gain.share == pytest.approx(1 / 3)
     assert found.remedies[1].gain.share == pytest.approx(0.4 / 1.5)
 
 
@@ -134,12 +131,10 @@ def test_workers_that_start_with_every_epoch_are_found(tmp_path):
     case = case_in(tmp_path, epochs(**start), facts=loaded_facts(workers=2))
     found = worker_start(case)
     # 0.5 + 0.2, and 0.7 s of wait of which 0.1 s are the batch: 1.3 s, four times. The loop: 16 * 1 + 4 * 2.3 = 25.2 s.
-    assert found.cost.seconds == pytest.approx(5.2)
+    judged(found, cost=5.2, overrides={"train.dataloader_persistent_workers": True}, share=3.9 / 25.2)
     assert found.title == (
         "20.6% of the training loop goes into starting data loader workers anew for each of 4 epochs, 1.30 s each"
     )
-    assert found.remedies[0].overrides == {"train.dataloader_persistent_workers": True}
-    assert found.remedies[0].gain.share == pytest.approx(3.9 / 25.2)
     assert epoch_boundary(case) is None
 
 
@@ -149,9 +144,8 @@ def test_a_data_set_that_starts_over_is_no_matter_of_workers(tmp_path):
         case = case_in(tmp_path / folder, epochs(**start), facts=facts)
         found = epoch_boundary(case)
         # 1.01 s, four times, of 16 * 1 + 4 * 2.01 s.
-        assert found.cost.seconds == pytest.approx(4.04)
+        judged(found, cost=4.04, share=3.03 / 24.04)
         assert "the data set starts over for 1.01 s, 4 times" in found.title
-        assert found.remedies[0].gain.share == pytest.approx(3.03 / 24.04)
         assert worker_start(case) is None
 
 

@@ -7,7 +7,7 @@ import pytest
 from hf_efficient.diagnosis.rules.host import hidden_synchronisation, host_to_device_copy
 from hf_efficient.diagnosis.rules.machine import cpu_contention, cpu_oversubscription
 from hf_efficient.diagnosis.rules.pauses import logging_cost
-from tests.diagnosis.made import case_in, loaded_step, settings, step
+from tests.diagnosis.made import case_in, judged, loaded_step, settings, step
 
 PLAIN = {"forward": 0.4, "backward": 0.6}
 
@@ -17,11 +17,8 @@ def test_logs_of_every_step_to_a_slow_tracker(tmp_path):
     facts = {"settings": settings(arguments={"logging_strategy": "steps", "logging_steps": 1})}
     found = logging_cost(case_in(tmp_path, steps, facts=facts))
     assert found.title == "20% of the training loop goes into logs, 250 ms each"
-    assert found.cost.seconds == pytest.approx(25)
+    judged(found, cost=25, overrides={"train.logging_steps": 25}, saves=24, share=0.192)
     # A hundredth allows 0.01 * 100 / 0.99 / 0.25 = 4.04 logs in 100 steps: every 24.75, so 25 steps; four stay.
-    assert found.remedies[0].overrides == {"train.logging_steps": 25}
-    assert found.remedies[0].gain.seconds == pytest.approx(24)
-    assert found.remedies[0].gain.share == pytest.approx(0.192)
 
 
 def site(count, *, library=False, line=12, seconds=0.0):
@@ -44,8 +41,7 @@ def test_reads_of_the_users_code_are_named_and_told_from_a_librarys(tmp_path):
         "your code reads tensors 3 times per step, at 2 lines, first work/train.py:12; on a CPU that costs little, on "
         "a GPU each read waits until the device is done"
     )
-    assert found.severity == "warning"
-    assert found.cost.seconds is None
+    judged(found, severity="warning", cost=None)
     assert [one.value for one in found.evidence] == [2.0, 1.0, 5.0]
     assert found.evidence[1].what == "reads per step at work/train.py:30 in compute_loss, item"
 
@@ -53,8 +49,7 @@ def test_reads_of_the_users_code_are_named_and_told_from_a_librarys(tmp_path):
 def test_a_library_that_reads_is_worth_knowing_on_a_device_only(tmp_path):
     reads = site(2.0, library=True)
     found = hidden_synchronisation(census(tmp_path / "a", reads, on_device=True, logging_nan_inf_filter=True))
-    assert found.severity == "info"
-    assert found.remedies[0].overrides == {"train.logging_nan_inf_filter": False}
+    judged(found, severity="info", overrides={"train.logging_nan_inf_filter": False})
     assert hidden_synchronisation(census(tmp_path / "b", reads, logging_nan_inf_filter=True)) is None
 
 

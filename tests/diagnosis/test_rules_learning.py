@@ -15,7 +15,7 @@ from hf_efficient.diagnosis.rules.learning import (
     truncated_examples,
 )
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.made import case_in, settings, step
+from tests.diagnosis.made import case_in, judged, settings, step
 
 
 def run(folder, losses, rates=(1e-3,), every=10, optimizer="AdamW", run=None, **arguments):
@@ -35,9 +35,8 @@ FLAT = [8.38, 8.39, 8.37, 8.40, 8.38, 8.38]
 def test_a_rate_that_moves_no_weight_is_critical(tmp_path):
     found = learning_rate_idle(run(tmp_path, FLAT, [1e-9], learning_rate=1e-9))
     assert found.title == "the learning rate does nothing: 1e-09 at most, and the loss stays at 8.38"
-    assert found.severity == "critical"
+    judged(found, severity="critical", overrides={"train.learning_rate": 2e-5})
     assert found.evidence[1].value == pytest.approx(6e-8)  # 60 steps
-    assert found.remedies[0].overrides == {"train.learning_rate": 2e-5}
 
 
 def test_a_flat_loss_alone_is_no_proof(tmp_path):
@@ -67,8 +66,7 @@ AT_THE_END = [4.0, 2.5, 1.8, 1.5, 1.4, 1.4, 1.5, 2.1, 2.9, 3.6]  # never above i
 def test_a_loss_that_grows_is_critical(tmp_path, losses, rate, told):
     found = learning_rate_diverges(run(tmp_path, losses, [rate], learning_rate=rate))
     assert found.title == f"the loss grows {told} at a learning rate of {rate}"
-    assert found.severity == "critical"
-    assert found.remedies[0].overrides == {"train.learning_rate": rate / 10}
+    judged(found, severity="critical", overrides={"train.learning_rate": rate / 10})
 
 
 def test_a_falling_or_noisy_loss_is_no_finding(tmp_path):
@@ -133,8 +131,7 @@ def test_losses_that_are_no_number_with_their_cause(tmp_path):
     assert found.title == (
         "33.3% of the micro-batches have a loss that is no number: 2 steps hold no label to learn from"
     )
-    assert found.severity == "critical"
-    assert found.explains == ["masked_labels", "few_loss_tokens"]
+    judged(found, severity="critical", explains=["masked_labels", "few_loss_tokens"])
 
 
 def test_skipped_updates(tmp_path):
@@ -144,9 +141,7 @@ def test_skipped_updates(tmp_path):
         case_in(tmp_path / "a", steps, facts=counted({"fp16": True}, bf16, updates=100, skipped_updates=20))
     )
     assert found.title == "20% of the updates are skipped: gradients overflow in float16"
-    assert found.cost.seconds == pytest.approx(2.0)
-    assert found.remedies[0].overrides == {"train.fp16": False, "train.bf16": True}
-    assert found.remedies[0].gain.share == pytest.approx(0.2)
+    judged(found, cost=2.0, overrides={"train.fp16": False, "train.bf16": True}, share=0.2)
     settling = counted({"fp16": True}, bf16, updates=40, skipped_updates=5)
     assert scaler_skips(case_in(tmp_path / "b", steps, facts=settling)) is None
     assert scaler_skips(case_in(tmp_path / "c", steps, facts=counted({}, updates=9, skipped_updates=9))) is None
@@ -160,8 +155,7 @@ def test_examples_that_a_recipe_cut(tmp_path):
     }
     found = truncated_examples(case_in(tmp_path, [step()], facts=facts))
     assert found.title == "40% of the examples are cut at 512 tokens, and their ends are not learnt"
-    assert found.severity == "warning"
-    assert found.remedies[0].overrides == {"train.max_length": 1024}
+    judged(found, severity="warning", overrides={"train.max_length": 1024})
     facts["data"] |= {"examples": 50, "dropped_masked": 50}  # cut, they had no label left
     found = truncated_examples(case_in(tmp_path / "b", [step()], facts=facts))
     assert found.title.startswith("80% of the examples are cut")
@@ -172,8 +166,7 @@ def test_examples_that_pile_up_at_the_limit(tmp_path):
     piled = [step(length_buckets={"64": 3, "91": 2, "108": 15}) for _ in range(2)]
     found = truncated_examples(case_in(tmp_path / "a", piled, facts=facts))
     assert found.evidence[0].value == pytest.approx(0.75)
-    assert found.confidence == "likely"
-    assert found.remedies[0].overrides == {"train.max_length": 200}
+    judged(found, confidence="likely", overrides={"train.max_length": 200})
     spread = [step(length_buckets={"64": 8, "91": 8, "108": 4})]
     assert truncated_examples(case_in(tmp_path / "b", spread, facts=facts)) is None
     shorter = {"settings": settings(arguments={"max_length": 128})}

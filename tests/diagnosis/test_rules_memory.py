@@ -21,7 +21,7 @@ from hf_efficient.estimate.allocator import CONTEXT
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.made import case_in, settings, step
+from tests.diagnosis.made import case_in, judged, settings, step
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -69,10 +69,8 @@ def test_retries_after_the_warm_up_cost_what_their_steps_took_longer(tmp_path):
     arguments = {"train_sampling_strategy": "random", "packing": False}
     case = gpu(tmp_path, 60 * GIB, 70 * GIB, retries=retries, seconds=seconds, arguments=arguments)
     found = fragmentation(case)
-    assert found.severity == "warning"
+    judged(found, severity="warning", cost=2.0, saves=2.0)
     assert "3 times" in found.title
-    assert found.cost.seconds == pytest.approx(2.0)
-    assert found.remedies[0].gain.seconds == pytest.approx(2.0)
     assert found.remedies[1].overrides == {"train.train_sampling_strategy": "group_by_length"}
 
 
@@ -90,8 +88,7 @@ def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):
 
 def test_much_that_is_reserved_and_unused_is_worth_knowing(tmp_path):
     found = fragmentation(gpu(tmp_path, 40 * GIB, 60 * GIB))
-    assert (found.severity, found.cost.bytes) == ("info", 20 * GIB)
-    assert found.cost.seconds is None
+    judged(found, severity="info", cost_bytes=20 * GIB, cost=None)
 
 
 def test_logits_of_half_of_the_peak_in_a_full_device(tmp_path):
@@ -110,8 +107,7 @@ def test_optimizer_state_of_half_of_the_peak(tmp_path):
     arguments, model = {"optim": "adamw_torch_fused"}, {"parameters": 10, "trainable_parameters": 10}
     case = gpu(tmp_path, 64 * GIB, 68 * GIB, categories={"optimizer_state": 32 * GIB}, arguments=arguments, model=model)
     found = optimizer_state(case)
-    assert found.remedies[0].overrides == {"train.optim": "adamw_8bit"}
-    assert found.remedies[0].gain.bytes == 24 * GIB
+    judged(found, overrides={"train.optim": "adamw_8bit"}, frees=24 * GIB)
     assert found.remedies[1].overrides == {"adapter.method": "lora"}
 
 
@@ -153,12 +149,9 @@ def test_a_device_that_keeps_something_of_every_step(tmp_path):
     steps = on_device([GIB + 4 * MIB * number for number in range(40)])
     found = memory_growth(case_in(tmp_path, steps, facts=facts(memory=2 * GIB)))
     assert found.title == "the memory of the device grows by 4.0 MiB with every step"
-    assert found.severity == "warning"
-    assert found.cost.bytes == 4 * MIB * 35
-    assert found.cost.seconds is None
+    judged(found, severity="warning", cost_bytes=4 * MIB * 35, cost=None, frees=4 * MIB * 35)
     # 1024 - 156 MiB are left.
     assert found.evidence[-1].value == 217
-    assert found.remedies[0].gain.bytes == 4 * MIB * 35
 
 
 def test_a_process_that_keeps_something_of_every_step(tmp_path):

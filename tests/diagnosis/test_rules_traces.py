@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.diagnosis.engine import findings_of_trace
-from tests.diagnosis.made import ALL_REDUCE, MATMUL, broken_down, kernels
+from tests.diagnosis.made import ALL_REDUCE, MATMUL, broken_down, judged, kernels
 from tests.trace.made_trace import ADD, call, event, on_device
 
 
@@ -24,9 +24,7 @@ def test_a_device_that_waits_for_the_host(tmp_path):
     one = found(tmp_path, events)["trace_host_bound"]
     # From 100 to 1100: idle from 400 to 600, and the next kernel is submitted at 590.
     assert one.title == "device 0 waits for the host in 20% of the time, the longest for 200 µs"
-    assert one.cost.seconds == pytest.approx(200e-6)
-    assert one.remedies[0].gain.share == pytest.approx(0.2)
-    assert one.remedies[0].overrides == {}
+    judged(one, cost=200e-6, share=0.2, overrides={})
 
 
 def test_a_device_that_waits_while_data_are_fetched_asks_for_workers(tmp_path):
@@ -61,8 +59,7 @@ def test_copies_from_pageable_memory(tmp_path):
     events.append(on_device("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 900, 1000, 5, bytes=100_000))
     one = found(tmp_path, events)["trace_pageable_copies"]
     assert "1 copies from pageable memory to device 0 take 100 µs, 10% of the time" in one.title
-    assert one.remedies[0].overrides == {"train.dataloader_pin_memory": True}
-    assert one.remedies[0].gain.share == pytest.approx(0.1)
+    judged(one, overrides={"train.dataloader_pin_memory": True}, share=0.1)
     assert [item.value for item in one.evidence if item.what == "of at most 64 KiB"] == [0]
     pinned = [item for item in events if "Pageable" not in item["name"]]
     pinned.append(on_device("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 900, 1000, 5, bytes=100_000))
