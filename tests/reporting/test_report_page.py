@@ -18,6 +18,11 @@ from hf_efficient.reporting.html.run_findings import findings_section
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.run_data import read_run
 
+
+def words(run):
+    return Page(run_page(run)).said
+
+
 RUNS = ("full_run", "bare_run", "crashed_run", "resumed_run", "long_run")
 
 
@@ -37,7 +42,7 @@ def test_every_page_is_whole(name, request):
 
 
 def test_the_headline(full_run):
-    said = Page(run_page(full_run)).said
+    said = words(full_run)
     wall = "Wall time 3 min 29 s 120 steps of 927 ms (median)"
     for told in (
         wall,
@@ -57,15 +62,15 @@ def test_the_sections_in_their_order(full_run, resumed_run):
         "In short", "Findings", "Plan", "Time", "Machine", "Memory", "Loss", "Speed", "Tokens", "Cost", "Evaluations",
         "Recipe", "Not measured",
     ]  # fmt: skip
-    assert " ".join(titles) in Page(run_page(full_run)).said
-    said = Page(run_page(resumed_run)).said
+    assert " ".join(titles) in words(full_run)
+    said = words(resumed_run)
     assert "Recipe Segments Not measured" in said
     assert "1 1 to 47 1 min 41 s 43.1 s 0.385 % no end was recorded; last sign after 1 min 41 s, in evaluation" in said
     assert "2 31 to 60" in said
 
 
 def test_what_is_missing_is_said(bare_run):
-    said = Page(run_page(bare_run)).said
+    said = words(bare_run)
     for told in (
         "Throughput: the tokens of the steps are not known.",
         "Over time: no readings were taken while the run went on; the peaks are in the table.",
@@ -83,37 +88,28 @@ def test_what_is_missing_is_said(bare_run):
 
 
 def test_how_it_ended(full_run, crashed_run, resumed_run):
-    assert (
-        "llama3.1-8b-lora finished meta-llama/Llama-3.1-8B-Instruct lora sft NVIDIA H200"
-        in Page(run_page(full_run)).said
-    )
-    assert "failed torch.OutOfMemoryError: CUDA out of memory." in Page(run_page(crashed_run)).said
-    first = resumed_run.account.time.processes[0]
-    killed = dataclasses.replace(
-        resumed_run,
-        account=dataclasses.replace(
-            resumed_run.account, ended="died", time=dataclasses.replace(resumed_run.account.time, processes=[first])
-        ),
-    )
-    assert (
-        "did not end It was killed, or is still running: no end was recorded; last sign after 1 min 41 s"
-        in Page(run_page(killed)).said
-    )
+    assert "llama3.1-8b-lora finished meta-llama/Llama-3.1-8B-Instruct lora sft NVIDIA H200" in words(full_run)
+    assert "failed torch.OutOfMemoryError: CUDA out of memory." in words(crashed_run)
+    told = resumed_run.account
+    first = dataclasses.replace(told.time, processes=told.time.processes[:1])
+    killed = dataclasses.replace(resumed_run, account=dataclasses.replace(told, ended="died", time=first))
+    why = "It was killed, or is still running: no end was recorded; last sign after 1 min 41 s"
+    assert f"did not end {why}" in words(killed)
 
 
 def test_estimates_are_marked(full_run):
-    said = Page(run_page(full_run)).said
+    said = words(full_run)
     assert "cost of the wall time $0.23 estimated" in said
     assert "CPU 0.00486 kWh estimated 0.7 x 280 W (TDP)" in said
     assert "GPU 0 0.0194 kWh nvml" in said
     account = full_run.account
     work = dataclasses.replace(account.work, peak_estimated=True)
     guessed = dataclasses.replace(full_run, account=dataclasses.replace(account, work=work))
-    assert "MFU estimated 41.2 %" in Page(run_page(guessed)).said
+    assert "MFU estimated 41.2 %" in words(guessed)
 
 
 def test_provenance(full_run):
-    said = Page(run_page(full_run)).said
+    said = words(full_run)
     assert "train.learning_rate 0.0002 command line: train.learning_rate=2.0e-4" in said
     assert "adapter.r 16 …/llama/lora.yaml:6" in said
     assert "3 more values, left at their defaults" in said
@@ -125,7 +121,7 @@ def test_provenance(full_run):
 def test_thousands_of_evaluations_are_not_listed(full_run):
     many = [dataclasses.replace(full_run.account.evaluations[1], step=step) for step in range(1, 1001)]
     run = dataclasses.replace(full_run, account=dataclasses.replace(full_run.account, evaluations=many))
-    said = Page(run_page(run)).said
+    said = words(run)
     assert "960 evaluations between these are left out here; run.json has them." in said
     assert "step 20 " in said
     assert "step 981 " in said
@@ -145,8 +141,6 @@ def test_hostile_texts_stay_texts(full_run):
 
 
 def test_a_recipe_that_cannot_be_read_is_said(tmp_path):
-    from sample_run import write_records
-
     folder = write_records(tmp_path, steps=2)
     (folder / "recipe.resolved.yaml").write_text(
         "recipe: [</script><script>window.taken = 1</script>", encoding="utf-8"
@@ -154,12 +148,10 @@ def test_a_recipe_that_cannot_be_read_is_said(tmp_path):
     run = read_run(folder)
     assert run.recipe is None
     assert run.name == tmp_path.name
-    assert "recipe.resolved.yaml: cannot be read" in Page(run_page(run)).said
+    assert "recipe.resolved.yaml: cannot be read" in words(run)
 
 
 def test_only_run_json_is_left(tmp_path):
-    from sample_run import write_records
-
     from hf_efficient.accounting.account import account_of, write_account
 
     folder = write_records(tmp_path, steps=5)
@@ -203,19 +195,13 @@ def test_runs_side_by_side(full_run, crashed_run, bare_run):
 
 
 def test_recipes_that_differ(tmp_path, full_run):
-    from sample_run import write_records
-
     other = read_run(write_records(tmp_path, steps=8, rate="1.0e-4", name="other"))
     said = Page(compare_page([full_run, other])).said
     assert "key that differs A B name llama3.1-8b-lora other train.learning_rate 0.0002 0.0001" in said
 
 
-def said(run):
-    return Page(run_page(run)).said
-
-
 def test_a_finding_tells_its_cost_its_evidence_and_its_remedies(full_run):
-    told = said(diagnosed(full_run))
+    told = words(diagnosed(full_run))
     assert (
         "2 3.5% of the training loop is spent in checkpoints warning measured rule saves_cost costs 6.8 s (3.49 % of "
         "the loop), $0.0075 Evidence of finding 2 evidence value share of the loop in checkpoints steps.jsonl: "
@@ -243,7 +229,7 @@ def test_what_was_not_judged_is_folded_with_the_instrument_that_would_tell(full_
 
 
 def test_a_healthy_run_has_nothing_to_fix_and_a_limit(full_run):
-    told = said(healthy(full_run))
+    told = words(healthy(full_run))
     assert (
         "Findings Nothing to fix. The limit that it is at: it is bound by arithmetic: 50.3 % of the dense peak in "
         "bfloat16. Evidence of the limit evidence value hardware FLOP/s over the peak run.json: work.hfu 50.3 %"
@@ -261,32 +247,27 @@ def test_the_rules_are_asked_of_a_run_that_is_read(tmp_path):
     assert run.rank_step_seconds[0]["host_to_device"] == 0.003
 
 
-CAME = Confirmation("data_transform", "out/slow", "time", 0.44, 0.41, 0.03, "confirmed")
+def came(told, of, predicted, achieved=None, spread=None, verdict="confirmed", why=""):
+    return Confirmation(told.partition(":")[0], "out/slow", of, predicted, achieved, spread, verdict, why), told
 
 
 @pytest.mark.parametrize(
     ("held", "told"),
     [
-        (CAME, "data_transform: 44% less time per token predicted, 41% ±3% came"),
-        (
-            Confirmation("saves_cost", "", "time", 0.44, -0.02, 0.05, "retracted", "no difference beyond the spread"),
+        came("data_transform: 44% less time per token predicted, 41% ±3% came", "time", 0.44, 0.41, 0.03),
+        came(
             "saves_cost: 44% less time per token predicted, 2% ±5% more came: no difference beyond the spread",
+            *("time", 0.44, -0.02, 0.05, "retracted", "no difference beyond the spread"),
         ),
-        (
-            Confirmation("saves_cost", "", "time", 0.44, None, None, "unknown", "this run has other data"),
+        came(
             "saves_cost: 44% less time per token predicted: this run has other data",
+            *("time", 0.44, None, None, "unknown", "this run has other data"),
         ),
-        (
-            Confirmation("logits_spike", "", "memory", 2 * 2**30, 2**30, None, "confirmed"),
-            "logits_spike: 2.00 GiB less at the peak predicted, 1.00 GiB came",
-        ),
-        (
-            Confirmation("scaler_skips", "", "finding", None, None, None, "confirmed"),
-            "scaler_skips: the finding is gone",
-        ),
-        (
-            Confirmation("scaler_skips", "", "finding", None, None, None, "retracted", "the finding is still there"),
+        came("logits_spike: 2.00 GiB less at the peak predicted, 1.00 GiB came", "memory", 2 * 2**30, 2**30),
+        came("scaler_skips: the finding is gone", "finding", None),
+        came(
             "scaler_skips: the finding is still there",
+            *("finding", None, None, None, "retracted", "the finding is still there"),
         ),
     ],
 )
@@ -310,9 +291,9 @@ def with_calls(run, *calls):
 
 
 def test_each_call_has_a_row(full_run, resumed_run):
-    page = said(with_calls(full_run, CALLS))
+    page = words(with_calls(full_run, CALLS))
     assert "1 1 to 8 15.0 s 30.0 s 2.5 s finished 2 none 55.0 s 4.0 s failed: ValueError: no" in page
     assert "2 calls of train()" in page
-    page = said(with_calls(resumed_run, CALLS, CALLS[:1]))
+    page = words(with_calls(resumed_run, CALLS, CALLS[:1]))
     assert "2.1 1 to 8 15.0 s 30.0 s 2.5 s finished" in page
-    assert "call of train()" not in said(with_calls(resumed_run, CALLS[:1], CALLS[1:]))
+    assert "call of train()" not in words(with_calls(resumed_run, CALLS[:1], CALLS[1:]))

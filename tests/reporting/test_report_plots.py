@@ -13,7 +13,7 @@ from hf_efficient.records.amounts import Evaluation, MemoryAccount, MemoryCatego
 from hf_efficient.records.findings import Cost, Gain, Remedy
 from hf_efficient.records.series import Band, Histogram, SystemSeries
 from hf_efficient.reporting.labels import PHASE_COLORS
-from hf_efficient.reporting.plots.figure import Figure, LegendEntry, Missing, evaluation_places, legend_of, step_axis
+from hf_efficient.reporting.plots.figure import Figure, Missing, evaluation_places, step_axis
 from hf_efficient.reporting.plots.findings import cost_bar, finding_figure
 from hf_efficient.reporting.plots.memory import memory_over_time
 from hf_efficient.reporting.plots.steps import (
@@ -21,16 +21,14 @@ from hf_efficient.reporting.plots.steps import (
     compare_step_times,
     sequence_lengths,
     step_times,
-    step_tokens,
     throughput,
     training_curve,
 )
-from hf_efficient.reporting.plots.system import cores_figure, disk_figure, gpu_figure, network_figure, phases_over_time
+from hf_efficient.reporting.plots.system import cores_figure, gpu_figure, phases_over_time
 from hf_efficient.reporting.plots.time import step_phases, time_bar
 
 GIB = 2**30
 TIMES = StepTimes(4, 1, "the first", 1.0, 1.0, 1.0, 1.0, 1.0)
-NO_TOKENS = TokenAccount(None, None, None, None, None, None)
 
 
 def drawn(figure):
@@ -58,10 +56,8 @@ def test_the_whole_run_is_one_bar():
 
 def test_seconds_per_step_are_means_of_their_bucket():
     figure = step_phases(steps(steps=[2, 1], wall_seconds=[2.0, 1.0]), TIMES)
-    found = drawn(figure)
-    assert found["forward"]["y"] == [0.75, 0.75]
-    assert found["forward"]["width"] == [2, 1]
-    assert found["forward"]["type"] == "bar"
+    forward = drawn(figure)["forward"]
+    assert (forward["y"], forward["width"], forward["type"]) == ([0.75, 0.75], [2, 1], "bar")
     assert "A point is the mean of up to 2 steps." in figure.summary
     assert "range" not in figure.layout["yaxis"]
 
@@ -72,26 +68,19 @@ def test_memory_lines_break_between_processes_and_kinds_stand_while_it_trained(f
         started_at_seconds=[1.0, 2.0, 4.0],
         ended_at_seconds=[1.0, 3.0, 5.0],
         rss_bytes=Band([0.0] * 3, [0.0] * 3, [GIB, 2 * GIB, 3.0 * GIB]),
-        device_allocated_bytes=Band([None] * 3, [None] * 3, [None] * 3),
+        device_allocated_bytes=band(None, None, None),
     )
-    memory = MemoryAccount(
-        3 * GIB,
-        None,
-        None,
-        None,
-        None,
-        [MemoryCategory("weights", GIB, "exact"), MemoryCategory("adapter", 0, "exact")],
-    )
+    kinds = [MemoryCategory("weights", GIB, "exact"), MemoryCategory("adapter", 0, "exact")]
     wall = dataclasses.replace(full_run.account.time, wall_seconds=6.0)
+    memory = MemoryAccount(3 * GIB, None, None, None, None, kinds)
     account = dataclasses.replace(full_run.account, memory=memory, time=wall)
     held = steps(steps=[1, 1], started_at_seconds=[2.0, 5.0])
     figure = memory_over_time(account, series(held, system=system, process_starts_seconds=[0.0, 4.0]))
-    found = drawn(figure)
-    assert list(found) == ["weights", "host memory of the process"]
-    assert found["host memory of the process"]["x"] == [1.0, 2.5, 2.5, 4.5]
-    assert found["host memory of the process"]["y"] == [1.0, 2.0, None, 3.0]
-    assert found["weights"]["x"] == [2.0, 2.0, 4.0, 4.0, 5.0, 5.0, 6.0, 6.0]
-    assert found["weights"]["y"] == [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]
+    host, weights = (drawn(figure)[name] for name in ("host memory of the process", "weights"))
+    assert set(drawn(figure)) == {"host memory of the process", "weights"}
+    assert (host["x"], host["y"]) == ([1.0, 2.5, 2.5, 4.5], [1.0, 2.0, None, 3.0])
+    assert weights["x"] == [2.0, 2.0, 4.0, 4.0, 5.0, 5.0, 6.0, 6.0]
+    assert weights["y"] == [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]
     assert "At most: 3.00 GiB in the host's memory." in figure.summary
     assert isinstance(memory_over_time(account, series(held)), Missing)
 
@@ -136,13 +125,6 @@ def test_step_times_with_their_percentiles():
     assert isinstance(step_times(dataclasses.replace(times, p50_seconds=None), Histogram()), Missing)
 
 
-def test_tokens_three_ways():
-    held = steps(steps=[2, 1], processed_tokens=[200, 100], non_padding_tokens=[150, 90], loss_bearing_tokens=[50, 30])
-    figure = step_tokens(held, TokenAccount(300, 240, 80, 0.2, None, None))
-    assert [trace["y"] for trace in figure.traces] == [[100.0, 100.0], [75.0, 90.0], [25.0, 30.0]]
-    assert "300 processed, padding included, 240 without padding, 80 bearing loss. Padding: 20%." in figure.summary
-
-
 def test_lengths_in_ascending_order():
     held = SequenceAccount(
         mean_tokens=20.0, shortest_tokens=3, longest_tokens=1000, length_buckets={"1024": 1, "64": 7, "128": 2}
@@ -155,21 +137,12 @@ def test_lengths_in_ascending_order():
     assert isinstance(sequence_lengths(SequenceAccount()), Missing)
 
 
-@pytest.mark.parametrize(
-    ("edges", "told"),
-    [
-        ([9.1, 20.0, 41.5], ["10", "20"]),
-        ([0.004, 0.03], ["0.005", "0.01", "0.02"]),
-        ([0.5, 20.0, 300.0], ["1", "10", "100"]),
-    ],
-)
-def test_ticks_of_step_times_are_written_out(edges, told):
+def test_ticks_of_step_times_are_written_out():
     times = StepTimes(10, 0, "none", 2.0, 2.0, 2.0, 2.0, None)
-    counts = [5] * (len(edges) - 1)
-    layout = step_times(times, Histogram("log", edges, counts)).layout["xaxis"]
-    assert layout["ticktext"] == told
-    assert layout["tickvals"] == [float(text) for text in told]
-    assert "tickvals" not in step_times(times, Histogram("linear", edges, counts)).layout["xaxis"]
+    for edges, told in (([9.1, 20.0, 41.5], ["10", "20"]), ([0.004, 0.03], ["0.005", "0.01", "0.02"])):
+        layout = step_times(times, Histogram("log", edges, [5] * (len(edges) - 1))).layout["xaxis"]
+        assert (layout["ticktext"], layout["tickvals"]) == (told, [float(text) for text in told])
+    assert "tickvals" not in step_times(times, Histogram("linear", edges, [5])).layout["xaxis"]
 
 
 def test_losses_and_step_times_over_each_other():
@@ -184,19 +157,6 @@ def test_losses_and_step_times_over_each_other():
     assert drawn(times)["B b"]["y"] == [0.5, 0.25]
     assert (times.layout["xaxis"]["range"], times.selectable) == ([0.5, 4.5], False)
     assert isinstance(compare_losses([None], ["A"]), Missing)
-
-
-def test_a_name_of_the_legend_has_all_its_traces():
-    traces = [
-        {"type": "scatter", "name": "a", "line": {"color": "#111111", "dash": "dot"}},
-        {"type": "bar", "name": "b", "marker": {"color": "#222222"}},
-        {"type": "scatter", "name": "", "line": {"color": "#333333"}},
-        {"type": "scatter", "name": "a", "line": {"color": "#444444"}},
-    ]
-    assert legend_of(traces) == [
-        LegendEntry("a", "#111111", (0, 3), line=True, dashed=True),
-        LegendEntry("b", "#222222", (1,)),
-    ]
 
 
 def evaluations(*after):
@@ -280,13 +240,8 @@ def test_the_time_of_steps_over_their_tokens_meets_the_left_edge_at_what_is_paid
 
 
 def test_memory_stands_below_what_there_is(full_run):
-    system = SystemSeries(
-        process=[0, 0],
-        started_at_seconds=[1.0, 2.0],
-        ended_at_seconds=[1.0, 2.0],
-        device_reserved_bytes=Band([GIB, GIB], [GIB, GIB], [GIB, 2.0 * GIB]),
-    )
-    run = dataclasses.replace(diagnosed(full_run), series=series(steps(), system=system), memory_bytes=4 * GIB)
+    system = series(steps(), system=two_readings(device_reserved_bytes=band(GIB, 2.0 * GIB)))
+    run = dataclasses.replace(diagnosed(full_run), series=system, memory_bytes=4 * GIB)
     found = drawn(figure := finding_figure(1, finding("near_out_of_memory"), run))
     assert found["reserved on the device"]["y"] == [1.0, 2.0]
     assert found["all that there is"]["y"] == [4.0, 4.0]
@@ -320,26 +275,18 @@ def test_the_cost_is_a_part_of_the_loop_above_what_the_remedy_leaves():
     assert cost_bar(finding(cost=Cost()), 100.0, "a-bar") is None
 
 
-@pytest.mark.parametrize("rule", ["saves_cost", "padding_waste", "memory_growth", "straggler", "of_a_newer_version"])
-def test_where_its_own_plot_has_no_data_the_cost_is_shown(full_run, rule):
-    run = with_steps(full_run, phase_seconds={"forward": [1.0] * 4})
-    run = dataclasses.replace(run, rank_step_seconds={0: {"forward": 1.0}})
-    assert finding_figure(1, finding(rule), run).title == "Of the loop's time"
-    assert finding_figure(1, finding(rule), dataclasses.replace(run, series=None)).title == "Of the loop's time"
-
-
 def band(*values):
     return Band(list(values), list(values), list(values))
 
 
-def system(**parts):
-    """Two readings, at 1 s and at 3 s, of one process."""
+def two_readings(**parts):
+    """At 1 s and at 3 s, of one process."""
     plain = {"process": [0, 0], "started_at_seconds": [1.0, 3.0], "ended_at_seconds": [1.0, 3.0]}
     return SystemSeries(**{**plain, **parts})
 
 
 def seen(**parts):
-    return series(steps(), system=system(**parts))
+    return series(steps(), system=two_readings(**parts))
 
 
 def test_phases_are_shares_as_wide_as_their_time(full_run):
@@ -369,20 +316,6 @@ def test_cores_stack_by_who_keeps_them_busy(full_run):
         "core in up to 25% of its time. The machine has 8."
     )
     assert cores_figure(full_run.account, seen(), 8) is None
-
-
-def test_disks_and_network_in_megabytes(full_run):
-    host = {"disk_read_bytes_per_second": band(2e6, 8e6), "write_bytes_per_second": band(0.0, 5e5)}
-    host |= {"disk_latency_milliseconds": band(None, 4.5), "network_sent_bytes_per_second": band(0.0, 0.0)}
-    run = seen(host=host)
-    found = drawn(figure := disk_figure(full_run.account, run))
-    assert {name: trace["y"] for name, trace in found.items()} == {
-        "read, all of the machine": [2.0, 8.0],
-        "written by this run": [0.0, 0.5],
-    }
-    assert "At most: read, all of the machine 8.0 MB/s, written by this run 0.50 MB/s." in figure.summary
-    assert figure.summary.endswith("A request took 4.5 ms at most, on average over a reading.")
-    assert network_figure(full_run.account, run) is None  # nothing moved
 
 
 def gpu(**parts):

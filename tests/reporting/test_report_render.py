@@ -66,38 +66,30 @@ def test_every_phase_has_a_colour_of_its_own():
     assert len(set(PHASE_COLORS.values())) == len(PHASES)
     assert phase_color("dreaming") not in PHASE_COLORS.values()
     assert (phase_label("data_wait"), phase_label("new_phase")) == ("data wait", "new phase")
+    assert category_label("optimizer_state") == "optimizer state"
 
 
-def test_phases_of_a_step_can_be_told_apart():
-    names = [name for name in ("compilation", *STEP_PHASES, "unattributed") if name not in COARSE_PHASES]
-    near = min(
-        (distance(PHASE_COLORS[one], PHASE_COLORS[other]), one, other)
-        for one, other in itertools.combinations(names, 2)
-    )
-    assert near[0] >= 9, near
+OF_A_STEP = [name for name in ("compilation", *STEP_PHASES, "unattributed") if name not in COARSE_PHASES]
 
 
-def test_neighbours_in_a_stack_can_be_told_apart():
-    names = list(PHASE_COLORS)
-    near = min(
-        (distance(PHASE_COLORS[one], PHASE_COLORS[other]), one, other) for one, other in itertools.pairwise(names)
-    )
-    assert near[0] >= 8, near
+@pytest.mark.parametrize(
+    ("pairs", "colors", "least"),
+    [
+        (itertools.combinations(OF_A_STEP, 2), PHASE_COLORS, 9),
+        (itertools.pairwise(PHASE_COLORS), PHASE_COLORS, 8),
+        (itertools.combinations(CATEGORY_COLORS, 2), CATEGORY_COLORS, 8),
+    ],
+    ids=["phases of a step", "neighbours in a stack", "kinds of memory"],
+)
+def test_colours_can_be_told_apart(pairs, colors, least):
+    near = min((distance(colors[one], colors[other]), one, other) for one, other in pairs)
+    assert near[0] >= least, near
 
 
 def test_no_phase_vanishes_into_the_page():
     for name, color in PHASE_COLORS.items():
         assert contrast(color, DARK["page"]) >= 2.3, name
         assert contrast(color, LIGHT["page"]) >= 1.5, name
-
-
-def test_kinds_of_memory_can_be_told_apart():
-    near = min(
-        (distance(first, second), one, other)
-        for (one, first), (other, second) in itertools.combinations(CATEGORY_COLORS.items(), 2)
-    )
-    assert near[0] >= 8, near
-    assert category_label("optimizer_state") == "optimizer state"
 
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])

