@@ -64,13 +64,9 @@ def test_an_account_by_hand(run):
     assert dataclasses.astuple(found.tokens) == (40, 32, 16, pytest.approx(0.2), 32 / 3.5, 40 / 3.5)
     assert found.memory == MemoryAccount(1000, None, None, None)
     assert [gap.what for gap in found.not_measured] == [
-        "the launcher",
-        "the interpreter's own end",
-        "sequences and their lengths",
-        "FLOPs, MFU and HFU",
-        "energy",
+        "the launcher", "the interpreter's own end", "sequences and their lengths", "FLOPs, MFU and HFU", "energy",
         "cost",
-    ]
+    ]  # fmt: skip
 
 
 def test_a_resumed_run_adds_up_and_what_lies_between_is_nobodys(run):

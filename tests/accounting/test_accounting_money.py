@@ -21,14 +21,9 @@ GRID = {"grams_per_kwh": 400.0, "source": "Utopia 2023"}
 def run(tmp_path):
     """Ten seconds: two of imports, one of set-up, steps from 4 to 9 with an evaluation from 6 to 8, an end at 10."""
     lines(
-        tmp_path / "spans.jsonl",
-        process(),
-        facts(grid=GRID),
-        span(0.0, imports=2.0),
-        span(2.0, trainer_setup=1.0),
-        train(0, 3.0),
-        end(10.0),
-    )
+        tmp_path / "spans.jsonl", process(), facts(grid=GRID), span(0.0, imports=2.0), span(2.0, trainer_setup=1.0),
+        train(0, 3.0), end(10.0),
+    )  # fmt: skip
     lines(
         tmp_path / "steps.jsonl",
         step(1, 1.0, 1.0, forward=0.5, backward=0.5),

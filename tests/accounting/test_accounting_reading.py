@@ -49,8 +49,7 @@ def sample(at):
 
 WRITTEN = {
     "spans.jsonl": text(
-        process(),
-        span(0.0, imports=2.0),
+        process(), span(0.0, imports=2.0),
         {
             "kind": "facts",
             "facts": {"price": {"price_usd_per_hour": 2.0, "source": "the bill", "estimated": False}},
@@ -58,12 +57,8 @@ WRITTEN = {
         },
         train(0, 2.0),
         {"kind": "evaluation", "at_seconds": 3.0, "step": 1, "metrics": {"loss": 2.5}, "seconds": 0.5, "process": 0},
-        span(5.0, evaluation=1.0),
-        alive(8.0, 6.0, phase="forward", forward=0.5),
-        process(1, began=20.0),
-        span(20.0, 1, imports=1.0),
-        train(1, 21.0, 1),
-        end(40.0, 1),
+        span(5.0, evaluation=1.0), alive(8.0, 6.0, phase="forward", forward=0.5), process(1, began=20.0),
+        span(20.0, 1, imports=1.0), train(1, 21.0, 1), end(40.0, 1),
     ),
     "steps.jsonl": text(
         full_step(1, 0.0, 1.0, loss=2.0),
@@ -74,7 +69,7 @@ WRITTEN = {
     "steps.rank1.jsonl": text(*[step(number, number - 1.0, 1.0, rank=1, forward=0.5) for number in range(1, 8)]),
     "system.jsonl": text(*[sample(at) for at in range(8)], reading(1, 25.0, rss_bytes=7)),
     "system.rank1.jsonl": text(sample(0), reading(0, 1.0, joules={"GPU 0": -5.0}), sample(7)),
-}
+}  # fmt: skip
 
 
 APPENDING = st.tuples(st.sampled_from(sorted(WRITTEN)), st.integers(1, 900))

@@ -67,14 +67,10 @@ def hostile(run: RunData) -> RunData:
 def _diagnosis() -> Diagnosis:
     gain = Gain(0.1, 5.0, None, None, IMAGE)
     found = Finding(
-        rule=SCRIPT,
-        title=IMAGE,
-        severity="warning",
-        confidence="measured",
-        evidence=[Evidence(QUOTES, IMAGE, "", SCRIPT), Evidence(IMAGE, 1.0, SCRIPT, QUOTES)],
-        cost=Cost(9.0),
+        rule=SCRIPT, title=IMAGE, severity="warning", confidence="measured",
+        evidence=[Evidence(QUOTES, IMAGE, "", SCRIPT), Evidence(IMAGE, 1.0, SCRIPT, QUOTES)], cost=Cost(9.0),
         remedies=[Remedy(SCRIPT, {IMAGE: SCRIPT, "train.x": QUOTES}, TEMPLATE, gain)],
-    )
+    )  # fmt: skip
     abstention = Abstention(IMAGE, SCRIPT, QUOTES)
     return Diagnosis(1, SCRIPT, "error", SCRIPT, 9, 90.0, [found], [abstention], None, [SCRIPT], [IMAGE])
 

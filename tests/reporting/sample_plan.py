@@ -58,12 +58,8 @@ CHANGES = [
         PlannedOutcome(20 * GIB, True, 5.25, 6241.5),
     ),
     PlannedChange(
-        {"adapter.method": "qlora", "train.max_length": 1024},
-        "less memory",
-        "a rounded base",
-        False,
-        BEFORE,
+        {"adapter.method": "qlora", "train.max_length": 1024}, "less memory", "a rounded base", False, BEFORE,
         PlannedOutcome(int(25.25 * GIB), False, None, None),
     ),
-]
+]  # fmt: skip
 ADVICE = PlannedAdvice("L4", 24 * GIB, 22 * GIB, BEFORE, CHANGES, ["train.optim=sgd: why not"])

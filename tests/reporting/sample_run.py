@@ -120,13 +120,9 @@ def _wave(step: int, period: float) -> float:
 def _step(step: int, first: int, start: float, speed: float, every: int, segment: int) -> dict[str, object]:
     forward = (0.30 + 0.02 * _wave(step, 7)) / speed
     phases = {
-        "data_wait": 0.015 + (0.35 if step % 37 == 0 else 0.0),
-        "host_to_device": 0.003,
-        "forward": forward,
-        "backward": 1.9 * forward,
-        "optimizer": 0.035,
-        "logging": 0.004 if step % 5 == 0 else 0.0002,
-    }
+        "data_wait": 0.015 + (0.35 if step % 37 == 0 else 0.0), "host_to_device": 0.003, "forward": forward,
+        "backward": 1.9 * forward, "optimizer": 0.035, "logging": 0.004 if step % 5 == 0 else 0.0002,
+    }  # fmt: skip
     if step == first:
         phases["forward"] += 1.6
     if step % every == 0:
@@ -229,13 +225,8 @@ def full(run: RunData) -> RunData:
             fill_rate=0.984,
         ),
         work=WorkAccount(
-            model_flops=int(6.1e17),
-            hardware_flops=int(7.4e17),
-            mfu=0.412,
-            hfu=0.503,
-            peak_flops_per_second=9.89e14,
-            peak_source="NVIDIA data sheet, 2025-01",
-            dtype="bfloat16",
+            model_flops=int(6.1e17), hardware_flops=int(7.4e17), mfu=0.412, hfu=0.503, peak_flops_per_second=9.89e14,
+            peak_source="NVIDIA data sheet, 2025-01", dtype="bfloat16",
         ),
         energy=EnergyAccount(
             joules=sum(joules.values()),
@@ -274,7 +265,7 @@ def full(run: RunData) -> RunData:
                 for step in range(30, steps + 1, 30)
             ),
         ],
-    )
+    )  # fmt: skip
     return dataclasses.replace(run, account=full_account, answers=_answers(steps))
 
 

@@ -26,11 +26,7 @@ __all__ = ["DEVICE", "TRACE"]
 LENGTHS = Percentiles(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
 BUSY = BusyBreakdown(10.0, 6.0, 4.0, 0.4, 4.0, IdleSplit(2.5, 1.0, 0.5, 0.0, 7, 8, 9))
 DEVICE = DeviceBreakdown(
-    device=0,
-    name="NVIDIA Test GPU",
-    first_event_seconds=0.5,
-    busy=BUSY,
-    streams=(),
+    device=0, name="NVIDIA Test GPU", first_event_seconds=0.5, busy=BUSY, streams=(),
     families=(FamilyTime("matmul", 3.0, 0.75, 10), FamilyTime("copy", 1.0, 0.25, 4)),
     kernels=(KernelTime("a" * 90, "a" * 90, "matmul", 3.0, 0.75, 10, 0.3, "aten::mm"),),
     launches=LaunchBreakdown(1200, 120.0, 200, LENGTHS, 1e-5, 0.25, 0.125, 0.02, LENGTHS, LENGTHS),
@@ -43,7 +39,7 @@ DEVICE = DeviceBreakdown(
         DeviceGap(1.25, 0.75, "host_bound", "a", "b", (("loader.py(7): fetch", 0.8),), 5),
         DeviceGap(2.0, 0.5, "other", "a", "b", (), None),
     ),
-)
+)  # fmt: skip
 TRACE = TraceBreakdown(
     file=TraceFile("run/trace.json.gz", 2 << 20, 12_345, 0, False, 1, 2, "nccl", {0: "NVIDIA Test GPU"}, True, True),
     window_seconds=12.0,

@@ -24,17 +24,13 @@ from hf_efficient.reporting.profile_tables import found_tables, instrument_rows,
 
 MIB = 2**20
 OPERATORS = OperatorTable(
-    0,
-    3,
-    0.2,
-    0.08,
-    0.1,
+    0, 3, 0.2, 0.08, 0.1,
     [
         OperatorTime("aten::mm", 36, 0.02, 0.075, 123_000_000, "[208, 64] [64, 128]"),
         OperatorTime("aten::copy_", 4, 0.06, 0.025, 0, ""),
     ],
     7,
-)
+)  # fmt: skip
 SNAPSHOT = MemorySnapshot(
     moment="out of memory", reserved_bytes=100 * MIB, allocated_bytes=60 * MIB, inactive_split_bytes=24 * MIB,
     inactive_split_blocks=3, largest_free_bytes=16 * MIB, peak_bytes=80 * MIB,

@@ -107,13 +107,9 @@ def test_a_device_is_told_by_cause_family_kernel_copy_and_gap(full_run):
 def test_bars_are_as_long_as_their_seconds():
     figure = device_time_bar(DEVICE)
     assert {trace["name"]: trace["x"] for trace in figure.traces} == {
-        "computing": [4.0],
-        "only communicating": [1.5],
-        "only copying or setting memory": [0.5],
-        "idle, host-bound": [2.5],
-        "idle, launch-bound": [1.0],
-        "idle, other": [0.5],
-    }
+        "computing": [4.0], "only communicating": [1.5], "only copying or setting memory": [0.5],
+        "idle, host-bound": [2.5], "idle, launch-bound": [1.0], "idle, other": [0.5],
+    }  # fmt: skip
     assert figure.layout["xaxis"]["range"] == [0, 10.0]
     assert figure.summary == "The device ran something for 60% of 10.0 s; idle, host-bound for 2.50 s."
     short = [dataclasses.replace(one, seconds=one.seconds / 10) for one in DEVICE.families]
