@@ -57,17 +57,6 @@ def test_what_is_to_come_is_paid_at_the_last_price(tmp_path):
     assert view(tmp_path).total_usd == pytest.approx(25.5 + 2 * (1.0 + 14 * 2.5))
 
 
-def test_evaluations_and_saves_that_were_seen_are_in_the_forecast(tmp_path):
-    write(
-        tmp_path,
-        {"kind": "evaluation", "at_seconds": 10.0, "step": 0, "seconds": 3.0, "metrics": {"loss": 4.0}},
-        {"kind": "evaluation", "at_seconds": 12.0, "step": 1, "seconds": 5.0, "metrics": {"loss": 4.0}},
-        {"kind": "save", "at_seconds": 12.0, "step": 1, "seconds": 1.0},
-        alive(25.5),
-    )
-    assert view(tmp_path).rest == Forecast(pytest.approx(14 * 2.5 + 3 * 4.0 + 2 * 1.0), False)
-
-
 @pytest.mark.parametrize(
     ("silent", "state", "forecasts"),
     [(9.9, "running", True), (10.1, "silent", True), (59.9, "silent", True), (60.1, "gone", False)],

@@ -66,13 +66,6 @@ def test_the_last_process_that_counted_wins_with_its_own_peak(tmp_path):
     assert [(one.name, one.bytes) for one in memory.categories] == [("weights", 200), ("rest", 400)]
 
 
-def test_a_process_that_ended_before_its_first_step_takes_nothing_from_what_was_counted(tmp_path):
-    lines(tmp_path / "spans.jsonl", *process(peak_rss_bytes=5000), facts(weights=100, gradients=10, optimizer_state=20))
-    lines(tmp_path / "spans.jsonl", *process(1, peak_rss_bytes=600), facts(1, weights=100))
-    found = {one.name: one.bytes for one in account_of(tmp_path).memory.categories}
-    assert found == {"weights": 100, "gradients": 10, "optimizer_state": 20, "rest": 4870}
-
-
 def test_what_was_not_counted_is_named(tmp_path):
     lines(tmp_path / "spans.jsonl", *process(), facts(missing=["memory of the gradients"], weights=1))
     gaps = {gap.what: gap.why for gap in account_of(tmp_path).not_measured}

@@ -152,16 +152,6 @@ def test_all_ranks_add_up_and_a_meter_that_two_read_counts_once(run):
     assert found.joules == 2050.0
 
 
-def test_processes_add_their_parts_to_one_estimate(run):
-    for file, at in (("system.jsonl", 10), ("system.rank1.jsonl", 9)):
-        note = f"of {file}"
-        own = {"CPU": meter("estimate", name=file, note=note)}
-        lines(run / file, sample(0, meters=own, joules={"CPU": 0}), sample(at, joules={"CPU": 30}))
-    (part,) = account_of(run).energy.parts
-    assert (part.joules, part.covered_seconds, part.missing_seconds) == (60.0, 10.0, 0.0)
-    assert part.note == "of system.jsonl"
-
-
 def test_machines_are_told_apart_where_there_are_several(run):
     for name, machine in (("system.jsonl", "node0"), ("system.rank8.jsonl", "node1")):
         own = {"GPU 0": meter(name=f"GPU of {machine}", machine=machine)}

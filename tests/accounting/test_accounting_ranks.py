@@ -114,13 +114,6 @@ def test_where_waits_were_not_told_apart_no_phase_in_which_ranks_wait_is_compare
     assert "communication between the ranks, by itself" in {gap.what for gap in account.not_measured}
 
 
-def test_a_rank_without_spans_is_known_by_its_steps(tmp_path):
-    on_cpus(tmp_path)
-    (tmp_path / "spans.rank1.jsonl").unlink()
-    second = account_of(tmp_path).ranks[1]
-    assert (second.host, second.device, second.peak_rss_bytes, second.steps) == (None, None, None, 2)
-
-
 def test_global_tokens_per_second_and_scaling_are_of_all_ranks(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

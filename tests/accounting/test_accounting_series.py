@@ -233,15 +233,3 @@ def test_a_loader_with_workers_by_hand(tmp_path):
         "fetch_cpu_seconds": 0.25, "collate_seconds": 0.5, "core_wait_seconds": 0.125, "read_bytes": 4096,
         "mean_ready": 1.5, "workers": 2, "prefetch_factor": 4, "persistent_workers": False, "pin_memory": True,
     }  # fmt: skip
-
-
-def test_the_series_has_its_times_where_it_was_watched(tmp_path):
-    loading(
-        tmp_path,
-        loaded(1, 0.0, batches=1, wait_seconds=0.25),
-        step(2, 1.0, 1.0),
-        loaded(3, 2.0, batches=2, wait_seconds=0.5, ready=3),
-    )
-    steps = account_run(tmp_path).series.steps
-    assert steps.loader_seconds == {"wait_seconds": [0.25, None, 0.5]}
-    assert steps.ready_batches == [None, None, 1.5]

@@ -81,20 +81,14 @@ def test_the_peak_lies_before_the_end_and_its_lines_are_named():
     assert found.history_events == 5
 
 
-def test_a_block_freed_in_the_history_but_older_than_it_has_no_line():
-    events = [event("free_completed", 7, 30 * MIB), event("alloc", 50, 5 * MIB, [TRAIN])]
-    found = snapshot_record(
-        {"segments": [segment(0, [block(50, 5 * MIB, frames=[TRAIN])])], "device_traces": [events]}, ""
-    )
-    assert found.peak_bytes == 30 * MIB
-    assert [site.place for site in found.sites] == ["allocated before the history begins"]
-
-
 def test_what_failed():
-    events = [event("alloc", 0, MIB, [TRAIN]), {"action": "oom", "size": 9 * MIB, "device_free": 4 * MIB, "frames": []}]
+    """The block that was freed is older than the history."""
+    events = [event("free_completed", 7, 30 * MIB), event("alloc", 0, MIB, [TRAIN])]
+    events.append({"action": "oom", "size": 9 * MIB, "device_free": 4 * MIB, "frames": []})
     snapshot = {"segments": [segment(0, [block(0, MIB, frames=[TRAIN])])], "device_traces": [events]}
     found = snapshot_record(snapshot, "out of memory")
-    assert (found.failed_bytes, found.device_free_bytes) == (9 * MIB, 4 * MIB)
+    assert (found.failed_bytes, found.device_free_bytes, found.peak_bytes) == (9 * MIB, 4 * MIB, 30 * MIB)
+    assert [site.place for site in found.sites] == ["allocated before the history begins"]
 
 
 def test_a_file_is_read_as_plain_data(tmp_path):

@@ -86,11 +86,6 @@ def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):
     assert large_micro_batch(gpu(tmp_path / "b", 60 * GIB, 70 * GIB, **more)) is None  # there is room left
 
 
-def test_much_that_is_reserved_and_unused_is_worth_knowing(tmp_path):
-    found = fragmentation(gpu(tmp_path, 40 * GIB, 60 * GIB))
-    judged(found, severity="info", cost_bytes=20 * GIB, cost=None)
-
-
 def test_logits_of_half_of_the_peak_in_a_full_device(tmp_path):
     arguments = {"loss_type": "nll", "packing": False, "per_device_train_batch_size": 8}
     case = gpu(tmp_path, 60 * GIB, 64 * GIB, categories={"logits": 30 * GIB}, arguments=arguments)

@@ -166,14 +166,6 @@ def test_where_waits_are_told_apart_the_phase_is_the_one_that_differs(tmp_path, 
     judged(found, cost=0.15 * 20, confidence="measured")
 
 
-def test_on_a_device_the_backward_is_a_ranks_own_where_its_waits_are_apart(tmp_path):
-    first = apart(0.0, device={"forward": 0.2, "backward": 0.4, "communication": 0.3})
-    slow = apart(0.0, device={"forward": 0.2, "backward": 0.6, "communication": 0.1})
-    found = straggler(two(tmp_path, first, slow, type="cuda"))
-    assert (told(found)["the rank"], told(found)["the phase"]) == (1, "backward")
-    assert told(found)["that a step takes longer for it"] == pytest.approx(0.2)
-
-
 def saving(seconds, waited=0.0, count=20):
     steps = apart(0.2, count)
     for one in steps[1::2]:

@@ -53,9 +53,6 @@ def test_a_file_goes_before_a_shipped_name_and_a_folder_does_not(root, tmp_path,
     assert find_recipe("llama/qlora", root) == Path("llama/qlora")
 
 
-LISTED = "`hf-efficient recipes` lists those that are shipped."
-
-
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
@@ -101,26 +98,19 @@ def test_layers_are_merged_and_lists_replaced(write):
     }
 
 
-def test_of_several_bases_the_later_lies_above(write):
-    write("a: {x: 1, y: 1}\n", "one.yaml")
-    write("a: {y: 2, z: 2}\n", "two.yaml")
-    path = write("extends: [one.yaml, two.yaml]\na: {z: 3}\n")
-    assert compose(path)[0].plain() == {"a": {"x": 1, "y": 2, "z": 3}}
-
-
-def test_a_circle_prints_its_chain(write):
-    write("a: 1\nextends: ../r.yaml\n", "bases/one.yaml")
-    assert refused(write("extends: bases/one.yaml\n")) == [
-        "bases/one.yaml:2: extends: goes in a circle: r.yaml -> bases/one.yaml -> r.yaml. Remove one of these links."
-    ]
-
-
-def test_a_missing_base_prints_the_chain(write):
-    write("# first\nextends: gone.yaml\n", "bases/one.yaml")
-    assert refused(write("extends: bases/one.yaml\n")) == [
-        "bases/one.yaml:2: extends: bases/gone.yaml: there is no such file. The chain:"
-        " r.yaml -> bases/one.yaml -> bases/gone.yaml. Check the path."
-    ]
+@pytest.mark.parametrize(
+    ("base", "problem"),
+    [
+        ("../r.yaml", "goes in a circle: r.yaml -> bases/one.yaml -> r.yaml. Remove one of these links."),
+        (
+            "gone.yaml",
+            "bases/gone.yaml: there is no such file. The chain: r.yaml -> bases/one.yaml -> bases/gone.yaml. Check the path.",
+        ),
+    ],
+)
+def test_a_circle_and_a_missing_base_print_their_chain(write, base, problem):
+    write(f"a: 1\nextends: {base}\n", "bases/one.yaml")
+    assert refused(write("extends: bases/one.yaml\n")) == [f"bases/one.yaml:2: extends: {problem}"]
 
 
 def test_a_base_may_be_a_shipped_name(write):

@@ -18,14 +18,6 @@ TRL = version("trl")
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
 
 
-def test_a_recipe_resolves(write):
-    recipe = load_recipe(write(), ["adapter.r=8", "data.train.0.weight=2"])
-    assert (recipe.name, recipe.model.id, recipe.adapter.r) == ("tiny", "some/model", 8)
-    assert recipe.data.train[0].weight == 2.0
-    assert recipe.train == {"learning_rate": 2e-4}
-    assert recipe.path == Path("r.yaml")
-
-
 def test_provenance_of_every_leaf(write):
     write("adapter: {r: 4}\ntrain: {seed: 1, gradient_checkpointing_kwargs: {use_reentrant: false}}\n", "base.yaml")
     path = write("extends: base.yaml\n" + HEAD)

@@ -203,18 +203,6 @@ def test_phases_stand_against_everything_else_with_the_mean_now_and_predicted(fu
     assert figure.summary.endswith("With the first remedy that mean is predicted to be 1.50 s.")
 
 
-def test_pauses_are_left_out_where_the_finding_is_about_something_else(full_run):
-    run = with_steps(
-        full_run,
-        wall_seconds=[1.0, 9.0, 1.0, 1.0],
-        phase_seconds={"data_wait": [0.25, 0.25, 0.25, 0.25], "evaluation": [0.0, 8.0, 0.0, 0.0]},
-    )
-    figure = finding_figure(1, finding("few_workers", remedies=[]), run)
-    assert drawn(figure)["everything else"]["y"] == [0.75] * 4
-    assert drawn(figure)["mean"]["y"] == [1.0, 1.0]
-    assert figure.summary == "Data wait takes 25% of a mean of 1.00 s per step. Left out: evaluation."
-
-
 def test_padding_is_what_lies_between_two_areas(full_run):
     run = with_steps(full_run, processed_tokens=[100] * 4, non_padding_tokens=[60] * 4, loss_bearing_tokens=[30] * 4)
     figure = finding_figure(1, finding("padding_waste"), run)

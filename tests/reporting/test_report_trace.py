@@ -12,7 +12,6 @@ from rich.console import Console
 from sample_run import write_records
 from sample_trace import DEVICE, TRACE
 
-from hf_efficient.records.trace import TraceStep
 from hf_efficient.reporting.finish_run import finish_run
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.plots.time import device_time_bar, family_bar
@@ -55,13 +54,6 @@ def test_without_a_device_the_operators_tell_by_family():
     assert any(line.startswith("operators by family") for line in lines)
     assert has(lines, "5", "8.00 s")
     assert not any("busy" in line for line in lines)
-
-
-def test_of_many_steps_the_longest_are_shown_in_order():
-    steps = tuple(TraceStep(number, number * 1.0, 1.0 + number % 3, 0.5, 0, 0.0) for number in range(12))
-    lines = printed(dataclasses.replace(TRACE, devices=(), host=None, syncs=(), steps=steps))
-    start = next(index for index, line in enumerate(lines) if line.startswith("the longest 8 of 12 steps"))
-    assert [line.split()[0] for line in lines[start + 1 :]] == ["1", "2", "4", "5", "7", "8", "10", "11"]
 
 
 NAME = "trace.rank0.cycle0.pt.trace.json.gz"
