@@ -104,7 +104,8 @@ def test_layers_are_merged_and_lists_replaced(write):
         ("../r.yaml", "goes in a circle: r.yaml -> bases/one.yaml -> r.yaml. Remove one of these links."),
         (
             "gone.yaml",
-            "bases/gone.yaml: there is no such file. The chain: r.yaml -> bases/one.yaml -> bases/gone.yaml. Check the path.",
+            "bases/gone.yaml: there is no such file. The chain: r.yaml -> bases/one.yaml -> bases/gone.yaml. Check the "
+            "path.",
         ),
     ],
 )
