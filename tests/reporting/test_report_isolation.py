@@ -58,7 +58,7 @@ def lines() -> list[str]:
         "An optimizer step of a-recipe: 2.00 s, 1,234 tokens/s with padding",
         "model forward 500 ms 25.0%",
         "data no difference -10.0 ms to 20.0 ms",
-        "backward and optimizer 1.00 s 50.0%",
+        "backward and optimizer 1.00 s 50.0% █████ 900 ms to 1.10 s",
         "evaluations not known",
         "evaluations: the disk is full",
         "unexplained 500 ms 25.0%",
