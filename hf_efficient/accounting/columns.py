@@ -100,10 +100,7 @@ def runs(groups: Column) -> Iterator[slice]:
 
 
 def bucket_starts(groups: Column) -> npt.NDArray[np.int64]:
-    """The rows at which at most so many buckets begin, one or more for each run of one group.
-
-    All buckets of a run hold equally many rows, a power of two, but its last one.
-    """
+    """The rows at which at most so many buckets of equal length, a power of two, begin; each group has its own."""
     held = list(runs(groups))
     width = 1
     while sum(-(-(one.stop - one.start) // width) for one in held) > max(MOST_BUCKETS, len(held)):

@@ -100,10 +100,7 @@ def _mean(seconds: Sequence[float]) -> float | None:
 
 
 def _rest(schedule: Schedule, step: int, pace: Pace, last: ProcessSpans) -> Forecast | None:
-    """The forecast from the last heartbeat on, less what has passed of an evaluation or save under way.
-
-    A step's record is written after these, so that the step still counts as one to come meanwhile.
-    """
+    """The forecast from the last heartbeat on, less what has passed of an evaluation or save under way."""
     is_training = any(segment not in last.train_ends for segment in last.trains)
     ended = None if is_training else max((end.at_seconds for end in last.train_ends.values()), default=None)
     if ended is not None and any(note["at_seconds"] > ended for note in last.notes.get("evaluation", ())):

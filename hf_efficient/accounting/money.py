@@ -165,8 +165,7 @@ def money_account(
 ) -> tuple[MoneyAccount, list[NotMeasured]]:
     """The cost of a run, and why it is not known where it is not.
 
-    Each process is paid at the price that it stated; one that died before stating any, at its successor's or
-    predecessor's.
+    A process that died before stating its price is paid at its successor's or predecessor's.
     """
     budget, stated = _budget(lived[-1]), _prices(lived)
     unpriced = next((one for one in stated if one.price_usd_per_hour is None), None)

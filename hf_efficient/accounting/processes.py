@@ -125,10 +125,7 @@ def read_processes(path: Path) -> list[ProcessSpans]:
 
 
 class SpansReader:
-    """Reads ``spans.jsonl`` of a rank, whole at each look: it is small, and its end is written over in place.
-
-    ``skipped`` lines hold something else; each is logged once.
-    """
+    """Reads ``spans.jsonl`` of a rank, whole at each look, since its end is rewritten; counts ``skipped`` lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

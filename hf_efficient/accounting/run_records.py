@@ -74,10 +74,7 @@ class FileReader:
 
 
 class RunReader:
-    """Reads the files of a run, and at every further look only what they have grown by.
-
-    A run that is started anew in the same folder is read from its own start. The folder need not be there yet.
-    """
+    """Reads the files of a run, then only what they have grown by, or all of a new run. The folder may come later."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -177,10 +177,7 @@ def system_series(samples: SystemColumns, starts: Mapping[int, float]) -> System
 
 
 def histogram(values: Column | Sequence[float]) -> Histogram:
-    """Counts over bins of equal width; of equal ratio where the largest value is more than four times the smallest.
-
-    The bins are the square root of the number of values, rounded up, at most 60; one bin for values all alike.
-    """
+    """Counts over sqrt(n) bins, at most 60; of equal ratio where the largest value is above four times the smallest."""
     held = np.asarray(values, dtype=np.float64)
     if not held.size:
         return Histogram()

@@ -51,10 +51,7 @@ def _rate(count: int | None, seconds: float) -> float | None:
 
 
 def work_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], training_seconds: float) -> WorkAccount:
-    """All ranks together; MFU and HFU over the training alone, data wait and logging included.
-
-    Dtype, peak and accelerators are those of rank 0's ``train()`` call with the last step.
-    """
+    """All ranks together; MFU and HFU over the training loop. Dtype and peak are of the call with the last step."""
     segments = [segment for rank in ranks for segment in rank.segments]
     stated = _stated(processes)
     told = stated(segments[-1].segment if segments else -1) or WorkFacts()

@@ -27,10 +27,7 @@ _ENDLESS = 1 << 60  # more addresses than any device has bytes
 
 
 class Block:
-    """A piece of a pool's address range, linked to its neighbours; addresses are counted from 0 in each pool.
-
-    ``mapped`` is False where no physical memory lies behind it.
-    """
+    """A piece of a pool's address range, linked to its neighbours, from 0; ``mapped``: it has physical memory."""
 
     __slots__ = ("address", "allocated", "following", "mapped", "previous", "size")
 
@@ -366,10 +363,7 @@ class CachingAllocator:
 def replay(
     events: Iterable[tuple[int, int]], limit_bytes: int | None = None, expandable_segments: bool = False
 ) -> AllocatorPeaks:
-    """Runs allocations and frees through a fresh allocator.
-
-    Events are key and bytes; negative bytes free what the key holds, and 0 bytes mean nothing.
-    """
+    """Runs allocations and frees, as key and bytes (negative: free the key; 0: nothing), through a fresh allocator."""
     allocator = CachingAllocator(limit_bytes, expandable_segments)
     allocate, free = allocator.allocate, allocator.free
     for key, size in events:

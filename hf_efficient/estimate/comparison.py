@@ -105,10 +105,7 @@ class ChainTimes:
 
 @dataclass(frozen=True)
 class StepAttribution:
-    """A typical step; ``plain_seconds`` is the median without what falls between the steps.
-
-    A part is None where a variant is missing, and absent where it does not apply.
-    """
+    """A typical step without what falls between the steps; a part is None where a variant is missing."""
 
     plain_seconds: float
     differences: Mapping[str, Difference | None]

@@ -78,10 +78,7 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class SpotRun:
-    """A run on spot machines, in expectation; figures are None, with a ``reason``, where it would hardly ever end.
-
-    Paid time includes saves, restarts and work done again; wall time also the waits for a machine.
-    """
+    """A run on spot machines, in expectation; figures are None, with a ``reason``, where it would hardly ever end."""
 
     interval_seconds: float | None
     checkpoints: int | None

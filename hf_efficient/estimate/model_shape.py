@@ -93,10 +93,7 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Parameters by part; ``total`` counts a tied head once.
-
-    Norms on queries and keys are in ``norms``, routers in ``mlp``, biases with their projections.
-    """
+    """Parameters by part, biases with their projections, routers in ``mlp``; ``total`` counts a tied head once."""
 
     embedding: int
     attention: int

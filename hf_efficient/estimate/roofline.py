@@ -61,10 +61,7 @@ class Roofs:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """Of all calls of an operator, on the device by bound, and on the host to launch them.
-
-    ``unknown`` rates bound nothing, so the true time may be longer.
-    """
+    """Of all calls of an operator, on the device by bound, and on the host; longer where rates are ``unknown``."""
 
     math_seconds: float
     memory_seconds: float

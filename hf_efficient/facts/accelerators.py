@@ -121,10 +121,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def accelerator_of_device(device_name: str) -> Accelerator | None:
-    """The accelerator that ``torch.cuda.get_device_name()`` names; None where it is not in the table.
-
-    The name is compared whole: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb`` is a slice and has no row, nor has a laptop part.
-    """
+    """The accelerator of a device's name in torch, compared whole; None where it is not in the table."""
     wanted = plain(device_name)
     return next((one for one in accelerators() if wanted in map(plain, one.device_names)), None)
 
@@ -195,10 +192,7 @@ def collective_overhead() -> Reached:
 
 @dataclass(frozen=True)
 class Link:
-    """Of one accelerator, as stated: in one direction, over all links together, and with the host.
-
-    ``neighbours`` each have a link of their own; None where all share one way.
-    """
+    """Of one accelerator, as stated, in one direction; ``neighbours``: each has a link of its own, else None."""
 
     kind: Literal["nvlink", "xgmi", "pcie"]
     bytes_per_second: float

@@ -98,10 +98,7 @@ def describe_environment(*, ask_torch: bool = True) -> Environment:
 
 @functools.cache
 def environment_facts() -> dict[str, Any]:
-    """``describe_environment`` for the records of a run, once per process; raises nothing.
-
-    It asks other programs, so not on the training thread; it does not start CUDA, and shows no GPU without it.
-    """
+    """``describe_environment``, once per process; raises nothing, starts no CUDA, and asks other programs."""
     try:
         import torch
 

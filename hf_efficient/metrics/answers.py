@@ -156,10 +156,7 @@ def _generation_config(model: torch.nn.Module, config: GenerationConfig) -> Iter
 
 @dataclass(frozen=True)
 class Answer:
-    """One generated answer to the last message of a prompt, or to a plain text.
-
-    ``prompt`` has the chat template's markers; ``match``: equal after ``exact_match.normalise``.
-    """
+    """One answer; ``prompt`` has the template's markers, ``match`` is equality after ``exact_match.normalise``."""
 
     question: str
     prompt: str

@@ -56,10 +56,7 @@ class Perplexity(OfflineMetric):
 
 
 class TokenAccuracy(OfflineMetric):
-    """Share of target positions where the most likely token equals the label.
-
-    ``predictions[i][t]`` is the choice for the token ``references[i][t]``; -100 (prompt, padding) is left out.
-    """
+    """Share of positions where ``predictions[i][t]`` equals ``references[i][t]``, those of -100 left out."""
 
     def _info(self) -> evaluate.MetricInfo:
         rows = datasets.List(datasets.Value("int64"))

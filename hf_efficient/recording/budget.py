@@ -33,10 +33,7 @@ class Agreement:
         return not self._shared or step >= self._next
 
     def settle(self, decision: int = 0, next_step: int = 0) -> int:
-        """Send rank 0's decision, or receive it; the arguments of the other ranks are not read.
-
-        ``next_step`` is the step after which all ranks exchange again.
-        """
+        """Send or receive rank 0's decision and the step of the next exchange."""
         if not self._shared:
             return decision
         told = torch.tensor([decision, next_step], dtype=torch.int64, device=self._device())

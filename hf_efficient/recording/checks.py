@@ -11,10 +11,7 @@ _LARGEST_GRAPH = 1000  # nodes looked at; a larger graph is given the benefit of
 
 
 def passes_gradient(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
-    """Whether the graph leads from an output back to an input through differentiable operators.
-
-    ``requires_grad`` does not show it: an output of an operator without derivative has it, and its backward only warns.
-    """
+    """Whether differentiable operators lead from an output back to an input, unlike ``requires_grad`` alone."""
     nodes = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
     leaves = [tensor for tensor in inputs if tensor.grad_fn is None]
     if any(tensor is known for tensor in outputs for known in leaves):

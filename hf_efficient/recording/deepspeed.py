@@ -23,10 +23,7 @@ _WATCHED = "_watched_by_hf_efficient"
 
 
 def watch_engine_steps(accelerator: Any, log: EventLog, end_wait: Callable[[], None]) -> None:
-    """From here on ``engine.step`` is the phase ``optimizer``; does nothing without DeepSpeed, and once per engine.
-
-    Exchanges seen in it are communication. ``end_wait`` ends the backward's wait, whose gradients are there.
-    """
+    """From here on ``engine.step`` is the phase ``optimizer``, its exchanges communication; once per engine."""
     engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
     if engine is None or getattr(engine.step, _WATCHED, False):
         return

@@ -224,10 +224,7 @@ class _Ranges:
 
 
 class EventLog:
-    """Appends the events of one process; no method raises, and none waits.
-
-    The thread that trains calls the methods; ``swap`` may be called by another one.
-    """
+    """Appends the training thread's events; no method raises or waits. Another thread may call ``swap``."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self.now = now
@@ -280,10 +277,7 @@ class EventLog:
 
     @_guarded
     def leave(self, token: int | None, on_device: str | None = None, then: str | None = None) -> None:
-        """Close a phase; one that is closed already, 0 or None does nothing.
-
-        On the device ``on_device`` ends and ``then`` goes on.
-        """
+        """Close a phase, if open; on the device ``on_device`` ends and ``then`` goes on."""
         if not token:
             return
         self._events.append(("leave", self.now(), token, None))

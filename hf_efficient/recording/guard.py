@@ -22,10 +22,7 @@ _S = TypeVar("_S", bound=Part)
 def guard(
     consequence: str, then: Callable[[Any], object] = lambda part: None
 ) -> Callable[[Callable[Concatenate[_S, _P], _R]], Callable[Concatenate[_S, _P], _R | None]]:
-    """Guard the methods of a part, which return None where it is broken; ``then`` is called once with it.
-
-    ``consequence`` says what is lost: ``The time of this process is no longer recorded``.
-    """
+    """Guard the methods of a part, which return None where it is broken; ``consequence`` says what is lost."""
 
     def decorated(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R | None]:
         logger = logging.getLogger(method.__module__)

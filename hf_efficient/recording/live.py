@@ -54,10 +54,7 @@ class Earlier:
 
 @dataclass(frozen=True)
 class WindowSums:
-    """Sums over some steps of one rank. A count is None where one of the steps does not know it.
-
-    Training and step seconds are without evaluation and checkpointing, the peak is the largest of the steps'.
-    """
+    """Sums over some steps of one rank, without evaluation and checkpointing; a count is None where a step lacks it."""
 
     steps: int
     wall_seconds: float
@@ -103,10 +100,7 @@ class Durations:
 
 
 class RunningFigures:
-    """What a ``train()`` call has come to on this rank; fed by one thread, asked by another.
-
-    Evaluations and saves include those of the run's earlier processes.
-    """
+    """What a ``train()`` call has come to on this rank, with the run's earlier evaluations and saves."""
 
     def __init__(self, earlier: Earlier | None = None, catch_up: Callable[[], object] = lambda: None) -> None:
         """``catch_up`` adds the steps that have ended and are not added yet; called before any figure is read."""
@@ -241,10 +235,7 @@ class Outlook:
 
 
 class LiveRun:
-    """The figures while ``train()`` runs, as ``Timeline.live``; one thread, host arithmetic.
-
-    ``schedule`` is None until training begins, ``elsewhere_joules`` the energy that other ranks reported.
-    """
+    """The figures while ``train()`` runs, as ``Timeline.live``; no ``schedule`` until training begins."""
 
     def __init__(self, run: LivingRun, figures: RunningFigures) -> None:
         self.figures = figures

@@ -38,10 +38,7 @@ def device_memory(index: int | None) -> dict[str, int]:
 
 
 def device_peaks() -> dict[str, int]:
-    """Peaks of the current CUDA device since the process started, by the allocator's books; empty without CUDA.
-
-    ``keep_device_peaks`` adds what torch forgets when its peaks are set back.
-    """
+    """Peaks of the current CUDA device since the process started, with those kept by ``keep_device_peaks``."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}

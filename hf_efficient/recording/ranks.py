@@ -72,11 +72,7 @@ class RankMarks:
             ]
 
     def exchange(self) -> dict[str, Any]:
-        """DDP's own log of the exchange of gradients: means over its first ten steps and each hundredth, or empty.
-
-        ``seconds`` run from the first bucket sent to the last received; in ``covered_seconds`` of them the rank
-        computed.
-        """
+        """DDP's own log of the exchange of gradients: means over its first ten steps and each hundredth, or empty."""
         tell = getattr(self._ddp, "_get_ddp_logging_data", None)
         if tell is None:
             return {}

@@ -325,10 +325,7 @@ def _seconds(of: Mapping[str, int]) -> dict[str, float]:
 
 
 def await_other_ranks(directory: Path, most_seconds: float = 3.0) -> bool:
-    """Wait until the other ranks have written their end; whether all have.
-
-    They are those of this machine (``LOCAL_WORLD_SIZE``) and of machines whose files are here. A dead one never does.
-    """
+    """Wait until the other ranks here, or whose files are here, have written their end; whether all have."""
     until = time.monotonic() + most_seconds
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     for rank in range(1, int(os.environ.get("WORLD_SIZE", "1"))):

@@ -208,10 +208,7 @@ class StopAgreement:
 
 @dataclass(frozen=True)
 class ShelteredStart:
-    """A ``worker_init_fn`` around another one, after which SIGTERM ends the worker where its training process sends it.
-
-    torch's own workers (2.13) end by any SIGTERM, and the training with them, before it could finish its step and save.
-    """
+    """A ``worker_init_fn`` after which a worker ends by its parent's SIGTERM alone; torch's own (2.13) end by any."""
 
     inner: Callable[[int], None] | None = None
 

@@ -348,10 +348,7 @@ class Timeline:
 
 
 def open_run(timeline: Timeline, directory: Path, rank: int, world_size: int, way: Way, *, resumed: bool) -> None:
-    """Open a run whose training begins; raises nothing.
-
-    Its account goes on after a checkpoint, or a record of this process there; else earlier records are moved aside.
-    """
+    """Open a run whose training begins; a new one moves earlier records aside. Raises nothing."""
     if not (resumed or timeline.broken or timeline.has_held(directory)):
         make_room(directory, rank, world_size)
     timeline.open(directory, rank, way)

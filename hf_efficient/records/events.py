@@ -1,7 +1,4 @@
-"""The lines of ``spans.jsonl`` and ``system.jsonl``, as they are written and read.
-
-Times are seconds of a monotonic clock from the start of the process. Keys that a reader does not know are passed over.
-"""
+"""The lines of ``spans.jsonl`` and ``system.jsonl``; times are seconds from the start of the process."""
 
 from __future__ import annotations
 

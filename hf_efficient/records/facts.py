@@ -1,7 +1,4 @@
-"""What a process says of its run, by topic, as the account reads it. Topics for the diagnosis alone are not here.
-
-Any topic may also hold ``missing``: what could not be found out, and why.
-"""
+"""What a process says of its run, by topic, for the account; ``missing`` has what it could not find out, and why."""
 
 from __future__ import annotations
 

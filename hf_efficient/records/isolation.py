@@ -101,10 +101,7 @@ class PauseTimes:
 
 @dataclass(frozen=True)
 class LoaderAlone:
-    """The data loader without a training beside it; ``step_seconds`` is the median, tokens include padding.
-
-    ``model_step_seconds`` is a step whose batches lie ready. ``cpu_seconds`` is over all processes that load.
-    """
+    """The data loader alone: the median step, tokens with padding, CPU of all loading processes."""
 
     step_seconds: float
     tokens_per_second: float | None

@@ -162,10 +162,7 @@ class PlannedOutcome:
 
 @dataclass(frozen=True)
 class PlannedChange:
-    """A change of the recipe, or several together, and what it comes to.
-
-    ``keeps_training``: the same weights learn from the same tokens; rounding may differ.
-    """
+    """A change of the recipe, or several; ``keeps_training``: but for rounding, weights learn the same."""
 
     overrides: dict[str, Any]
     gives: str

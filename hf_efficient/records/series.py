@@ -112,10 +112,7 @@ class SystemSeries:
 
 @dataclass(frozen=True)
 class RunSeries:
-    """A run over its time: steps of rank 0, and the run time at the start of each process.
-
-    The histogram is of steps after warm-up, without evaluation and checkpointing.
-    """
+    """A run over its time; the histogram is of steps after warm-up, without evaluation and checkpointing."""
 
     process_starts_seconds: list[float]
     steps: StepSeries

@@ -55,10 +55,7 @@ LoggedFigure = float | Literal["nan", "inf", "-inf"] | None
 
 
 class TokenCounts(msgspec.Struct, frozen=True, gc=False):
-    """Tokens counted three ways; None where a batch leaves one unknown.
-
-    ``loss_bearing``: positions with a label (``labels != -100``); for preference data the completion's tokens.
-    """
+    """Tokens, None where unknown; ``loss_bearing``: ``labels != -100``, or the completion of preference data."""
 
     processed: int | None = None
     non_padding: int | None = None
@@ -92,10 +89,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepMemory(msgspec.Struct, frozen=True, gc=False):
-    """Memory of the CUDA device over a step on one rank, from the allocator's books on the host.
-
-    ``allocation_retries``: times since the start of the process that the allocator had to free its cache.
-    """
+    """Memory of the CUDA device over a step on one rank, by the allocator; retries count from the process's start."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int

@@ -152,11 +152,7 @@ class StreamBreakdown:
 
 @dataclass(frozen=True)
 class Communication:
-    """Kernels that communicate between devices, as HolisticTraceAnalysis counts them.
-
-    ``seconds`` at least one ran; overlapped: a compute kernel as well, exposed: none. ``exposed_share`` is of the
-    window.
-    """
+    """Kernels that communicate between devices, beside compute kernels (overlapped) or alone (exposed)."""
 
     kernels: int
     seconds: float
@@ -286,10 +282,7 @@ class TraceFile:
 
 @dataclass(frozen=True)
 class TraceBreakdown:
-    """Where the time of a trace went, from its first event to its last; the costliest syncs come first.
-
-    No devices where the trace has no device events, no ``host`` without operators. Read ``remarks`` before the figures.
-    """
+    """Where the time of a trace went, first event to last; parts without events are empty. Read ``remarks`` first."""
 
     file: TraceFile
     window_seconds: float

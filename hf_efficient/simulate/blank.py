@@ -20,10 +20,7 @@ _ALIASES_UNSAID = frozenset({torch.ops.aten._unsafe_view.default, torch.ops.aten
 
 
 class ResultShapes:
-    """Runs operators on tensors of the meta device; those that only make new tensors run once per shape.
-
-    Layers repeat, so almost every call is like one before; torch takes a hundred microseconds for each, memory five.
-    """
+    """Runs operators on tensors of the meta device; those that only make new tensors run once per shape."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}

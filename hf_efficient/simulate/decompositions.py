@@ -109,10 +109,7 @@ def _gemm_4bit(
     absmax_code: torch.Tensor | None = None,
     absmax_offset: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Unpack the whole weight, multiply, drop it: bitsandbytes' way on a CPU, and on a GPU above some 1,500 rows.
-
-    Below that a GPU may multiply without unpacking; the weight is then an upper bound of what is allocated.
-    """
+    """Unpack the whole weight, multiply, drop it; a GPU below some 1,500 rows may not unpack, and takes less."""
     ops = torch.ops.bitsandbytes
     if absmax_8bit is not None:
         absmax = ops.dequantize_blockwise.default(absmax_8bit, absmax, absmax_code, 256, torch.float32) + absmax_offset

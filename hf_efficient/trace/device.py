@@ -69,10 +69,7 @@ _HostMemory = Literal["pinned", "pageable"] | None
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """Kernels, copies and memsets of a device or stream, in the order of their start, as ``rows`` of ``events``.
-
-    ``calls`` are rows of the calls that submitted them; -1: not in the trace.
-    """
+    """Kernels, copies and memsets in ``rows`` of ``events``, and the ``calls`` that submitted them, or -1."""
 
     events: EventTable
     rows: Ints
