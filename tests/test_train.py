@@ -75,23 +75,22 @@ def test_a_bare_launcher_gives_the_same_run(recipe, tmp_path):
 
 
 def test_resume_and_overwrite_and_refuse(recipe, tmp_path):
-
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run_recipe(load_recipe(recipe, [f"output_dir={whole}"]))
+
+    def ran(output, *overrides):
+        run_recipe(load_recipe(recipe, [f"output_dir={output}", *overrides]))
+        records = [json.loads(line) for line in (output / "efficiency/steps.jsonl").read_text().splitlines()]
+        return [(record["segment"], record["step"]) for record in records]
+
+    first = [(0, 1), (0, 2), (0, 3), (0, 4)]
+    assert (ran(whole), ran(parts)) == (first, first)
     # Stopped at step 2 of 4: the schedule is that of four steps, so the run is cut off rather than shortened.
-    run_recipe(load_recipe(recipe, [f"output_dir={parts}"]))
     shutil.rmtree(parts / "checkpoint-4")
     with pytest.raises(OutputError, match="already holds a run"):
-        run_recipe(load_recipe(recipe, [f"output_dir={parts}"]))
-    run_recipe(load_recipe(recipe, [f"output_dir={parts}", "existing_output=resume"]))
+        ran(parts)
+    assert ran(parts, "existing_output=resume") == [*first, (1, 3), (1, 4)]
     assert same_run(parts, whole)
-    records = [json.loads(line) for line in (parts / "efficiency/steps.jsonl").read_text().splitlines()]
-    assert [(record["segment"], record["step"]) for record in records] == [
-        (0, 1), (0, 2), (0, 3), (0, 4), (1, 3), (1, 4),
-    ]  # fmt: skip
-    run_recipe(load_recipe(recipe, [f"output_dir={parts}", "existing_output=overwrite"]))
-    records = [json.loads(line) for line in (parts / "efficiency/steps.jsonl").read_text().splitlines()]
-    assert [(record["segment"], record["step"]) for record in records] == [(0, 1), (0, 2), (0, 3), (0, 4)]
+    assert ran(parts, "existing_output=overwrite") == first
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,6 @@ def test_a_mistake_through_the_command_and_with_its_traceback(recipe, tmp_path):
 
 
 def test_a_fault_that_nobody_foresaw_keeps_its_traceback_in_a_file(recipe, tmp_path, monkeypatch, capsys):
-
     def broken(*arguments, **options):
         raise IndexError("index out of range in self\nsecond line")
 
@@ -143,7 +141,6 @@ def test_a_fault_that_nobody_foresaw_keeps_its_traceback_in_a_file(recipe, tmp_p
 
 
 def test_a_mistake_does_not_occupy_the_output_directory(recipe, tmp_path):
-
     with pytest.raises(DataError):
         run_recipe(load_recipe(recipe, ["data.train.0.path=gone.jsonl"]))
     run_recipe(load_recipe(recipe))
@@ -183,35 +180,29 @@ def test_a_signal_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, num
     assert steps.read_text().count("\n") == last  # nobody trains on
 
 
-def test_what_the_user_has_to_mend_is_said_once_and_not_tried_again(tmp_path, monkeypatch, capsys):
+def test_what_the_user_has_to_mend_is_said_once_and_not_tried_again(started_by_us, tmp_path, monkeypatch, capsys):
+    def said():
+        assert train.main(["no-such-recipe"]) == 2
+        return capsys.readouterr().err
 
-    status = tmp_path / "status"
-    monkeypatch.setenv("HF_EFFICIENT_STATUS_FILE", str(status))
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    assert train.main(["no-such-recipe"]) == 2
-    assert "no-such-recipe" in capsys.readouterr().err
+    assert "no-such-recipe" in said()
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # the launcher knows no better
-    assert train.main(["no-such-recipe"]) == 2
-    assert capsys.readouterr().err == ""
-    status.write_text("1 0/")  # anything else may be mended by another start
-    assert train.main(["no-such-recipe"]) == 2
-    assert "no-such-recipe" in capsys.readouterr().err
+    assert said() == ""
+    (tmp_path / "status").write_text("1 0/")  # anything else may be mended by another start
+    assert "no-such-recipe" in said()
 
 
 @pytest.fixture
 def started_by_us(tmp_path, monkeypatch):
     """Under `hf-efficient train` with a restart left; returns what is called when all is told to end."""
-
-    status = tmp_path / "status"
-    monkeypatch.setenv("HF_EFFICIENT_STATUS_FILE", str(status))
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
-    return lambda: tell_to_end(status)
+    variables = {"HF_EFFICIENT_STATUS_FILE": str(tmp_path / "status"), "TORCHELASTIC_MAX_RESTARTS": "1"}
+    for name, value in {**variables, "TORCHELASTIC_RESTART_COUNT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    return lambda: tell_to_end(tmp_path / "status")
 
 
 @pytest.mark.parametrize(("count", "code"), [("0", 0), ("1", 143)])
 def test_a_process_that_is_started_after_the_signal_ends_at_once(started_by_us, tmp_path, monkeypatch, count, code):
-
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
     monkeypatch.setattr(train, "load_recipe", None)  # it comes to nothing
     started_by_us()
@@ -235,7 +226,6 @@ def test_a_process_that_is_started_after_the_signal_ends_at_once(started_by_us, 
 def test_however_a_process_ends_that_is_told_to_it_is_not_started_again(
     started_by_us, tmp_path, monkeypatch, error, told, code, stated
 ):
-
     def fails(recipe, flags):
         if told:
             started_by_us()
@@ -248,7 +238,6 @@ def test_however_a_process_ends_that_is_told_to_it_is_not_started_again(
 
 
 def test_a_training_that_does_not_stop_is_ended_by_a_late_signal(monkeypatch):
-
     request = StopRequest()
     monkeypatch.setattr(train, "stop_request", lambda: request)
     now = iter([50.0, 79.0, 80.0])

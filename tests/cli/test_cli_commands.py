@@ -68,16 +68,9 @@ def test_explain_shows_the_defaults_of_the_configuration_class_after_what_is_set
     assert keys[first + len(defaults)] == "distributed.processes"
     assert {"key": "train.beta", "value": 0.1, "set_by": told} in rows
     assert {"key": "train.loss_type.0", "value": "sigmoid", "set_by": told} in rows
-    fields = {key.split(".")[1] for key in defaults}
-    missing = {
-        "learning_rate",
-        "output_dir",
-        "model_init_kwargs",
-        "trust_remote_code",
-        "hub_token",
-        "parallelism_config",
-    }
-    assert set(train_fields("dpo")) - fields == missing
+    missing = set(train_fields("dpo")) - {key.split(".")[1] for key in defaults}
+    others = {"model_init_kwargs", "trust_remote_code", "hub_token", "parallelism_config"}
+    assert missing == {"learning_rate", "output_dir", *others}
     assert "train.beta" not in run("recipes", "show", "r.yaml", "method=dpo").out
 
 
@@ -92,14 +85,8 @@ def test_what_does_not_fit_is_folded_and_not_cut():
 def test_ok_as_json(run, recipe):
     ended = run("validate", "r.yaml", "--json")
     assert (ended.code, ended.err) == (0, "")
-    assert json.loads(ended.out) == {
-        "ok": True,
-        "name": "tiny",
-        "method": "sft",
-        "adapter": "lora",
-        "path": "r.yaml",
-        "remarks": [],
-    }
+    known = {"name": "tiny", "method": "sft", "adapter": "lora", "path": "r.yaml", "remarks": []}
+    assert json.loads(ended.out) == {"ok": True, **known}
 
 
 def test_what_has_no_effect_is_remarked_on(run, recipe):
@@ -114,25 +101,9 @@ def test_what_has_no_effect_is_remarked_on(run, recipe):
 def test_problems_as_json(run, recipe):
     ended = run("validate", "r.yaml", "train.seed=1.0", "--json")
     assert (ended.code, ended.err) == (2, "")
-    assert json.loads(ended.out) == {
-        "ok": False,
-        "problems": [
-            {
-                "where": "command line: train.seed=1.0",
-                "key": "train.seed",
-                "message": "is the number 1.0, but must be a whole number.",
-                "remedy": "Write 1.",
-            }
-        ],
-    }
-
-
-def test_a_misspelt_shipped_name(run):
-    assert run("validate", "quickstrt/qlora") == (
-        2,
-        "",
-        "error: quickstrt/qlora: is neither a file nor the name of a shipped recipe. Did you mean quickstart/qlora?\n",
-    )
+    problem = {"where": "command line: train.seed=1.0", "key": "train.seed", "remedy": "Write 1."}
+    problem["message"] = "is the number 1.0, but must be a whole number."
+    assert json.loads(ended.out) == {"ok": False, "problems": [problem]}
 
 
 def test_it_is_written(run, tmp_path):
@@ -141,39 +112,33 @@ def test_it_is_written(run, tmp_path):
     assert json.loads(path.read_text(encoding="utf-8")) == json_schema()
 
 
-def test_a_file_that_cannot_be_written(run, tmp_path):
-    path = tmp_path / "gone" / "recipe.schema.json"
-    assert run("schema", "--output", str(path)) == (
-        2,
-        "",
-        f"error: --output: {path} cannot be written: No such file or directory. Name a file in a folder that exists.\n",
-    )
+def test_what_cannot_be_read_or_written(run):
+    for command, told in (
+        (
+            ("validate", "quickstrt/qlora"),
+            "quickstrt/qlora: is neither a file nor the name of a shipped recipe. Did you",
+        ),
+        (
+            ("schema", "--output", "gone/s.json"),
+            "--output: gone/s.json cannot be written: No such file or directory. N",
+        ),
+    ):
+        ended = run(*command)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith(f"error: {told}")
 
 
 FACTS = Environment(
-    python="3.11.7",
-    platform="Linux-6.1-x86_64",
-    cpu=None,
-    physical_cores=None,
-    logical_cores=4,
-    usable_cores=2,
-    memory_bytes=16 * 2**30,
+    python="3.11.7", platform="Linux-6.1-x86_64", cpu=None, physical_cores=None, logical_cores=4, usable_cores=2,
+    memory_bytes=16 * 2**30, driver="550.1", cuda="12.4", git_commit="abc", git_dirty=True,
     gpus=(GpuFacts("NVIDIA A100", 80 * 2**30, "8.0"), GpuFacts("Other", 2**30, None)),
-    driver="550.1",
-    cuda="12.4",
     versions={"hf_efficient": "0.1.0", "torch": "2.13.0+cu124", "evaluate": None},
-    git_commit="abc",
-    git_dirty=True,
-)
+)  # fmt: skip
 
 
 @pytest.fixture
 def facts(monkeypatch):
-    def install(found: Environment) -> None:
-        monkeypatch.setattr("hf_efficient.facts.environment.describe_environment", lambda: found)
-
-    install(FACTS)
-    return install
+    monkeypatch.setattr("hf_efficient.facts.environment.describe_environment", lambda: FACTS)
 
 
 def test_as_text(run, facts):
@@ -207,19 +172,16 @@ def measured(monkeypatch, tmp_path):
 
 def test_calibrate_as_text(run, measured):
     told = run("env", "--calibrate")
+    figures = [
+        "  matmul bf16  100 TFLOP/s, at 4096 x 4096",
+        "  memory       1,000.0 GB/s, read and written by a copy",
+        "  launch       5.00 us of the host for each kernel",
+    ]
+    busy = "  Others used it meanwhile: these figures are uncertain. Measure again when it is idle."
     assert told.code == 0
     assert told.out.splitlines() == [
-        "Idle, torch 2.13.0, 2026-01-02",
-        "  matmul bf16  100 TFLOP/s, at 4096 x 4096",
-        "  memory       1,000.0 GB/s, read and written by a copy",
-        "  launch       5.00 us of the host for each kernel",
-        f"  kept in {measured / 'idle.json'}",
-        "Busy, torch 2.13.0, 2026-01-02",
-        "  matmul bf16  100 TFLOP/s, at 4096 x 4096",
-        "  memory       1,000.0 GB/s, read and written by a copy",
-        "  launch       5.00 us of the host for each kernel",
-        "  Others used it meanwhile: these figures are uncertain. Measure again when it is idle.",
-        f"  kept in {measured / 'busy.json'}",
+        *("Idle, torch 2.13.0, 2026-01-02", *figures, f"  kept in {measured / 'idle.json'}"),
+        *("Busy, torch 2.13.0, 2026-01-02", *figures, busy, f"  kept in {measured / 'busy.json'}"),
     ]
     assert told.err == "Measuring Idle ...\nMeasuring Busy ...\n"
 

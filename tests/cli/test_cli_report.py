@@ -119,37 +119,26 @@ def sample(at: float, **joules: float) -> dict[str, object]:
 
 
 def test_energy_and_money(run, output):
-    add(output, kind="facts", facts={"price": {"price_usd_per_hour": 720, "source": "by hand", "estimated": False}})
-    add(output, kind="facts", facts={"grid": {"grams_per_kwh": 500.0, "source": "Utopia 2023"}})
+    price = {"price_usd_per_hour": 720, "source": "by hand", "estimated": False}
+    add(output, kind="facts", facts={"price": price, "grid": {"grams_per_kwh": 500.0, "source": "Utopia 2023"}})
     add(output, kind="end", ended="done", error=None, at_seconds=5.0)
     samples = [
         {**sample(0.0, **{"GPU 0": 0.0, "CPU": 0.0}), "meters": METERS},
         sample(5.0, **{"GPU 0": 27000.0, "CPU": 9000.0}),
     ]
     (output / "efficiency/system.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
-    lines = [line.rstrip() for line in run("report", str(output), "--no-html").out.splitlines()]
+    told = " ".join(run("report", str(output), "--no-html").out.split())
     # 36,000 J = 0.01 kWh, times 500; 5 s at 720 an hour; 1,500 tokens
-    start = lines.index(next(line for line in lines if line.startswith("energy")))
-    assert lines[start : lines.index("")] == [
-        "energy     0.01 kWh (in part estimated): CPU 0.0025 kWh, GPU 0 0.0075 kWh; 5 g CO2e at 500 g/kWh (Utopia "
-        "2023)",
-        "money      $1.00 at $720.00/h (by hand); $666.67 per million tokens without padding",
-        "Not measured:",
-        "  the launcher: it runs before this process starts; its time is in no record",
-        "  the interpreter's own end: Python takes itself down after the last record that a run can write",
-        "  measured energy of CPU: it is estimated: by table",
-    ]
+    assert (
+        "energy 0.01 kWh (in part estimated): CPU 0.0025 kWh, GPU 0 0.0075 kWh; 5 g CO2e at 500 g/kWh (Utopia 2023) "
+        "money $1.00 at $720.00/h (by hand); $666.67 per million tokens without padding Not measured: the launcher"
+    ) in told
+    assert "measured energy of CPU: it is estimated: by table" in told
 
 
 def test_a_run_that_was_killed_says_so(run, output):
-    add(
-        output,
-        kind="alive",
-        at_seconds=7.5,
-        started_at_seconds=4.0,
-        open_phase="evaluation",
-        phase_seconds={"evaluation": 3.0},
-    )
+    alive = {"open_phase": "evaluation", "phase_seconds": {"evaluation": 3.0}}
+    add(output, kind="alive", at_seconds=7.5, started_at_seconds=4.0, **alive)
     done = run("report", str(output))
     assert done.code == 0
     assert done.out.startswith("The run did not end: its last sign is 7.5 s after its start, in evaluation")
@@ -166,14 +155,6 @@ def test_json_is_that_of_run_json_which_is_enough(run, output):
     for name in ("steps.jsonl", "spans.jsonl"):
         (output / "efficiency" / name).unlink()
     assert run("report", str(output), "--json").out == text
-
-
-def test_what_is_no_run(run, tmp_path):
-    done = run("report", str(tmp_path / "gone"))
-    assert (done.code, done.err) == (2, f"error: {tmp_path / 'gone'}: no such folder; name the OUTPUT_DIR of a run\n")
-    done = run("report", str(tmp_path))
-    assert done.code == 2
-    assert done.err.startswith(f"error: {tmp_path}: holds no records of a run")
 
 
 @pytest.fixture
@@ -207,20 +188,28 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_account_printed(run, re
     )
 
 
+NO_FOLDER = "no such folder; name the OUTPUT_DIR of a run\n"
+
+
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("arguments", "told"),
     [
+        ("gone", f"gone: {NO_FOLDER}"),
+        (".", ".: holds no records of a run"),
         (
-            ("--html", "gone/page.html"),
+            "out --html gone/page.html",
             "--html: gone/page.html cannot be written: No such file or directory; name a file",
         ),
-        (("--html", "a.html", "--no-html"), "--html names a file and --no-html says that there is none"),
+        ("out --html a.html --no-html", "--html names a file and --no-html says that there is none"),
+        ("gone/deeper --watch", f"gone/deeper: {NO_FOLDER}"),
+        ("out/efficiency/spans.jsonl --watch", f"out/efficiency/spans.jsonl: {NO_FOLDER}"),
+        ("out --watch --json", "--watch shows one run in the terminal"),
     ],
 )
-def test_flags_that_cannot_be(run, recorded, flags, told):
-    done = run("report", str(recorded), *flags)
+def test_what_is_no_run_and_flags_that_cannot_be(run, recorded, arguments, told):
+    done = run("report", *arguments.split())
     assert done.code == 2
-    assert done.err.startswith(f"error: {told}")
+    assert told in done.err
 
 
 def test_two_runs_side_by_side(run, recorded, other):
@@ -294,14 +283,7 @@ def test_a_run_that_falls_silent_is_given_up_after_a_minute(run, followed, betwe
     states = []
     screen = watches._screen
     monkeypatch.setattr(watches, "_screen", lambda view, run_dir: states.append(view.state) or screen(view, run_dir))
-
-    def wait(seconds):
-        def happens():
-            now[0] += seconds
-
-        return happens
-
-    between_looks += [wait(5), wait(6), wait(48), wait(2)]
+    between_looks += [lambda seconds=seconds: now.append(now.pop() + seconds) for seconds in (5, 6, 48, 2)]
     assert run("report", str(followed), "--watch").code == 0
     assert states == ["running", "running", "silent", "silent", "gone"]
 
@@ -315,16 +297,6 @@ def test_a_record_that_is_being_written_over_is_looked_at_again(run, followed, b
     write(followed, START, ALIVE)
     done = run("report", str(followed), "--watch")
     assert (done.code, "schema_version 9 is newer" in done.err) == (2, True)
-
-
-def test_what_is_no_run_and_what_does_not_go_together(run, followed, tmp_path):
-    gone = tmp_path / "gone/deeper"
-    for path in (gone, followed / "efficiency/spans.jsonl"):
-        done = run("report", str(path), "--watch")
-        assert (done.code, done.err) == (2, f"error: {path}: no such folder; name the OUTPUT_DIR of a run\n")
-    done = run("report", str(followed), "--watch", "--json")
-    assert done.code == 2
-    assert "--watch shows one run in the terminal" in done.err
 
 
 def test_a_start_is_shown_and_followed_to_its_place(run, followed, between_looks, monkeypatch):

@@ -16,12 +16,13 @@ import pytest
 from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.errors import SetupError
+from hf_efficient.facts import prices
 from hf_efficient.facts.prices import providers
-from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import EfficiencySection
 from hf_efficient.records.account import RunAccount
+from tests.launch.notes import Notes
 
 SLOW = """
 import atexit, sys, time
@@ -133,13 +134,6 @@ def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
 
 @pytest.mark.slow
 def test_runs_one_after_another_in_one_process(recipe, tmp_path):
-
-    class Notes(RunListener):
-        told: RunAccount | None = None
-
-        def account(self, account: RunAccount) -> None:
-            self.told = account
-
     outputs = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]
     for output in outputs:
         notes = Notes()
@@ -155,29 +149,12 @@ def test_runs_one_after_another_in_one_process(recipe, tmp_path):
 
 
 def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monkeypatch):
-    from hf_efficient.facts import prices
-    from hf_efficient.facts.prices import price_facts
-
-    monkeypatch.setattr(prices, "price_facts", lambda known, _name, gpus: price_facts(known, "NVIDIA H200", gpus))
+    real = prices.price_facts
+    monkeypatch.setattr(prices, "price_facts", lambda known, _name, gpus: real(known, "NVIDIA H200", gpus))
     flag = "efficiency.price_from=lambda"
-    with pytest.raises(SetupError) as error:
+    told = f"command line: {flag}: efficiency.price_from: lambda has no known on_demand price for H200; known: A10"
+    with pytest.raises(SetupError, match=f"^{told}.*Set efficiency.price_usd_per_hour to what you pay.$"):
         run_recipe(load_recipe(recipe, [flag]))
-    assert str(error.value).startswith(
-        f"command line: {flag}: efficiency.price_from: lambda has no known on_demand price for H200; known: A10"
-    )
-    assert str(error.value).endswith("Set efficiency.price_usd_per_hour to what you pay.")
-
-
-def test_own_prices_that_are_wrong_end_the_run_before_it_begins(recipe, tmp_path, monkeypatch):
-
-    facts = tmp_path / "facts"
-    facts.mkdir()
-    (facts / "prices.yaml").write_text("- {accelerator: L4, usd_per_gpu_hour: -1}\n", encoding="utf-8")
-    loaded = load_recipe(recipe, [f"output_dir={tmp_path / 'never'}"])
-    monkeypatch.setenv("HF_EFFICIENT_FACTS", str(facts))
-    with pytest.raises(SetupError) as error:
-        run_recipe(loaded)
-    assert str(error.value) == f"{facts}/prices.yaml:1: row 1: usd_per_gpu_hour: is -1; write a number from 0."
 
 
 def test_the_schema_names_every_provider():

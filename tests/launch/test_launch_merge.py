@@ -1,4 +1,5 @@
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
-from typer.testing import CliRunner
 
+from hf_efficient.cli.app import main
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import merge as merge_module
 from hf_efficient.launch.merge import merge_run, relative_difference, written_whole
@@ -18,14 +19,8 @@ from hf_efficient.recipe.schema import Recipe
 IDS = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])
 
 
-def nf4(compute=torch.float32):
-    return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
-    )
-
-
-def load(folder, dtype=torch.float32, quantization=None):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, quantization_config=quantization)
+def load(folder, quantization=None):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=quantization)
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
@@ -52,34 +47,38 @@ def write_recipe(run_dir, base, *, quantization=None, **adapter):
     path.write_text(yaml.safe_dump({"recipe": recipe.resolved(), "provenance": {}, "environment": {}}))
 
 
-def train(base, run_dir, quantization=None, recipe_quantization=None, recipe=True, dtype=torch.float32, **lora):
+def train(base, run_dir, quantization=None, recipe_quantization=None, recipe=True, **lora):
     """An adapter with weights that matter (three large steps), saved as a run saves it; its logits."""
     torch.manual_seed(0)
     lora = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", **lora}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = get_peft_model(load(base, dtype, quantization), LoraConfig(task_type="CAUSAL_LM", **lora))
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(trainable, lr=3.0)
-    model.train()
-    for _ in range(3):
-        model(input_ids=IDS, labels=IDS).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        model = get_peft_model(load(base, quantization=quantization), LoraConfig(task_type="CAUSAL_LM", **lora)).train()
+        optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=3.0)
+        for _ in range(3):
+            model(input_ids=IDS, labels=IDS).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
         model.save_pretrained(run_dir)
     if recipe:
         write_recipe(run_dir, base, quantization=recipe_quantization)
     return logits(model)
 
 
+def like(logits_of, trained):
+    """Whether the model in a folder has the logits of the one that was trained."""
+    return torch.allclose(logits(load(logits_of)), trained, rtol=1e-4, atol=1e-5)
+
+
 NF4 = {"bits": 4, "type": "nf4", "double_quant": True, "compute_dtype": "float32"}
+AS_NF4 = BitsAndBytesConfig(
+    load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.float32
+)
 
 
 @pytest.fixture
 def qlora_run(tiny_llama_dir, tmp_path):
-    return tmp_path / "run", train(tiny_llama_dir, tmp_path / "run", nf4(), NF4)
+    return tmp_path / "run", train(tiny_llama_dir, tmp_path / "run", AS_NF4, NF4)
 
 
 @pytest.fixture
@@ -117,71 +116,51 @@ def test_plain_transformers_loads_the_model_that_was_trained(tiny_llama_dir, tie
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "merged", dtype="auto")
     assert torch.allclose(logits(merged), trained, rtol=1e-4, atol=1e-5)
     assert merged.dtype == torch.float32
-    assert report.output == tmp_path / "run" / "merged"
-    assert report.base == "dense"
-    assert report.dtype == "float32"
-    assert report.tolerance == 1e-4
+    assert (report.output, report.base) == (tmp_path / "run" / "merged", "dense")
+    assert (report.dtype, report.tolerance) == ("float32", 1e-4)
     assert report.relative_difference < 1e-5
     assert report.adapter_effect > 1e-2
 
 
-def test_head_and_embedding_stay_tied_where_the_adapter_left_them_so(tied_base, tmp_path):
-    train(tied_base, tmp_path / "a")
-    train(tied_base, tmp_path / "b", modules_to_save=["lm_head"])
-    merge_run(tmp_path / "a")
-    merge_run(tmp_path / "b")
-    tied = {}
-    for name in "ab":
-        with safe_open(tmp_path / name / "merged" / "model.safetensors", "pt") as file:
-            stored = "lm_head.weight" in file.keys()  # noqa: SIM118 (it is no mapping)
-        config = json.loads((tmp_path / name / "merged" / "config.json").read_text())
-        model = load(tmp_path / name / "merged")
-        one = model.lm_head.weight is model.model.embed_tokens.weight
-        tied[name] = {"config": config["tie_word_embeddings"], "one tensor": one, "head stored": stored}
-    assert tied == {
-        "a": {"config": True, "one tensor": True, "head stored": False},
-        "b": {"config": False, "one tensor": False, "head stored": True},
-    }
+@pytest.mark.parametrize(("more", "tied"), [({}, True), ({"modules_to_save": ["lm_head"]}, False)])
+def test_head_and_embedding_stay_tied_where_the_adapter_left_them_so(tied_base, tmp_path, more, tied):
+    train(tied_base, tmp_path / "run", **more)
+    folder = merge_run(tmp_path / "run").output
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert ("lm_head.weight" not in file.keys()) is tied  # noqa: SIM118 (it is no mapping)
+    model = load(folder)
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] is tied
 
 
 def test_adapter_on_a_tied_head_leaves_the_embedding_alone(tied_base, tmp_path):
     trained = train(tied_base, tmp_path / "run", target_modules=["lm_head"])
-    merge_run(tmp_path / "run")
-    merged = load(tmp_path / "run" / "merged")
-    assert torch.allclose(logits(merged), trained, rtol=1e-4, atol=1e-5)
-    assert torch.equal(merged.model.embed_tokens.weight, load(tied_base).model.embed_tokens.weight)
+    merged = merge_run(tmp_path / "run").output
+    assert like(merged, trained)
+    assert torch.equal(load(merged).model.embed_tokens.weight, load(tied_base).model.embed_tokens.weight)
 
 
-def test_qlora_is_merged_into_the_weights_it_was_trained_beside(qlora_run):
+def test_qlora_is_merged_into_the_weights_it_was_trained_beside(qlora_run, tiny_llama_dir):
     run_dir, trained = qlora_run
     report = merge_run(run_dir)
-    merged = AutoModelForCausalLM.from_pretrained(run_dir / "merged", dtype="auto")
-    assert torch.allclose(logits(merged), trained, rtol=1e-4, atol=1e-5)
+    assert like(run_dir / "merged", trained)
     assert report.base == "dequantized"
     assert report.relative_difference < 1e-5
     assert "quantization_config" not in json.loads((run_dir / "merged" / "config.json").read_text())
     assert not [path for path in run_dir.rglob("*") if path.name.startswith(".merging")]
-
-
-def test_qlora_merged_into_the_dense_weights_is_another_model(qlora_run, tiny_llama_dir):
-    run_dir, trained = qlora_run
-    report = merge_run(run_dir, run_dir / "dense", base="dense")
-    merged = logits(load(run_dir / "dense"))
-    on_dense = logits(PeftModel.from_pretrained(load(tiny_llama_dir), run_dir))
-    assert report.base == "dense"
-    assert torch.allclose(merged, on_dense, rtol=1e-4, atol=1e-5)
-    assert relative_difference(merged, trained) > 5e-3  # fifty times what the other way leaves
+    assert merge_run(run_dir, run_dir / "dense", base="dense").base == "dense"  # which is another model
+    assert like(run_dir / "dense", logits(PeftModel.from_pretrained(load(tiny_llama_dir), run_dir)))
+    assert relative_difference(logits(load(run_dir / "dense")), trained) > 5e-3  # fifty times what the other way leaves
 
 
 def test_eight_bit(tiny_llama_dir, tmp_path):
     trained = train(tiny_llama_dir, tmp_path / "run", BitsAndBytesConfig(load_in_8bit=True), {"bits": 8})
     report = merge_run(tmp_path / "run")
-    assert report.base == "dequantized"
-    assert report.tolerance == 1e-4
+    assert (report.base, report.tolerance) == ("dequantized", 1e-4)
     assert report.relative_difference < 1e-5
-    assert "quantization_config" not in json.loads((tmp_path / "run" / "merged" / "config.json").read_text())
+    assert "quantization_config" not in json.loads((report.output / "config.json").read_text())
     # Activations were rounded to 8 bits in training, and no longer are.
-    assert relative_difference(logits(load(tmp_path / "run" / "merged")), trained) < 3e-2
+    assert relative_difference(logits(load(report.output)), trained) < 3e-2
 
 
 def test_relative_difference():
@@ -192,15 +171,10 @@ def test_relative_difference():
 def test_adapter_without_a_recipe(tiny_llama_dir, tmp_path):
     trained = train(tiny_llama_dir, tmp_path / "run", recipe=False)
     merge_run(tmp_path / "run", tmp_path / "elsewhere" / "out")
-    assert torch.allclose(logits(load(tmp_path / "elsewhere" / "out")), trained, rtol=1e-4, atol=1e-5)
-    assert saved(tmp_path / "elsewhere" / "out") == [
-        "chat_template.jinja",
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
+    assert like(tmp_path / "elsewhere" / "out", trained)
+    assert " ".join(saved(tmp_path / "elsewhere" / "out")) == (
+        "chat_template.jinja config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json"
+    )
 
 
 def test_checkpoint_of_a_run(qlora_run):
@@ -216,7 +190,7 @@ def test_checkpoint_of_a_run(qlora_run):
         f"Write {checkpoint}, for instance."
     )
     assert merge_run(checkpoint).base == "dequantized"
-    assert torch.allclose(logits(load(checkpoint / "merged")), trained, rtol=1e-4, atol=1e-5)
+    assert like(checkpoint / "merged", trained)
 
 
 def test_mismatch_is_an_error_and_leaves_nothing(qlora_run, monkeypatch):
@@ -270,20 +244,21 @@ def test_damaged_adapter_is_told_before_the_base_is_loaded(tiny_llama_dir, tmp_p
 
 def test_what_is_no_adapter_of_a_run(qlora_run, tiny_llama_dir, tmp_path):
     run_dir, _ = qlora_run
-    for folder, told in (
-        (
-            tiny_llama_dir,
-            "holds no adapter but a whole model (a full fine-tune, or an earlier merge): there is nothing",
-        ),
-        (tmp_path / "nowhere", "nowhere does not exist. Write the output directory of a run."),
-        (tmp_path, "holds no adapter (no adapter_config.json). Write the output directory of a LoRA or QLoRA run."),
-    ):
-        with pytest.raises(ModelError) as error:
+    whole = "holds no adapter but a whole model (a full fine-tune, or an earlier merge): there is nothing"
+    none = "holds no adapter (no adapter_config.json). Write the output directory of a LoRA or QLoRA run."
+    absent = "nowhere does not exist. Write the output directory of a run."
+    for folder, told in ((tiny_llama_dir, whole), (tmp_path / "nowhere", absent), (tmp_path, none)):
+        with pytest.raises(ModelError, match=re.escape(told)):
             merge_run(folder)
-        assert told in str(error.value)
     with pytest.raises(ModelError, match="--dtype: 'bf16' is not one of float32, float16, bfloat16"):
         merge_run(run_dir, dtype="bf16")
     recipe = run_dir / "efficiency" / "recipe.resolved.yaml"
+    other = tmp_path / "other"
+    LlamaForCausalLM(LlamaConfig.from_pretrained(tiny_llama_dir, hidden_size=64)).save_pretrained(other)
+    AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(other)
+    recipe.write_text(recipe.read_text().replace(str(tiny_llama_dir), str(other)))
+    with pytest.raises(ModelError, match=f"the adapter in {run_dir} does not fit its base {other}: "):
+        merge_run(run_dir)
     recipe.write_text("recipe: {name: x}")
     with pytest.raises(ModelError, match="is not a resolved recipe of this version of hf_efficient: "):
         merge_run(run_dir)
@@ -291,36 +266,24 @@ def test_what_is_no_adapter_of_a_run(qlora_run, tiny_llama_dir, tmp_path):
     with pytest.raises(ModelError, match=r"was saved without the recipe of its run\. Write --base dense\."):
         merge_run(run_dir, base="dequantized")
     config = run_dir / "adapter_config.json"
-    content = json.loads(config.read_text())
-    config.write_text(json.dumps(content | {"base_model_name_or_path": "/no/such/model"}))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "/no/such/model"}))
     with pytest.raises(ModelError, match="/no/such/model does not exist"):
-        merge_run(run_dir)
-
-
-def test_base_that_does_not_fit(qlora_run, tmp_path, tiny_llama_dir):
-    run_dir, _ = qlora_run
-    other = tmp_path / "other"
-    config = LlamaConfig.from_pretrained(tiny_llama_dir, hidden_size=64)
-    LlamaForCausalLM(config).save_pretrained(other)
-    AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(other)
-    path = run_dir / "efficiency" / "recipe.resolved.yaml"
-    path.write_text(path.read_text().replace(str(tiny_llama_dir), str(other)))
-    with pytest.raises(ModelError, match=f"the adapter in {run_dir} does not fit its base {other}: "):
         merge_run(run_dir)
 
 
 def test_output_that_is_occupied(qlora_run, tmp_path):
     run_dir, _ = qlora_run
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(OutputError) as error:
-        merge_run(run_dir, tmp_path / "out")
-    assert str(error.value) == f"--output: {tmp_path / 'out'} is not empty. Write another folder, or empty it first."
-    with pytest.raises(OutputError, match=r"is a file\. Write a folder"):
-        merge_run(run_dir, tmp_path / "out" / "thesis.txt")
-    with pytest.raises(OutputError, match="cannot be written"):
-        merge_run(run_dir, tmp_path / "out" / "thesis.txt" / "merged")
-    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+    mine = tmp_path / "out" / "thesis.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    for output, told in (
+        (mine.parent, f"--output: {mine.parent} is not empty. Write another folder, or empty it first."),
+        (mine, "is a file. Write a folder"),
+        (mine / "merged", "cannot be written"),
+    ):
+        with pytest.raises(OutputError, match=re.escape(told)):
+            merge_run(run_dir, output)
+    assert mine.read_text() == "mine"
 
 
 def test_full_disk_is_told_and_leaves_nothing(tmp_path):
@@ -331,28 +294,15 @@ def test_full_disk_is_told_and_leaves_nothing(tmp_path):
     assert saved(tmp_path) == []
 
 
-def command(*arguments):
-    import typer
-
-    from hf_efficient.cli.merge import merge
-
-    app = typer.Typer()
-    app.command()(merge)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def test_command_prints_json(qlora_run, tmp_path):
+def test_command_prints_json(qlora_run, tmp_path, capsys):
     run_dir, _ = qlora_run
-    result = command(run_dir, "--output", tmp_path / "out", "--base", "dense", "--dtype", "bfloat16", "--json")
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout)
-    measured = report.pop("relative_difference"), report.pop("adapter_effect")
-    assert report == {
-        "output": str(tmp_path / "out"),
-        "base": "dense",
-        "dtype": "bfloat16",
-        "parameters": sum(parameter.numel() for parameter in load(tmp_path / "out").parameters()),
-        "tolerance": 0.1,
-    }
-    assert 0 < measured[0] < 0.1
-    assert measured[1] > 0.01
+    flags = ["--output", str(tmp_path / "out"), "--base", "dense", "--dtype", "bfloat16", "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["merge", str(run_dir), *flags])
+    report = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 0
+    assert 0 < report.pop("relative_difference") < 0.1
+    assert report.pop("adapter_effect") > 0.01
+    parameters = sum(parameter.numel() for parameter in load(tmp_path / "out").parameters())
+    told = {"output": str(tmp_path / "out"), "base": "dense", "dtype": "bfloat16", "tolerance": 0.1}
+    assert report == {**told, "parameters": parameters}

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -16,21 +17,13 @@ from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.launch import records as plans
-from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import plan_before
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.planning import plan as run_plan
 from hf_efficient.records.account import RunAccount
-from hf_efficient.records.plan import PlannedRanks, RunPlan
+from hf_efficient.records.plan import PlannedGpu, PlannedRanks, RunPlan
 from tests.conftest import logged_values
-
-
-class Notes(RunListener):
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, str]] = []
-
-    def stage(self, title: str, detail: str = "") -> None:
-        self.stages.append((title, detail))
+from tests.launch.notes import Notes
 
 
 @pytest.fixture
@@ -144,50 +137,37 @@ def test_a_resumed_run_is_planned_as_before(recipe, tmp_path):
     assert (stored(tmp_path / "out").run.steps, found.plan.steps, found.steps.count) == (5, 5, 5)
 
 
-def planned_for(
-    name: str, planned: RunPlan, monkeypatch, notes=(), needed_bytes=2**35, ranks=None, **memory: int
-) -> None:
-    """Let ``plan_run`` give this plan, on an accelerator that it does not fit."""
-    device = accelerator(name)
-    gpu = TypeAdapter(dict).validate_python(
-        {
-            "name": device.name,
-            "memory_bytes": device.memory_bytes,
-            "usable_memory_bytes": device.usable_memory_bytes,
-            "needed_bytes": needed_bytes,
-            "notes": list(notes),
-        }
-    )
-    from hf_efficient.records.plan import PlannedGpu
-
-    rest = {one.name: None for one in dataclasses.fields(PlannedGpu) if one.name not in gpu}
-    unfit = PlannedGpu(**{**rest, **gpu, "fits": False, "allocation_retries": 0, "bound_shares": {}})
+def planned_for(planned: RunPlan, monkeypatch, notes=(), needed_bytes=2**35, ranks=None, **memory: int) -> None:
+    """Let ``plan_run`` give this plan, on a T4 that it does not fit."""
+    device = accelerator("T4")
+    sizes = {"memory_bytes": device.memory_bytes, "usable_memory_bytes": device.usable_memory_bytes}
+    known = {"name": device.name, **sizes, "needed_bytes": needed_bytes, "notes": list(notes)}
+    known |= {"fits": False, "allocation_retries": 0, "bound_shares": {}}
+    unfit = PlannedGpu(**{**{one.name: None for one in dataclasses.fields(PlannedGpu)}, **known})
     held = dataclasses.replace(planned.plan.memory, **memory)
     plan = dataclasses.replace(planned.plan, gpus=[unfit], memory=held, ranks=ranks)
-    given = RunPlan(plan, dataclasses.replace(planned.run, fits=False))
-    monkeypatch.setattr(plans, "plan_run", lambda *_: given)
+    monkeypatch.setattr(plans, "plan_run", lambda *_: RunPlan(plan, dataclasses.replace(planned.run, fits=False)))
 
 
 def test_what_does_not_fit_is_warned_of_and_refused_where_the_weights_alone_do_not(recipe, tmp_path, monkeypatch):
     made = recipe("train.max_steps=1")
     run_recipe(made)
-    args = type("Args", (), {"process_index": 0, "deepspeed": None, "fsdp": []})()
-    planned_for("T4", stored(tmp_path / "out"), monkeypatch)
-    notes = Notes()
-    assert plan_before(made, args, None, None, notes) is not None
-    assert notes.stages == [
-        (
-            "Warning",
-            "it may run out of memory: planned for 32.00 GiB, and T4 has 14.56 GiB. "
-            f"`hf-efficient plan {made.path} --advise` tells what would fit.",
-        )
-    ]
-    planned_for("T4", stored(tmp_path / "out"), monkeypatch, notes=["no bfloat16"], needed_bytes=8 * 2**30)
-    assert plan_before(made, args, None, None, notes) is not None
-    assert notes.stages[1:] == [("Warning", "T4: no bfloat16")]
-    planned_for("T4", stored(tmp_path / "out"), monkeypatch, ranks=PlannedRanks(2, "zero3", [], 0))
-    assert plan_before(made, args, None, None, notes) is not None
-    assert notes.stages[2][1].startswith("it may run out of memory: planned for 32.00 GiB on each of 2 GPUs, and T4")
-    planned_for("T4", stored(tmp_path / "out"), monkeypatch, model_bytes=20 * 2**30)
+    args = SimpleNamespace(process_index=0, deepspeed=None, fsdp=[])
+
+    def warned(**changes):
+        planned_for(stored(tmp_path / "out"), monkeypatch, **changes)
+        notes = Notes()
+        assert plan_before(made, args, None, None, notes) is not None
+        ((title, said),) = notes.stages
+        assert title == "Warning"
+        return said
+
+    assert warned() == (
+        "it may run out of memory: planned for 32.00 GiB, and T4 has 14.56 GiB. "
+        f"`hf-efficient plan {made.path} --advise` tells what would fit."
+    )
+    assert warned(notes=["no bfloat16"], needed_bytes=8 * 2**30) == "T4: no bfloat16"
+    of_two = warned(ranks=PlannedRanks(2, "zero3", [], 0))
+    assert of_two.startswith("it may run out of memory: planned for 32.00 GiB on each of 2 GPUs, and T4")
     with pytest.raises(SetupError, match=r"the weights alone are 20.00 GiB, and T4 has 14.56 GiB: .* --advise` tells"):
-        plan_before(made, args, None, None, notes)
+        warned(model_bytes=20 * 2**30)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from torch.distributed import TCPStore
 
 from hf_efficient.errors import OutputError
 from hf_efficient.launch import output, restart
@@ -44,10 +45,10 @@ def recipe(tmp_path: Path, monkeypatch):
 def trained(tmp_path, recipe):
     """What a launch left; the last checkpoint is not whole."""
     out = tmp_path / "out"
-    for step, files in ((4, ["trainer_state.json"]), (8, ["trainer_state.json"]), (12, [])):
+    for step in (4, 8, 12):
         (out / f"checkpoint-{step}").mkdir(parents=True)
-        for name in files:
-            (out / f"checkpoint-{step}" / name).touch()
+    for step in (4, 8):
+        (out / f"checkpoint-{step}/trainer_state.json").touch()
     write_resolved_recipe(out, recipe(), {}, LAUNCH.agents)
     return out
 
@@ -61,10 +62,14 @@ def test_a_restart_goes_on_whatever_the_recipe_says_of_other_runs(recipe, traine
     assert plan.agents == launch.agents
 
 
-def test_a_restart_that_failed_before_it_cleared_the_old_run_does_not_go_on_with_it(recipe, trained):
-    again = Launch(ANOTHER.agents, is_restart=True)
-    plan = plan_output(recipe("overwrite"), again)
+def test_other_launches_do_not_go_on_with_it(recipe, trained):
+    """A restart that failed before it cleared the old run, and the second launch of a notebook's kernel."""
+    plan = plan_output(recipe("overwrite"), Launch(ANOTHER.agents, is_restart=True))
     assert (plan.checkpoint, plan.replaces, plan.goes_on) == (None, True, False)
+    first = Launch(LAUNCH.agents, is_first=True)
+    with pytest.raises(OutputError, match="already holds a run"):
+        plan_output(recipe(), first)
+    assert plan_output(recipe("overwrite"), first).replaces
 
 
 def test_a_restart_of_a_run_that_was_begun_from_a_named_checkpoint(recipe, trained, tmp_path):
@@ -80,38 +85,21 @@ def test_a_restart_of_a_run_that_was_begun_from_a_named_checkpoint(recipe, train
 
 def test_an_agent_is_the_same_after_the_clock_was_set(monkeypatch):
     """psutil adds the time of the boot, which moves with the clock, to what the process began after it."""
-    names = []
     for boot in (1000.0, 4600.0):
-        monkeypatch.setattr(identity.psutil, "boot_time", lambda boot=boot: boot)
         process = SimpleNamespace(pid=7, create_time=lambda boot=boot: boot + 50.25)
+        monkeypatch.setattr(identity.psutil, "boot_time", lambda boot=boot: boot)
         monkeypatch.setattr(identity.psutil, "Process", lambda pid, process=process: process)
-        names.append(own_agent({"TORCHELASTIC_RUN_ID": "none"}))
-    assert names == [f"{socket.gethostname()}/7/50.25"] * 2
+        assert own_agent({"TORCHELASTIC_RUN_ID": "none"}) == f"{socket.gethostname()}/7/50.25"
 
 
-def test_the_first_start_of_an_agent_on_one_machine_is_no_restart(recipe, trained):
-    """A notebook's kernel launches twice; the second run is another one."""
-    first = Launch(LAUNCH.agents, is_first=True)
-    with pytest.raises(OutputError, match="already holds a run"):
-        plan_output(recipe(), first)
-    assert plan_output(recipe("overwrite"), first).replaces
-
-
-@pytest.mark.parametrize(
-    ("counts", "begun", "nodes", "is_restart", "is_first"),
-    [
-        ((0, 0), False, 1, False, True),
-        ((1, 1), False, 1, True, False),
-        ((1, 1), True, 1, False, True),
-        ((0, 0), False, 2, False, False),  # for the sake of a machine that was replaced
-        ((0, 1), False, 2, True, False),
-        ((0, 0), True, 2, False, True),
-    ],
-)
+@pytest.mark.parametrize(("counts", "begun", "nodes", "is_restart", "is_first"), [
+    ((0, 0), False, 1, False, True), ((1, 1), False, 1, True, False), ((1, 1), True, 1, False, True),
+    ((0, 0), False, 2, False, False),  # for the sake of a machine that was replaced
+    ((0, 1), False, 2, True, False), ((0, 0), True, 2, False, True),
+])  # fmt: skip
 def test_what_the_processes_tell_makes_a_launch(counts, begun, nodes, is_restart, is_first):
     told = [(f"agent {rank * nodes // 2}", count, begun) for rank, count in enumerate(counts)]
-    agents = ("agent 0", "agent 1")[:nodes]
-    assert restart._launch(told, nodes) == Launch(agents, is_restart, is_first)
+    assert restart._launch(told, nodes) == Launch(("agent 0", "agent 1")[:nodes], is_restart, is_first)
 
 
 def agreed(monkeypatch, recipe, *others, sleep=None):
@@ -151,14 +139,10 @@ def test_a_checkpoint_that_a_machine_sees_late(monkeypatch, recipe, trained):
     assert waited == [5, 5]
 
 
-def test_starts_that_are_left():
+def test_restarts_that_nothing_makes():
     of_two = {"TORCHELASTIC_MAX_RESTARTS": "2"}
     left = [starts_again({**of_two, "TORCHELASTIC_RESTART_COUNT": str(count)}) for count in range(3)]
-    assert left == [True, True, False]
-    assert not starts_again({})
-
-
-def test_restarts_that_nothing_makes():
+    assert (left, starts_again({})) == ([True, True, False], False)
     one = load_recipe("quickstart/lora", ["distributed.max_restarts=2"])
     assert restarts_remark(one, {}) == (
         "command line: distributed.max_restarts=2: distributed.max_restarts: has no effect, because nothing starts "
@@ -170,8 +154,6 @@ def test_restarts_that_nothing_makes():
 
 
 def test_processes_of_a_restart_meet_in_another_store():
-    from torch.distributed import TCPStore
-
     kept = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     kept.set("address/of/a/process/that/is/gone", "x")
     started = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(kept.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -190,14 +172,12 @@ def test_processes_of_a_restart_meet_in_another_store():
 
 
 def test_rank_0_opens_the_store_that_its_agent_did_not():
-    from torch.distributed import TCPStore
-
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
     started = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    meet_anew({**started, "RANK": "0", "TORCHELASTIC_RUN_ID": "none"})
-    meet_anew({**started, "RANK": "1", "TORCHELASTIC_RUN_ID": "none"})
+    for rank in ("0", "1"):
+        meet_anew({**started, "RANK": rank, "TORCHELASTIC_RUN_ID": "none"})
     again = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, multi_tenant=True)  # as torch does
     again.set("key", "value")
 
@@ -215,23 +195,15 @@ class Shelf(dict):
         return all(key in self for key in keys)
 
 
-class Hand:
-    def __init__(self):
-        self.at = 100.0
-
-    def __call__(self):
-        return self.at
-
-
 def test_a_machine_that_no_longer_counts_is_named(monkeypatch):
-    shelf, hand = Shelf(), Hand()
+    shelf, now = Shelf(), [100.0]
     monkeypatch.setattr("socket.gethostname", lambda: "beta")
-    one, two = (PeerWatch(shelf, node, 2, hand) for node in (0, 1))
+    one, two = (PeerWatch(shelf, node, 2, lambda: now[0]) for node in (0, 1))
     two.beat()
     one.beat()
-    hand.at += SILENT_SECONDS
+    now[0] += SILENT_SECONDS
     one.beat()  # just long enough
-    hand.at += 1
+    now[0] += 1
     with pytest.raises(Silence, match=r"machine 1 \(beta\) has not been heard of for 21 s"):
         one.beat()
 
@@ -256,27 +228,27 @@ def test_the_store_stays_until_all_others_have_ended():
 
 
 def test_a_machine_that_has_not_begun_or_is_done_is_not_missed():
-    shelf, hand = Shelf(), Hand()
-    one, two = (PeerWatch(shelf, node, 2, hand) for node in (0, 1))
+    shelf, now = Shelf(), [0.0]
+    one, two = (PeerWatch(shelf, node, 2, lambda: now[0]) for node in (0, 1))
     one.beat()
-    hand.at += 1000
+    now[0] += 1000
     two.beat()
     one.beat()
     two.done()
     two.beat()  # one under way when it ended
-    hand.at += 1000
+    now[0] += 1000
     one.beat()
 
 
 def test_what_an_earlier_start_has_counted_is_not_taken_for_silence():
-    shelf, hand = Shelf(), Hand()
-    PeerWatch(shelf, 1, 2, hand).beat()
-    one = PeerWatch(shelf, 0, 2, hand)  # both were started again, and machine 1 still imports
-    hand.at += 1000
+    shelf, now = Shelf(), [0.0]
+    PeerWatch(shelf, 1, 2, lambda: now[0]).beat()
+    one = PeerWatch(shelf, 0, 2, lambda: now[0])  # both were started again, and machine 1 still imports
+    now[0] += 1000
     one.beat()
-    two = PeerWatch(shelf, 1, 2, hand)
+    two = PeerWatch(shelf, 1, 2, lambda: now[0])
     one.beat()
-    hand.at += SILENT_SECONDS + 1
+    now[0] += SILENT_SECONDS + 1
     with pytest.raises(Silence, match="machine 1"):
         one.beat()
     two.beat()

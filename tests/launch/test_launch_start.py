@@ -61,15 +61,12 @@ def a_start(recipe: Path, records: Path, *more: str) -> Iterator[subprocess.Pope
 
 def _loads(records: Path, pid: int) -> bool:
     """Whether the last word of these records is of this process, in the load of its model."""
-    own = None
     lines = []
     for text in records.read_text().splitlines() if records.exists() else ():
         with contextlib.suppress(ValueError):  # one that is being written
             lines.append(json.loads(text))
-    for line in lines:
-        if line["kind"] == "process" and line["pid"] == pid:
-            own = line["process"]
-    return any(line["process"] == own and line.get("open_phase") == "model_load" for line in lines)
+    own = [line["process"] for line in lines if line["kind"] == "process" and line["pid"] == pid]
+    return any(line["process"] in own[-1:] and line.get("open_phase") == "model_load" for line in lines)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

@@ -1,11 +1,27 @@
-"""What a launcher started against what the recipe asks for, and the command line of a run."""
+"""What a launcher started against what the recipe asks for, the command line of a run, and how it ends."""
 
 from __future__ import annotations
 
-import pytest
+import errno
+from pathlib import Path
 
-from hf_efficient.errors import RecipeError, SetupError
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from hf_efficient.errors import DataError, OutputError, RecipeError, SetupError
+from hf_efficient.launch.exits import (
+    cause_of,
+    earlier_code,
+    explained_faults,
+    forget_code,
+    is_told_to_end,
+    read_code,
+    state_code,
+    tell_to_end,
+)
 from hf_efficient.launch.started import (
+    STATUS_FILE,
     RunFlags,
     engine_contradiction,
     launch_contradiction,
@@ -14,7 +30,6 @@ from hf_efficient.launch.started import (
     started_recipe,
 )
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.schema import Recipe
 
 
 def test_flags_may_stand_anywhere():
@@ -64,94 +79,50 @@ def test_what_was_started(environment, engine):
     [("auto", {}), ("auto", DDP), ("ddp", DDP), ("none", {}), ("zero3", ZERO3), ("fsdp2", FSDP2), ("ddp", {})],
 )
 def test_agreement(strategy, environment):
-    assert (
-        engine_contradiction(load_recipe("quickstart/lora", [f"distributed.strategy={strategy}"]), environment) is None
-    )
+    assert engine_contradiction(recipe("processes=1", f"strategy={strategy}"), environment) is None
+
+
+FSDP = "strategy=fsdp2"
+WRAPS = "--fsdp_transformer_layer_cls_to_wrap"
+ITS_OWN = {**ZERO3, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "mine.json"}
+OTHERS_WRAPPED = {**FSDP2, "FSDP_TRANSFORMER_CLS_TO_WRAP": "A,C"}
+TO_HOST = {**ZERO3, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}
 
 
 @pytest.mark.parametrize(
     ("distributed", "environment", "told"),
     [
-        (["strategy=zero3"], DDP, "distributed.strategy: is zero3, but the launcher started data-parallel processes"),
-        (["strategy=zero3"], {}, "distributed.strategy: is zero3, but the launcher started one process"),
-        (["strategy=zero2"], ZERO3, "distributed.strategy: is zero2, but the launcher started zero3."),
-        (["strategy=ddp"], FSDP2, "distributed.strategy: is ddp, but the launcher started fsdp2."),
-        (["strategy=auto"], ZERO3, "distributed.strategy: is auto, but the launcher started zero3."),
-        (
-            ["strategy=fsdp2"],
-            {**FSDP2, "FSDP_VERSION": "1"},
-            "distributed.strategy: is fsdp2, but the launcher started FSDP version 1 (--fsdp_version).",
-        ),
-        (
-            ["strategy=fsdp2", "offload.parameters=true"],
-            FSDP2,
-            "distributed.offload.parameters: is true, but --fsdp_offload_params is false.",
-        ),
-        (
-            ["strategy=fsdp2", "wrap_classes=[A, B]"],
-            FSDP2,
-            "distributed.wrap_classes: is A,B, but --fsdp_transformer_layer_cls_to_wrap is not given.",
-        ),
-        (
-            ["strategy=fsdp2", "wrap_classes=[A, B]"],
-            {**FSDP2, "FSDP_TRANSFORMER_CLS_TO_WRAP": "A,C"},
-            "distributed.wrap_classes: is A,B, but --fsdp_transformer_layer_cls_to_wrap is A,C.",
-        ),
-        (
-            ["strategy=zero3", "offload.optimizer=true"],
-            ZERO3,
-            "distributed.offload.optimizer: is true, but --offload_optimizer_device is none.",
-        ),
-        (
-            ["strategy=zero3"],
-            {**ZERO3, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"},
-            "distributed.offload.parameters: is false, but --offload_param_device is cpu.",
-        ),
-        (
-            ["strategy=zero3"],
-            {**ZERO3, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "mine.json"},
-            "the launcher names a DeepSpeed configuration of its own, mine.json.",
-        ),
+        ("strategy=zero3", DDP, "strategy: is zero3, but the launcher started data-parallel processes"),
+        ("strategy=zero3", {}, "strategy: is zero3, but the launcher started one process"),
+        ("strategy=zero2", ZERO3, "strategy: is zero2, but the launcher started zero3."),
+        ("strategy=ddp", FSDP2, "strategy: is ddp, but the launcher started fsdp2."),
+        ("strategy=auto", ZERO3, "strategy: is auto, but the launcher started zero3."),
+        (FSDP, {**FSDP2, "FSDP_VERSION": "1"}, "strategy: is fsdp2, but the launcher started FSDP version 1 (--fsdp_v"),
+        (f"{FSDP} offload.parameters=true", FSDP2, "offload.parameters: is true, but --fsdp_offload_params is false."),
+        (f"{FSDP} wrap_classes=[A,B]", FSDP2, f"wrap_classes: is A,B, but {WRAPS} is not given."),
+        (f"{FSDP} wrap_classes=[A,B]", OTHERS_WRAPPED, f"wrap_classes: is A,B, but {WRAPS} is A,C."),
+        ("strategy=zero3 offload.optimizer=true", ZERO3, "offload.optimizer: is true, but --offload_optimizer_device"),
+        ("strategy=zero3", TO_HOST, "offload.parameters: is false, but --offload_param_device is cpu."),
+        ("strategy=zero3", ITS_OWN, "the launcher names a DeepSpeed configuration of its own, mine.json."),
     ],
 )
 def test_contradictions_name_both(distributed, environment, told):
-    said = engine_contradiction(recipe(*distributed), environment)
+    said = engine_contradiction(recipe(*distributed.split()), environment)
     assert said is not None
     assert told in said
     assert "Start with `hf-efficient train`" in said
 
 
-def asking(processes: int | str) -> Recipe:
-    return Recipe.model_validate(
-        {
-            "name": "tiny",
-            "model": {"id": "some/model"},
-            "data": {"train": [{"path": "chats.jsonl"}]},
-            "distributed": {"processes": processes},
-            "output_dir": "out",
-        }
-    )
-
-
 def test_fewer_processes_than_the_recipe_says():
-    assert launch_contradiction(asking(2), 1) == (
-        "distributed.processes: is 2, but 1 process was started. Start with `hf-efficient train`, which derives the"
-        " launch from the recipe; or pass --num_processes=2 --multi_gpu to `accelerate launch`; or write"
-        " distributed.processes=1."
+    assert launch_contradiction(recipe(), 1) == (
+        "command line: distributed.processes=2: distributed.processes: is 2, but 1 process was started. Start with "
+        "`hf-efficient train`, which derives the launch from the recipe; or pass "
+        "--num_processes=2 --multi_gpu to `accelerate launch`; or write distributed.processes=1."
     )
-
-
-def on_machines(nodes: int, processes: int | str = "auto") -> Recipe:
-    return Recipe.model_validate(
-        {**asking(processes).model_dump(), "distributed": {"processes": processes, "nodes": nodes}}
-    )
-
-
-def test_processes_are_counted_on_each_machine():
-    assert launch_contradiction(on_machines(2, 8), 16, nodes=2) is None
-    said = launch_contradiction(on_machines(2, 8), 8, nodes=2)
-    assert said is not None
-    assert said.startswith("distributed.processes: is 8 on each of 2 machines, but 8 were started in all.")
+    on_two = recipe("processes=8", "nodes=2")
+    assert launch_contradiction(on_two, 16, nodes=2) is None
+    said = launch_contradiction(on_two, 8, nodes=2)
+    assert "distributed.processes: is 8 on each of 2 machines, but 8 were started in all." in said
 
 
 def test_the_accumulation_of_the_processes_that_were_started():
@@ -171,3 +142,75 @@ def test_launchers_that_disagree_are_told_before_the_processes_meet():
     with pytest.raises(SetupError, match=r"distributed\.strategy: is zero3, but the launcher started one process"):
         started_recipe(load_recipe("quickstart/lora", ["distributed.strategy=zero3"]), {})
     assert started_recipe(two, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}) is two
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "told"),
+    [
+        (FULL, OutputError, r"no room left for out\. Make room, .*--resume"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), OutputError, "no room left"),
+        (RuntimeError("unexpected pos 320 vs 214"), OutputError, "no room left"),
+        (CheckpointException("write", {0: (FULL, [])}), OutputError, "no room left for out"),
+        (PermissionError(13, "Permission denied", "out/x"), OutputError, "can no longer be written"),
+        (torch.OutOfMemoryError("CUDA out of memory."), SetupError, r"per_device_train_batch_size .* adapter\.method"),
+        (ModuleNotFoundError("No module named 'not_there'"), SetupError, "missing: No module named 'not_there'"),
+        (
+            RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one."),
+            SetupError,
+            r"ddp_find_unused_parameters: is false, .*took no part in a step",
+        ),
+        (DataError("row 3"), DataError, "row 3"),
+        (CheckpointException("read", {0: (ValueError("plain"), [])}), ValueError, "plain"),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+    ],
+)
+def test_faults_in_words(raised, error, told):
+    with pytest.raises(error, match=told), explained_faults("out"):
+        raise raised
+
+
+def test_a_real_full_disk_and_the_first_ranks_fault_of_a_sharded_checkpoint():
+    with pytest.raises(OutputError, match="no room left for out"), explained_faults("out"):
+        Path("/dev/full").write_text("one byte too many")
+    plain = ValueError("plain")
+    assert cause_of(plain) is plain
+    assert cause_of(CheckpointException("write", {3: (plain, []), 1: (FULL, [])})) is FULL
+
+
+@pytest.fixture
+def start(tmp_path):
+    """The environment of a process of the n-th start."""
+    path = str(tmp_path / "status")
+    return lambda count: {STATUS_FILE: path, "TORCHELASTIC_RESTART_COUNT": str(count), "MASTER_PORT": "29500"}
+
+
+def test_the_first_process_of_a_start_tells_why(start, tmp_path):
+    assert state_code(1, start(0)) is True
+    assert state_code(143, start(0)) is False  # what the launcher ended thereafter
+    assert read_code(tmp_path / "status") == 1
+    assert state_code(2, start(1)) is True
+    assert read_code(tmp_path / "status") == 2
+    (tmp_path / "status").write_text("")  # half a file tells nothing
+    assert read_code(tmp_path / "status") is None
+    assert state_code(1, start(0)) is True
+
+
+def test_what_an_earlier_start_ended_with(start, tmp_path):
+    assert earlier_code(start(0)) is None
+    state_code(2, start(0))
+    assert earlier_code(start(0)) is None
+    assert earlier_code(start(1)) == 2
+    forget_code(start(1))
+    assert earlier_code(start(1)) is None
+    assert read_code(tmp_path / "status") is None
+
+
+def test_the_whole_run_ends_and_without_hf_efficient_train_nothing_is_left(start, tmp_path):
+    assert not is_told_to_end(start(0))
+    tell_to_end(tmp_path / "status")
+    assert is_told_to_end(start(0))
+    forget_code({})
+    assert (state_code(2, {}), earlier_code({}), is_told_to_end({})) == (None, None, False)

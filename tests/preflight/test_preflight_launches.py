@@ -8,6 +8,8 @@ import time
 import psutil
 import pytest
 
+from hf_efficient.cli.train import prove_run, run_proven
+from hf_efficient.errors import PreflightError
 from hf_efficient.preflight.launches import (
     PreflightLaunch,
     RankNotes,
@@ -31,68 +33,49 @@ def launched(fake, folder, code: str, limit: float = 60) -> PreflightFailure | N
     return launch_part(PreflightLaunch(fake(code)), folder, "save", limit)[1]
 
 
-def test_processes_that_come_to_their_end(fake, folder):
-    assert launched(fake, folder, "notes('done'); notes('done', 1)") is None
-
-
-def test_a_process_that_ends_before_its_first_word(fake, folder):
-    failure = launched(fake, folder, "raise SystemExit(3)")
-    assert failure is not None
-    assert failure.message == "a process ended in starting with exit code 3, and it said nothing"
-
-
-def test_a_killed_process(fake, folder):
-    failure = launched(fake, folder, "notes('training'); os.kill(os.getpid(), 9)")
-    assert failure is not None
-    assert (failure.kind, failure.stage) == ("killed", "the training step on the longest batch")
-    assert "for want of host memory perhaps" in failure.message
-
-
-def test_the_rank_that_ran_out_of_memory_is_told_not_the_one_that_lost_it(fake, folder):
-    code = """
+TRAINING = "the training step on the longest batch"
+OUT_OF_MEMORY = """
 notes('training', 0, kind='fault', message='Connection closed by peer')
 notes('training', 1, kind='memory', message='out of memory')
-time.sleep(60)
+time.sleep(60)  # nobody waits for the one that waits
 """
-    began = time.monotonic()
-    failure = launched(fake, folder, code)
-    assert failure == PreflightFailure("memory", "the training step on the longest batch", "out of memory", 1)
-    assert time.monotonic() - began < 30  # nobody waits for the one that waits
-
-
-def test_a_killed_process_is_told_not_the_one_that_lost_it(fake, folder):
-    code = """
+LOST = """
 notes('training', 0, kind='fault', message='RuntimeError: [gloo/pair.cc:537] Read error: Connection reset by peer')
 notes('training', 1)
 print('  traceback : Signal 9 (SIGKILL) received by PID 2252')
 raise SystemExit(1)
 """
-    failure = launched(fake, folder, code)
-    assert failure is not None
-    assert (failure.kind, failure.rank) == ("killed", 1)
-    failure = launched(fake, folder, code.replace("Read error: Connection reset by peer", "no such layer"))
-    assert failure is not None
-    assert (failure.kind, failure.rank) == ("fault", 0)
-
-
-def test_the_last_words_are_those_of_a_process_not_of_its_launcher(fake, folder):
-    code = """
+SPEAKS = """
 notes('loading')
 print('it could not be read')
 print('E1122 11:09:19 2536 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0')
 print('=' * 60)
 raise SystemExit(1)
 """
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "told"),
+    [
+        ("raise SystemExit(3)", {}, "a process ended in starting with exit code 3, and it said nothing"),
+        (
+            "notes('training'); os.kill(os.getpid(), 9)",
+            {"kind": "killed", "stage": TRAINING},
+            "for want of host memory perhaps",
+        ),
+        (OUT_OF_MEMORY, {"kind": "memory", "stage": TRAINING, "rank": 1}, "out of memory"),
+        (LOST, {"kind": "killed", "rank": 1}, ""),
+        (LOST.replace("Read error: Connection reset by peer", "no such layer"), {"kind": "fault", "rank": 0}, ""),
+        (SPEAKS, {}, "with exit code 1: it could not be read"),
+    ],
+)
+def test_the_process_that_failed_is_named_and_not_the_one_that_lost_it(fake, folder, code, expected, told):
+    began = time.monotonic()
     failure = launched(fake, folder, code)
     assert failure is not None
-    assert failure.message.endswith("with exit code 1: it could not be read")
-
-
-def test_nobody_is_behind_where_all_wait(fake, folder):
-    failure = launched(fake, folder, "notes('training'); notes('training', 1); time.sleep(300)", limit=1.5)
-    assert failure is not None
-    assert (failure.kind, failure.rank) == ("hang", None)
-    assert "in the training step on the longest batch: it hangs" in failure.message
+    assert {name: getattr(failure, name) for name in expected} == expected
+    assert told in failure.message
+    assert time.monotonic() - began < 30
 
 
 def test_a_hang_is_ended_with_all_that_it_started(fake, folder):
@@ -104,32 +87,35 @@ notes('next'); notes('saving', 1)
 time.sleep(300)
 """
     failure = launched(fake, folder, code, limit=1.5)
-    assert failure is not None
     assert (failure.kind, failure.rank) == ("hang", 1)
     assert "in saving a checkpoint (rank 1 is behind): it hangs" in failure.message
     assert "efficiency.preflight_minutes" in failure.message
     child = int((folder.parent / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    failure = launched(fake, folder, "notes('training'); notes('training', 1); time.sleep(300)", limit=1.5)
+    assert (failure.kind, failure.rank) == ("hang", None)  # nobody is behind where all wait
+    assert f"in {TRAINING}: it hangs" in failure.message
 
 
-def test_reading_data_takes_as_long_as_it_does(fake, folder):
-    code = """
-notes('data')
-time.sleep(2.5)
-notes('done')
-"""
-    assert launched(fake, folder, code, limit=1) is None
-
-
-def test_a_process_that_reads_or_writes_does_not_hang(fake, folder):
-    code = """
+WRITES = """
 notes('building')
 for _ in range(5):
     time.sleep(0.8)
     (out / "weights").write_bytes(bytes(2 << 20))
 notes('done')
 """
-    assert launched(fake, folder, code, limit=2.5) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        ("notes('done'); notes('done', 1)", 60),
+        ("notes('data'); time.sleep(2.5); notes('done')", 1),  # reading data takes as long as it does
+        (WRITES, 2.5),
+    ],
+)
+def test_a_process_that_works_does_not_hang(fake, folder, code, limit):
+    assert launched(fake, folder, code, limit=limit) is None
 
 
 def test_stages_are_told_as_they_come(fake, folder):
@@ -144,13 +130,10 @@ for stage in ("training", "saving", "done"):
 
 
 def test_a_failure_leaves_its_log_and_nothing_else(fake, tmp_path, tiny_recipe):
-    recipe = tiny_recipe()
-    found = preflight(
-        recipe, PreflightLaunch(fake("print('what it wrote'); notes('loading', kind='load', message='Oh.')"))
-    )
+    launch = PreflightLaunch(fake("print('what it wrote'); notes('loading', kind='load', message='Oh.')"))
+    found = preflight(tiny_recipe(), launch)
     log = tmp_path / "out/efficiency/preflight.log"
     assert not found.passed
-    assert found.failure is not None
     assert found.failure.message == f"Oh. All that it wrote is in {log}."
     assert log.read_text() == "what it wrote\n"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["efficiency", "started"]
@@ -171,8 +154,7 @@ def saved(rank: int = 0, **changes) -> RankNotes:
 
 
 def loaded(rank: int = 0, **changes) -> RankNotes:
-    notes = RankNotes(rank, 2, weights={"a": "1", "b": "2"}, optimizer={"a m": "3"}, losses=[0.5, 0.25])
-    return dataclasses.replace(notes, **changes)
+    return saved(rank, **{"losses": [0.5, 0.25], **changes})
 
 
 def test_figures():
@@ -217,6 +199,45 @@ def test_equal_notes_are_equal():
 )
 def test_what_differs_is_named(change, told):
     failure = differing([saved(), saved(1)], [loaded(), dataclasses.replace(loaded(1), **change)])
-    assert failure is not None
     assert (failure.kind, failure.rank) == ("differs", 1)
     assert told in failure.message
+
+
+PROVES = """
+if part != "run":
+    notes("done", world_size=1, losses=[1.0], **({{"kind": "load", "message": "Oh."}} if part == {fails!r} else {{}}))
+elif wish and {wants!r}:
+    pathlib.Path(wish).write_text("the run is planned for 2 h 00 min")
+"""
+
+
+@pytest.fixture
+def proves(fake, tiny_recipe):
+    """A recipe, and a command whose run may want a check and whose checks may fail."""
+    return lambda *overrides, wants=True, fails="": (
+        tiny_recipe(*overrides),
+        fake(PROVES.format(wants=wants, fails=fails)),
+    )
+
+
+def test_a_run_that_wants_a_check_gets_one_and_is_started_again(proves, tmp_path, capsys):
+    assert run_proven(*proves(), {}, debug=False) == 0
+    assert (tmp_path / "out/started").read_text().split() == ["run", "save", "load", "run"]
+    told = capsys.readouterr().out
+    assert "Proven first, since the run is planned for 2 h 00 min:" in told
+    assert "passed in" in told
+
+
+def test_true_is_checked_without_asking_and_once(proves, tmp_path):
+    assert run_proven(*proves("efficiency.preflight=true"), {}, debug=False) == 0
+    assert run_proven(*proves("efficiency.preflight=true", wants=False), {}, debug=False) == 0
+    assert (tmp_path / "out/started").read_text().split() == ["save", "load", "run", "run"]
+
+
+def test_a_run_that_would_fail_is_not_started(proves, tmp_path, capsys):
+    with pytest.raises(PreflightError, match=r"preflight: Oh\."):
+        run_proven(*proves(fails="load"), {}, debug=False)
+    assert "failed in" in capsys.readouterr().out
+    with pytest.raises(PreflightError):
+        prove_run(*proves(fails="save"), {}, debug=False)
+    assert (tmp_path / "out/started").read_text().split() == ["run", "save", "load", "save"]
