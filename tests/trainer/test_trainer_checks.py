@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from datasets import Dataset
 from tiny_training import (
+    EfficientDPOTrainer,
     arguments,
     assert_same_run,
     build_model,
     causal_trainer,
-    collator,
-    preference_rows,
-    rows,
+    train_causal,
     trained_weights,
+    trl_trainer,
 )
-from transformers import Trainer, TrainerCallback
-from trl import DPOConfig, DPOTrainer
+from transformers import Trainer
 
 from hf_efficient.callbacks.checks import GradientCheck
 from hf_efficient.errors import TrainingCheckError
-from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.trainer import EfficientTrainer
 
 has_avx512bf16 = pytest.importorskip("bitsandbytes").functional.has_avx512bf16()
 needs_repacking = pytest.mark.skipif(not has_avx512bf16, reason="this CPU has no AVX512-BF16: nothing is repacked")
@@ -58,25 +56,22 @@ def test_the_check_sees_repacked_weights(tiny_dir, tmp_path, monkeypatch):
 @needs_repacking
 def test_without_guard_and_check_the_gradient_is_lost_in_silence(tiny_dir, tmp_path, monkeypatch):
     disable_guard(monkeypatch)
-    runs = []
-    for look in (False, True):
-        trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "qlora", mixin={"check_gradients": False})
-        if look:
-            first_look(trainer.model)
-        trainer.train()
-        runs.append(trained_weights(trainer))
-    assert any(not torch.equal(weight, runs[1][name]) for name, weight in runs[0].items())
+    plain, looked = (
+        causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "qlora", mixin={"check_gradients": False})
+        for _ in range(2)
+    )
+    first_look(looked.model)
+    plain.train(), looked.train()
+    weights = trained_weights(looked)
+    assert any(not torch.equal(weight, weights[name]) for name, weight in trained_weights(plain).items())
 
 
 def test_with_the_guard_a_first_look_changes_nothing(tiny_dir, tmp_path):
-    runs = []
-    for look in (False, True):
-        trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "qlora")
-        if look:
-            first_look(trainer.model)
-        trainer.train()
-        runs.append(trainer)
-    assert_same_run(runs[1], runs[0])
+    plain = train_causal(EfficientTrainer, tiny_dir, tmp_path, "qlora")
+    looked = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "qlora")
+    first_look(looked.model)
+    looked.train()
+    assert_same_run(looked, plain)
 
 
 @needs_repacking
@@ -85,27 +80,17 @@ def test_weights_repacked_before_the_trainer_are_unpacked(tiny_dir, tmp_path, ca
     first_look(model)
     packed = model.base_model.model.model.layers[0].self_attn.q_proj.base_layer.weight
     assert packed.quant_state.packing_format_for_cpu
-    trainer = EfficientTrainer(
-        model=model, args=arguments(tmp_path), data_collator=collator(), train_dataset=rows(), eval_dataset=rows(4)
-    )
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, model=model, eval_rows=4)
     assert "14 4-bit layers had been repacked for inference" in caplog.text
     trainer.train()
     trainer.evaluate()
     assert not packed.quant_state.packing_format_for_cpu
 
 
-class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
-    pass
-
-
 @needs_repacking
 def test_a_reference_precomputed_while_the_trainer_is_built_repacks_nothing(tiny_dir, tmp_path, tiny_tokenizer, caplog):
-    trainer = EfficientDPOTrainer(
-        model=build_model(tiny_dir, "qlora"),
-        args=arguments(tmp_path, DPOConfig, precompute_ref_log_probs=True),
-        train_dataset=Dataset.from_list(preference_rows()),
-        processing_class=tiny_tokenizer,
-    )
+    model, settings = build_model(tiny_dir, "qlora"), {"precompute_ref_log_probs": True}
+    trainer = trl_trainer(EfficientDPOTrainer, model, tmp_path, tiny_tokenizer, **settings)
     assert "repacked" not in caplog.text
     trainer.train()
     assert trainer.state.global_step == 3
@@ -146,39 +131,38 @@ def chain_trainer(kind, tmp_path, model, mixin=None, **changes):
     return kind(model=model, args=arguments(tmp_path, **changes), train_dataset=data, **(mixin or {}))
 
 
-def test_a_frozen_layer_that_detaches_is_named(tmp_path):
-    trainer = chain_trainer(EfficientTrainer, tmp_path, Chain(Detaching()))
-    with pytest.raises(TrainingCheckError) as caught:
-        trainer.train()
-    assert str(caught.value) == (
-        "1 frozen layers pass no gradient on to the layers below: middle. Their weights were repacked for "
-        "inference (4-bit on a CPU: call hf_efficient.callbacks.keep_four_bit_trainable(model) before the "
-        "first evaluation or generation), or their forward detaches its input. If this is intended, switch "
-        "the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
-    )
-    assert not any(module._forward_hooks for module in trainer.model.modules())
+SWITCH = "switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
 
 
-def test_parameters_without_gradient_are_named(tmp_path):
-    trainer = chain_trainer(EfficientTrainer, tmp_path, Chain(Passing(), unused=True))
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            Chain(Detaching()),
+            "1 frozen layers pass no gradient on to the layers below: middle. Their weights were repacked for "
+            "inference (4-bit on a CPU: call hf_efficient.callbacks.keep_four_bit_trainable(model) before the "
+            "first evaluation or generation), or their forward detaches its input. If this is intended, ",
+        ),
+        (
+            Chain(Passing(), unused=True),
+            "8 trainable parameters got no gradient in the first step: unused.0.weight, unused.0.bias, "
+            "unused.1.weight, unused.1.bias, unused.2.weight and 3 more. The loss does not depend on them: "
+            "freeze them (requires_grad_(False)), or mend the forward that leaves them out. If this is intended, ",
+        ),
+    ],
+    ids=["detaching", "unused"],
+)
+def test_what_gets_no_gradient_is_named_before_the_first_update(tmp_path, model, said):
+    trainer = chain_trainer(EfficientTrainer, tmp_path, model)
     before = trained_weights(trainer)
     with pytest.raises(TrainingCheckError) as caught:
         trainer.train()
-    assert str(caught.value) == (
-        "8 trainable parameters got no gradient in the first step: unused.0.weight, unused.0.bias, "
-        "unused.1.weight, unused.1.bias, unused.2.weight and 3 more. The loss does not depend on them: "
-        "freeze them (requires_grad_(False)), or mend the forward that leaves them out. If this is "
-        "intended, switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
-    )
-    for name, weight in trained_weights(trainer).items():
-        assert torch.equal(weight, before[name]), "the check comes before the optimizer's step"
-
-
-@pytest.mark.parametrize("model", [Chain(Detaching()), Chain(Passing(), unused=True)], ids=["detaching", "unused"])
-def test_the_check_can_be_switched_off(tmp_path, model):
-    trainer = chain_trainer(EfficientTrainer, tmp_path, model, {"check_gradients": False})
-    trainer.train()
-    assert trainer.state.global_step == 3
+    assert str(caught.value) == said + SWITCH
+    assert not any(module._forward_hooks for module in trainer.model.modules())
+    assert all(torch.equal(weight, before[name]) for name, weight in trained_weights(trainer).items())
+    off = chain_trainer(EfficientTrainer, tmp_path, model, {"check_gradients": False})
+    off.train()
+    assert off.state.global_step == 3
 
 
 def test_the_check_alone_in_a_plain_trainer(tmp_path):
@@ -186,31 +170,6 @@ def test_the_check_alone_in_a_plain_trainer(tmp_path):
     chain_trainer(Trainer, tmp_path, Chain(Passing()), check).train()
     with pytest.raises(TrainingCheckError, match=r"unused\.0\.weight"):
         chain_trainer(Trainer, tmp_path, Chain(Passing(), unused=True), {"callbacks": [GradientCheck()]}).train()
-
-
-class Present(TrainerCallback):
-    """Behind the check: after which steps' ``on_pre_optimizer_step`` it is among the callbacks."""
-
-    def __init__(self):
-        self.trainer, self.found = None, []
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        kinds = [type(one) for one in self.trainer.callback_handler.callbacks]
-        self.found.append((state.global_step, GradientCheck in kinds))
-
-
-@pytest.mark.slow
-def test_the_check_is_a_callback_for_the_first_step_alone(tmp_path):
-    trainer, present = chain_trainer(EfficientTrainer, tmp_path, Chain(Passing())), Present()
-    present.trainer = trainer
-    trainer.add_callback(present)
-    trainer.train()
-    trainer.train()
-    assert present.found == [(0, False), (1, False), (2, False)] * 2
-    trainer.remove_callback(GradientCheck)
-    trainer.model.middle.__class__ = Detaching
-    trainer.train()
-    assert not any(isinstance(one, GradientCheck) for one in trainer.callback_handler.callbacks)
 
 
 def test_every_train_call_is_checked_again(tmp_path):

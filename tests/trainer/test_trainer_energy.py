@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -12,31 +11,21 @@ import time
 import types
 from pathlib import Path
 
-import jsonschema
 import pytest
 from replayed_nvml import replay
-from tiny_training import assert_same_run, causal_trainer, lines, train_causal
+from tiny_training import assert_same_run, causal_trainer, lines, train_causal, valid_account
 from transformers import Trainer
 
-from hf_efficient.accounting.account import account_of, read_account
-from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.errors import SetupError
+from hf_efficient.facts import prices
 from hf_efficient.facts.prices import Rates
 from hf_efficient.recording import run_files, system
 from hf_efficient.recording.meters import EnergyMeter, Found
 from hf_efficient.recording.timeline import process_timeline
-from hf_efficient.records.account import RunAccount
 from hf_efficient.trainer import EfficientTrainer
 
 RATES = Rates(price_usd_per_hour=7.2, grid=500)
-
-
-def account(output: Path) -> RunAccount:
-    folder = output / "efficiency"
-    jsonschema.validate(json.loads((folder / "run.json").read_text()), json.loads(SHIPPED.read_text()))
-    assert account_of(folder) == read_account(folder / "run.json")
-    return account_of(folder)
 
 
 @pytest.fixture
@@ -54,7 +43,7 @@ def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often
     sampler = process_timeline().system
     time.sleep(0.5)  # a pause that belongs to no run, since another one takes the process over
     process_timeline().release()
-    found, taken = account(tmp_path), lines(tmp_path, "system.jsonl")
+    found, taken = valid_account(tmp_path), lines(tmp_path, "system.jsonl")
     assert len(taken) >= len(first) + 2  # on waking and on ending
     times = [line["at_seconds"] for line in taken]
     assert times == sorted(times)
@@ -84,7 +73,7 @@ def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often
 
 def test_a_callback_alone_tells_the_same(tiny_dir, tmp_path, sampled_often, writers):
     train_causal(Trainer, tiny_dir, tmp_path, callbacks=[AccountCallback(rates=RATES)])
-    found = account(tmp_path)
+    found = valid_account(tmp_path)
     assert found.money.cost_usd == pytest.approx(found.time.wall_seconds * 0.002, rel=1e-12)
     assert found.money.usd_per_million_non_padding_tokens is None
     assert (found.energy.grid_grams_per_kwh, found.energy.grid_source) == (500.0, "set by the user")
@@ -94,7 +83,7 @@ def test_a_callback_alone_tells_the_same(tiny_dir, tmp_path, sampled_often, writ
 
 def test_without_rates_a_cpu_has_no_price_and_the_worlds_grid(tiny_dir, tmp_path):
     train_causal(EfficientTrainer, tiny_dir, tmp_path)
-    found = account(tmp_path)
+    found = valid_account(tmp_path)
     assert found.money.cost_usd is None
     reason = {gap.what: gap.why for gap in found.not_measured}["cost"]
     assert reason.startswith("no price is known of a machine without a GPU; set efficiency.price_usd_per_hour")
@@ -102,19 +91,13 @@ def test_without_rates_a_cpu_has_no_price_and_the_worlds_grid(tiny_dir, tmp_path
 
 
 def test_a_provider_without_this_gpu_stops_the_trainer_before_it_trains(tiny_dir, tmp_path, monkeypatch):
-    from hf_efficient.facts import prices as module
-
-    def on_a_gpu(rates, _device_name, gpus):
-        return module_price_facts(rates, "NVIDIA H200", gpus)
-
-    module_price_facts = module.price_facts
-    monkeypatch.setattr(module, "price_facts", on_a_gpu)
+    known = prices.price_facts
+    monkeypatch.setattr(prices, "price_facts", lambda rates, _, gpus: known(rates, "NVIDIA H200", gpus))
     rates = Rates(price_from="lambda")
     with pytest.raises(SetupError, match="price_from: lambda has no known on_demand price for H200"):
         causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "a", mixin={"rates": rates})
-    callback = AccountCallback(rates=rates)
     with pytest.raises(SetupError, match="price_from: lambda has no known on_demand price for H200"):
-        train_causal(Trainer, tiny_dir, tmp_path / "b", callbacks=[callback])
+        train_causal(Trainer, tiny_dir, tmp_path / "b", callbacks=[AccountCallback(rates=rates)])
     assert not (tmp_path / "b/efficiency").exists()
 
 
@@ -137,15 +120,10 @@ def raising(error: BaseException, after: int) -> EnergyMeter:
         ("probe", "CPU package 0 cannot be measured (OSError: gone)", ("energy of CPU package 0", "OSError: gone")),
         ("thread", "no longer sampled (SystemExit: dead)", ("energy of CPU package 0", "readings end early")),
         ("lost", "GPU 3 cannot be measured (NVMLError_GpuIsLost: GPU is lost)", ("energy of GPU 3", "GPU is lost")),
-        (
-            "no driver",
-            "GPU 0 cannot be measured (NVML: Driver Not Loaded)",
-            ("measured energy of GPU 0", "its TDP of 700"),
-        ),
+        ("driver", "GPU 0 cannot be measured (NVML: Driver Not Loaded)", ("measured energy of GPU 0", "TDP of 700")),
     ],
 )
-def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, warned, sampled_often, writers, fault, told, gap):
-    plain = train_causal(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
+def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, warned, plain_run, sampled_often, writers, fault, told, gap):
     error = SystemExit("dead") if fault == "thread" else OSError("gone")
     meters = [raising(error, after=2)] if fault in ("probe", "thread") else []
     monkeypatch.setattr(system, "host_meters", lambda: Found(meters))
@@ -158,12 +136,12 @@ def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, warned, sampled_often
             time.sleep(0.8)
             return super().training_step(*args, **kwargs)
 
-    ours = train_causal(Slow, tiny_dir, tmp_path / "ours", max_steps=4)
-    assert_same_run(ours, plain)
+    ours = train_causal(Slow, tiny_dir, tmp_path, max_steps=4)
+    assert_same_run(ours, plain_run(4))
     (warning,) = warned()
     assert told in warning
     assert writers() == []
-    gaps = [(one.what, one.why) for one in account(tmp_path / "ours").not_measured]
+    gaps = [(one.what, one.why) for one in valid_account(tmp_path).not_measured]
     assert [what for what, why in gaps if what.startswith(gap[0]) and gap[1] in why], gaps
 
 
@@ -171,11 +149,10 @@ SCRIPT = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from tiny_training import lines, causal_trainer, train_causal
+from tiny_training import train_causal
 from hf_efficient import EfficientTrainer, Rates
 
-trainer = causal_trainer(EfficientTrainer, Path({model!r}), Path({output!r}), mixin={{"rates": Rates(3.6)}})
-trainer.train()
+train_causal(EfficientTrainer, Path({model!r}), Path({output!r}), mixin={{"rates": Rates(3.6)}})
 print("trained", flush=True)
 time.sleep(1.5)
 """
@@ -187,7 +164,7 @@ def test_the_meters_are_read_once_more_when_the_process_exits(tiny_dir, tmp_path
     script = SCRIPT.format(tests=str(Path(__file__).parent), model=str(tiny_dir), output=str(tmp_path))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=300)
-    found = account(tmp_path)
+    found = valid_account(tmp_path)
     late = [gap for gap in found.not_measured if gap.what.startswith("energy of") and "at the start" not in gap.what]
     assert late == []
     assert found.time.phase_seconds["outside_trainer"] > 1.5
@@ -197,19 +174,18 @@ def test_the_meters_are_read_once_more_when_the_process_exits(tiny_dir, tmp_path
 
 
 @pytest.mark.slow
-def test_another_run_in_the_same_process_takes_no_joule_of_the_first(tiny_dir, tmp_path, sampled_often):
+def test_another_run_in_the_same_process_takes_no_second_or_joule_of_the_first(tiny_dir, tmp_path, sampled_often):
     for name in ("a", "b", "a"):
         train_causal(EfficientTrainer, tiny_dir, tmp_path / name)
     process_timeline().release()
-    first, other = account(tmp_path / "a"), account(tmp_path / "b")
-    assert {line["process"] for line in lines(tmp_path / "a", "system.jsonl")} == {0, 1}
-    for found in (first, other):
+    spans = []
+    for name, process in (("a", 0), ("b", 0), ("a", 1)):
+        found, taken = valid_account(tmp_path / name), lines(tmp_path / name, "system.jsonl")
         assert found.energy.parts[0].covered_seconds <= found.time.wall_seconds + 0.1  # the last sample follows the end
-    taken = lines(tmp_path / "a", "system.jsonl")
-    spans = [[line["at_seconds"] for line in taken if line["process"] == number] for number in (0, 1)]
-    other_span = [line["at_seconds"] for line in lines(tmp_path / "b", "system.jsonl")]
-    assert spans[0][-1] <= other_span[0]
-    assert other_span[-1] <= spans[1][0]
+        spans.append([line["at_seconds"] for line in taken if line["process"] == process])
+        assert found.time.processes[process].steps == 3
+    assert spans[0][-1] <= spans[1][0]
+    assert spans[1][-1] <= spans[2][0]
 
 
 def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch, writers):
@@ -231,12 +207,12 @@ def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch, writer
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(system, "cuda_devices", lambda current: [])
     timeline = Timeline(time.perf_counter_ns, lambda: ProcessStart(time.perf_counter_ns(), "kernel"))
-    timeline.open(tmp_path, 3, "trainer")
+    timeline.open(tmp_path / "efficiency", 3, "trainer")
     timeline.note_memory()
     timeline.end()
     timeline.release()
     assert writers() == []
-    taken = [json.loads(line) for line in (tmp_path / "system.rank3.jsonl").read_text().splitlines()]
+    taken = lines(tmp_path, "system.rank3.jsonl")
     for one in taken:
         assert (one["device_allocated_bytes"], one["device_reserved_bytes"]) == (7, 9)
     assert "faults" not in taken[-1]

@@ -9,15 +9,21 @@ import pytest
 import torch
 from accelerate.state import GradientState
 from datasets import Dataset
-from tiny_training import arguments, assert_same_run, build_model, causal_trainer, every, losses, rows, train_causal
+from tiny_training import (
+    METHODS,
+    EfficientSFTTrainer,
+    assert_same_run,
+    build_model,
+    causal_trainer,
+    every,
+    losses,
+    rows,
+    train_causal,
+    trl_trainer,
+)
 from transformers import Trainer, TrainerCallback
-from trl import SFTConfig, SFTTrainer
 
-from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
-
-
-class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
-    pass
+from hf_efficient.trainer import EfficientTrainer
 
 
 def sampled_answers(trainer):
@@ -34,19 +40,11 @@ def sampled_answers(trainer):
 EVALUATING = {**every(evaluate=2), "eval_on_start": True}
 
 
-@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+@pytest.mark.parametrize("method", METHODS)
 def test_steps_do_not_depend_on_evaluations(tiny_dir, tmp_path, method):
     silent = train_causal(EfficientTrainer, tiny_dir, tmp_path / "a", method, max_steps=5)
-    busy = causal_trainer(
-        EfficientTrainer,
-        tiny_dir,
-        tmp_path / "b",
-        method,
-        max_steps=5,
-        eval_rows=5,
-        mixin={"extra_evaluators": [sampled_answers]},
-        **EVALUATING,
-    )
+    settings = {"max_steps": 5, "eval_rows": 5, "mixin": {"extra_evaluators": [sampled_answers]}, **EVALUATING}
+    busy = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "b", method, **settings)
     busy.evaluate()
     busy.train()
     assert_same_run(busy, silent)
@@ -60,33 +58,25 @@ TIMES = ("runtime", "per_second", "efficiency/")
 @pytest.mark.slow
 def test_sft_metrics_do_not_depend_on_evaluations(tiny_dir, tmp_path, tiny_tokenizer):
     logs = []
-    texts = Dataset.from_list([{"text": f"{i} times {i} is {i * i}"} for i in range(24)])
     for name, extra in (("a", {}), ("b", EVALUATING)):
-        args = arguments(tmp_path / name, SFTConfig, max_steps=5, logging_steps=2, max_length=48, **extra)
-        trainer = EfficientSFTTrainer(
-            model=build_model(tiny_dir, "lora"),
-            args=args,
-            train_dataset=texts,
-            eval_dataset=texts.select(range(4)),
-            processing_class=tiny_tokenizer,
-            extra_evaluators=[sampled_answers] if extra else [],
-        )
+        more = {"eval_dataset": Dataset.from_list([{"text": f"{i} is {i}"} for i in range(4)])}
+        more["extra_evaluators"] = [sampled_answers] if extra else []
+        settings = {"max_steps": 5, "logging_steps": 2, "max_length": 48, "more": more, **extra}
+        model = build_model(tiny_dir, "lora")
+        trainer = trl_trainer(EfficientSFTTrainer, model, tmp_path / name, tiny_tokenizer, **settings)
         trainer.train()
-        logs.append([entry for entry in trainer.state.log_history if "eval_loss" not in entry])
-    silent, busy = (
-        [{k: v for k, v in entry.items() if not any(name in k for name in TIMES)} for entry in log] for log in logs
-    )
+        entries = [entry for entry in trainer.state.log_history if "eval_loss" not in entry]
+        logs.append([{k: v for k, v in entry.items() if not any(name in k for name in TIMES)} for entry in entries])
+    silent, busy = logs
     assert busy == silent
-    assert sorted(silent[-1]) == sorted(
-        ["entropy", "epoch", "mean_token_accuracy", "num_tokens", "step", "total_flos", "train_loss"]
-    )
+    kept = "entropy epoch mean_token_accuracy num_tokens step total_flos train_loss"
+    assert sorted(silent[-1]) == kept.split()
 
 
-def test_plain_trainer_is_changed_by_evaluations(tiny_dir, tmp_path):
+def test_plain_trainer_is_changed_by_evaluations(tiny_dir, tmp_path, plain_run):
     """The trap is real: without the mixin the same evaluations move the training."""
-    silent = train_causal(Trainer, tiny_dir, tmp_path / "a", "lora", max_steps=4)
-    busy = train_causal(Trainer, tiny_dir, tmp_path / "b", "lora", max_steps=4, eval_rows=5, **EVALUATING)
-    assert losses(busy)[0] != losses(silent)[0]
+    busy = train_causal(Trainer, tiny_dir, tmp_path, max_steps=4, eval_rows=5, **EVALUATING)
+    assert losses(busy)[0] != losses(plain_run(4))[0]
 
 
 def test_extra_metrics_reach_callbacks_best_checkpoint_and_the_caller(tiny_dir, tmp_path):
@@ -101,14 +91,11 @@ def test_extra_metrics_reach_callbacks_best_checkpoint_and_the_caller(tiny_dir, 
         EfficientTrainer,
         tiny_dir,
         tmp_path,
-        max_steps=3,
         eval_rows=4,
         callbacks=[Watch()],
         mixin={"extra_evaluators": [lambda trainer: {"score": next(scores)}]},
         **every(evaluate=1, save=1),
-        load_best_model_at_end=True,
-        metric_for_best_model="score",
-        greater_is_better=True,
+        **{"load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": True},
     )
     assert seen == [0.25, 0.75, 0.5]
     assert trainer.state.best_global_step == 2
@@ -117,41 +104,26 @@ def test_extra_metrics_reach_callbacks_best_checkpoint_and_the_caller(tiny_dir, 
     assert seen == [0.25, 0.75, 0.5, 0.125, None]
 
 
-def test_extra_evaluators_do_not_run_in_predict(tiny_dir, tmp_path):
-    trainer = causal_trainer(
-        EfficientTrainer, tiny_dir, tmp_path, mixin={"extra_evaluators": [lambda trainer: {"score": 1.0}]}
-    )
-    assert "test_score" not in trainer.predict(rows(4)).metrics
-
-
-def test_extra_evaluators_run_in_eval_mode_without_gradients(tiny_dir, tmp_path):
+def test_extra_evaluators_run_in_eval_mode_and_restore_every_generator(tiny_dir, tmp_path):
     seen = []
 
     def evaluator(trainer):
         seen.append((trainer.model.training, torch.is_grad_enabled()))
-        trainer.model.train()
-        return {}
-
-    trainer = causal_trainer(
-        EfficientTrainer, tiny_dir, tmp_path, eval_rows=4, mixin={"extra_evaluators": [evaluator, evaluator]}
-    )
-    trainer.evaluate()
-    assert seen == [(False, False), (False, False)]
-
-
-def test_evaluation_restores_every_generator_and_the_loaders(tiny_dir, tmp_path):
-    trainer = causal_trainer(
-        EfficientTrainer, tiny_dir, tmp_path, eval_rows=4, mixin={"extra_evaluators": [sampled_answers]}
-    )
+        return sampled_answers(trainer)
 
     def draw():
         return random.random(), float(np.random.rand()), float(torch.rand(()))
 
-    random.seed(5), np.random.seed(5), torch.manual_seed(5)
-    expected = draw()
-    random.seed(5), np.random.seed(5), torch.manual_seed(5)
-    trainer.evaluate()
-    assert draw() == expected
+    mixin = {"extra_evaluators": [evaluator, evaluator]}
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, eval_rows=4, mixin=mixin)
+    drawn = []
+    for evaluate in (lambda: None, trainer.evaluate):
+        random.seed(5), np.random.seed(5), torch.manual_seed(5)
+        evaluate()
+        drawn.append(draw())
+    assert drawn[0] == drawn[1]
+    assert seen == [(False, False)] * 2
+    assert "test_answer_tokens" not in trainer.predict(rows(4)).metrics
 
 
 def test_a_loader_that_an_evaluator_left_half_read_is_forgotten(tiny_dir, tmp_path):
@@ -170,14 +142,8 @@ def test_a_loader_that_an_evaluator_left_half_read_is_forgotten(tiny_dir, tmp_pa
             known = GradientState()
             active.append((known.active_dataloader is train_dataloader, known.sync_gradients))
 
-    trainer = causal_trainer(
-        EfficientTrainer,
-        tiny_dir,
-        tmp_path,
-        eval_rows=4,
-        callbacks=[Evaluate()],
-        mixin={"extra_evaluators": [evaluator]},
-    )
+    settings = {"eval_rows": 4, "callbacks": [Evaluate()], "mixin": {"extra_evaluators": [evaluator]}}
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, **settings)
     trainer.train()
     assert active == [(True, True)] * 3
 

@@ -8,37 +8,28 @@ from pathlib import Path
 
 import pytest
 from tiny_training import (
-    arguments,
+    EfficientDPOTrainer,
+    EfficientSFTTrainer,
     assert_same_run,
     build_model,
     causal_trainer,
-    collator,
     every,
-    preference_rows,
     records,
-    rows,
     train_causal,
+    trl_trainer,
 )
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.callbacks.progress import FigureBar
 from hf_efficient.recording.live import PREFIX
-from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.trainer import EfficientTrainer
 
-ALWAYS = {
-    PREFIX + name
-    for name in (
-        "step_seconds_p50",
-        "step_seconds_p95",
-        "non_padding_tokens_per_second",
-        "padding_share",
-        "data_wait_share",
-        "unattributed_share",
-        "wall_seconds",
-    )
-}
+NAMES = (
+    "step_seconds_p50 step_seconds_p95 non_padding_tokens_per_second padding_share data_wait_share unattributed_share "
+    "wall_seconds"
+)
+ALWAYS = {PREFIX + name for name in NAMES.split()}
 
 
 class Seen(TrainerCallback):
@@ -55,18 +46,14 @@ def figures(logs):
     return {key: value for key, value in logs.items() if key.startswith(PREFIX)}
 
 
+def padding_of(tokens):
+    return 1 - sum(one.non_padding for one in tokens) / sum(one.processed for one in tokens)
+
+
 def test_training_logs_and_the_closing_summary_have_them_and_evaluations_have_not(tiny_dir, tmp_path):
     seen = Seen()
-    trainer = causal_trainer(
-        EfficientTrainer,
-        tiny_dir,
-        tmp_path,
-        max_steps=6,
-        logging_steps=2,
-        eval_rows=4,
-        **every(evaluate=3),
-        callbacks=[seen],
-    )
+    settings = {"max_steps": 6, "logging_steps": 2, "eval_rows": 4, **every(evaluate=3), "callbacks": [seen]}
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, **settings)
     output = trainer.train()
     training = [logs for logs in seen.logs if "loss" in logs]
     (closing,) = (logs for logs in seen.logs if "train_runtime" in logs)
@@ -79,25 +66,14 @@ def test_training_logs_and_the_closing_summary_have_them_and_evaluations_have_no
     # A padded step: 4 rows of the longest one; the windows tile the run, and the summary is of all of it.
     tokens = [record.tokens for record in records(tmp_path)]
     shares = [logs[PREFIX + "padding_share"] for logs in training]
-    expected = [
-        1 - sum(one.non_padding for one in tokens[at : at + 2]) / sum(one.processed for one in tokens[at : at + 2])
-        for at in (0, 2, 4)
-    ]
+    expected = [padding_of(tokens[at : at + 2]) for at in (0, 2, 4)]
     assert shares == pytest.approx(expected)
-    whole = 1 - sum(one.non_padding for one in tokens) / sum(one.processed for one in tokens)
+    whole = padding_of(tokens)
     assert closing[PREFIX + "run/padding_share"] == pytest.approx(whole)
     assert output.metrics[PREFIX + "run/padding_share"] == pytest.approx(whole)
     walls = [*(logs[PREFIX + "wall_seconds"] for logs in training), closing[PREFIX + "run/wall_seconds"]]
     assert walls == sorted(walls)
     assert all(PREFIX + "forecast_wall_seconds" in logs for logs in training)
-
-
-def test_every_step_that_is_logged_has_figures_of_its_own(tiny_dir, tmp_path):
-    seen = Seen()
-    train_causal(EfficientTrainer, tiny_dir, tmp_path, logging_steps=1, callbacks=[seen])
-    tokens = [record.tokens for record in records(tmp_path)]
-    shares = [logs[PREFIX + "padding_share"] for logs in seen.logs if "loss" in logs]
-    assert shares == pytest.approx([1 - one.non_padding / one.processed for one in tokens])
 
 
 @pytest.mark.parametrize("mixin", [{"log_metrics": False}, {"record_steps": False}])
@@ -109,36 +85,19 @@ def test_they_can_be_left_out(tiny_dir, tmp_path, mixin):
 
 @pytest.mark.slow
 def test_over_sft_and_dpo_trainers_which_log_themselves(tiny_dir, tiny_tokenizer, tmp_path):
-    class Sft(EfficientTrainerMixin, SFTTrainer): ...
-
-    class Dpo(EfficientTrainerMixin, DPOTrainer): ...
-
     seen = Seen()
-    Sft(
-        model=build_model(tiny_dir, "lora"),
-        args=arguments(tmp_path / "sft", SFTConfig, max_steps=2, remove_unused_columns=True),
-        train_dataset=_data(rows()),
-        processing_class=tiny_tokenizer,
-        callbacks=[seen],
-    ).train()
+
+    def train(kind, name):
+        more = {"callbacks": [seen]}
+        trl_trainer(kind, build_model(tiny_dir, "lora"), tmp_path / name, tiny_tokenizer, more, max_steps=2).train()
+
+    train(EfficientSFTTrainer, "sft")
     assert all(set(figures(logs)) >= ALWAYS for logs in seen.logs if "loss" in logs)
     assert all("entropy" in logs for logs in seen.logs if "loss" in logs)  # its own are there as well
     seen.logs.clear()
-    Dpo(
-        model=build_model(tiny_dir, "lora"),
-        args=arguments(tmp_path / "dpo", DPOConfig, max_steps=2),
-        train_dataset=_data(preference_rows()),
-        processing_class=tiny_tokenizer,
-        callbacks=[seen],
-    ).train()
+    train(EfficientDPOTrainer, "dpo")
     assert all(figures(logs) for logs in seen.logs)
     assert all("rewards/margins" in logs for logs in seen.logs if "loss" in logs)
-
-
-def _data(examples):
-    from datasets import Dataset
-
-    return Dataset.from_list(examples)
 
 
 @pytest.mark.slow
@@ -155,10 +114,8 @@ def test_best_model_early_stopping_and_resumption_are_undisturbed(tiny_dir, tmp_
 
     plain, ours = train(tmp_path / "plain", log_metrics=False), train(tmp_path / "ours")
     assert_same_run(ours, plain)
-    assert (ours.state.best_metric, ours.state.best_global_step) == (
-        plain.state.best_metric,
-        plain.state.best_global_step,
-    )
+    best, expected = ((one.state.best_metric, one.state.best_global_step) for one in (ours, plain))
+    assert best == expected
 
     def untimed(trainer):
         return [
@@ -220,14 +177,9 @@ def test_tensorboard_has_them(tiny_dir, tmp_path):
 
 
 def test_the_data_sets_of_an_evaluation_are_one(tiny_dir, tmp_path):
-    trainer = EfficientTrainer(
-        model=build_model(tiny_dir, "lora"),
-        args=arguments(tmp_path, **every(evaluate=2), max_steps=2),
-        data_collator=collator(),
-        train_dataset=rows(),
-        eval_dataset={"a": rows(4), "b": rows(2)},
+    trainer = train_causal(
+        EfficientTrainer, tiny_dir, tmp_path, max_steps=2, eval_rows={"a": 4, "b": 2}, **every(evaluate=2)
     )
-    trainer.train()
     trainer.evaluate(metric_key_prefix="test")
     (during,) = read_account(tmp_path / "efficiency/run.json").evaluations
     assert (during.step, sorted(during.metrics)) == (2, ["a_loss", "b_loss"])

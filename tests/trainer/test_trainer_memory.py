@@ -146,13 +146,9 @@ def test_a_checkpointed_layer_keeps_one_hidden_state(tmp_path):
     kept = []
     for layers in (1, 2):
         torch.manual_seed(1)
-        trainer = EfficientTrainer(
-            model=LlamaForCausalLM(tiny_config(num_hidden_layers=layers)),
-            args=arguments(tmp_path / str(layers), max_steps=1, gradient_checkpointing=True),
-            data_collator=collator(),
-            train_dataset=rows(),
-        )
-        trainer.train()
+        model = LlamaForCausalLM(tiny_config(num_hidden_layers=layers))
+        settings = {"model": model, "checkpointing": True, "max_steps": 1}
+        train_causal(EfficientTrainer, tmp_path, tmp_path / str(layers), **settings)
         kept.append(categories(tmp_path / str(layers)))
         (note,) = {one["note"] for one in told(tmp_path / str(layers), "activations")}
     lengths = [len(row["input_ids"]) for row in rows()]
@@ -170,13 +166,9 @@ class InOrder(EfficientTrainer):
 
 def test_a_clearly_larger_micro_batch_is_measured_again(tiny_dir, tmp_path):
     lengths = [10, 12, 13, 8, 40, 20]
-    trainer = InOrder(
-        model=build_model(tiny_dir, "full"),
-        args=arguments(tmp_path, max_steps=3, per_device_train_batch_size=1, gradient_accumulation_steps=2),
-        data_collator=collator(),
-        train_dataset=[{"input_ids": list(range(3, 3 + length))} for length in lengths],
-    )
-    trainer.train()
+    data = [{"input_ids": list(range(3, 3 + length))} for length in lengths]
+    settings = {"data": data, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
+    train_causal(InOrder, tiny_dir, tmp_path, "full", **settings)
     # 12 is less than 1.25 times 10; 13 is more.
     assert [one["note"] for one in told(tmp_path, "logits")] == [
         f"of a micro-batch of {positions} positions" for positions in (10, 13, 40)
@@ -200,8 +192,7 @@ class Refuses(Trainer):
     """A forward in the middle of which a gradient is taken by ``torch.func``, as some fused losses do."""
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        labels = inputs.pop("labels")
-        loss = super().compute_loss(model, {**inputs, "labels": labels}, *args, **kwargs)
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
         torch.func.grad(lambda x: (x * x).sum())(torch.ones(2))
         return loss
 
@@ -220,20 +211,22 @@ def test_a_forward_that_bears_no_watching_is_run_again(tiny_dir, tmp_path, caplo
     assert categories(tmp_path / "ours").keys() == {"weights", "adapter", "gradients", "optimizer_state"}
 
 
+class Fails(Trainer):
+    def compute_loss(self, *args, **kwargs):
+        raise RuntimeError("out of luck")
+
+
+class OverFails(EfficientTrainerMixin, Fails): ...
+
+
 def test_an_error_of_the_forward_stays_its_own(tiny_dir, tmp_path):
-    class Fails(Trainer):
-        def compute_loss(self, *args, **kwargs):
-            raise RuntimeError("out of luck")
-
-    class Ours(EfficientTrainerMixin, Fails):
-        pass
-
     with pytest.raises(RuntimeError, match="out of luck"):
-        train_causal(Ours, tiny_dir, tmp_path)
+        train_causal(OverFails, tiny_dir, tmp_path)
 
 
-def test_the_callback_alone_counts_all_but_activations(tiny_dir, tmp_path):
-    train_causal(Trainer, tiny_dir, tmp_path, max_steps=2, callbacks=[AccountCallback()])
+def test_the_callback_alone_counts_all_but_activations_and_changes_nothing(tiny_dir, tmp_path, plain_run):
+    trainer = train_causal(Trainer, tiny_dir, tmp_path, callbacks=[AccountCallback()])
+    assert_same_run(trainer, plain_run(3))
     assert categories(tmp_path) == {
         "weights": 4 * (TABLES + NORMS + LINEARS * WIDTH * WIDTH) + ROTARY_BYTES,
         "adapter": 4 * ADAPTER,

@@ -3,100 +3,78 @@
 from __future__ import annotations
 
 import pytest
-from datasets import Dataset
 from tiny_training import (
     METHODS,
-    arguments,
+    EfficientDPOTrainer,
+    EfficientRewardTrainer,
+    EfficientSFTTrainer,
     assert_same_run,
     build_model,
-    causal_trainer,
-    preference_rows,
     reward_model,
+    train_causal,
+    trl_trainer,
 )
 from transformers import Trainer
-from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+from trl import DPOTrainer, RewardTrainer, SFTTrainer
 
-from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.trainer import EfficientTrainer
 
-
-class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
-    pass
+pytestmark = pytest.mark.slow
 
 
-class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
-    pass
-
-
-class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
-    pass
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("method", METHODS)
 def test_efficient_trainer_trains_as_trainer(tiny_dir, tmp_path, method, accumulation, checkpointing, packed):
-    runs = []
-    for kind in (Trainer, EfficientTrainer):
-        out = tmp_path / kind.__name__
-        runs.append(
-            causal_trainer(kind, tiny_dir, out, method, packed, checkpointing, gradient_accumulation_steps=accumulation)
-        )
-        runs[-1].train()
-    plain, ours = runs
+    settings = (method, packed, checkpointing)
+    plain, ours = (
+        train_causal(kind, tiny_dir, tmp_path / kind.__name__, *settings, gradient_accumulation_steps=accumulation)
+        for kind in (Trainer, EfficientTrainer)
+    )
     assert_same_run(ours, plain)
     assert len(plain.state.log_history) == len(ours.state.log_history) == 4
+    assert plain.state.total_flos == ours.state.total_flos > 0
 
 
-@pytest.mark.slow
+def both(kinds, build, tmp_path, tokenizer, **changes):
+    found = []
+    for kind in kinds:
+        found.append(trl_trainer(kind, build(), tmp_path / kind.__name__, tokenizer, **changes))
+        found[-1].train()
+    plain, ours = found
+    assert_same_run(ours, plain)
+    return plain, ours
+
+
+def timeless(trainer):
+    timed = ("runtime", "per_second", "efficiency/")
+    return [{k: v for k, v in entry.items() if not any(t in k for t in timed)} for entry in trainer.state.log_history]
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize(("accumulation", "checkpointing"), [(1, False), (3, True)], ids=["one", "three-checkpointed"])
 @pytest.mark.parametrize("method", METHODS)
 def test_mixin_trains_as_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, method, accumulation, checkpointing, packed):
-    runs = []
-    for kind in (SFTTrainer, EfficientSFTTrainer):
-        args = arguments(
-            tmp_path / kind.__name__,
-            SFTConfig,
-            gradient_accumulation_steps=accumulation,
-            gradient_checkpointing=checkpointing,
-            packing=packed,
-            max_length=48,
-        )
-        texts = Dataset.from_list([{"text": f"{i} times {i} is {i * i}" + "!" * (i % 5)} for i in range(40)])
-        model = build_model(tiny_dir, method, checkpointing)
-        runs.append(kind(model=model, args=args, train_dataset=texts, processing_class=tiny_tokenizer))
-        runs[-1].train()
-    plain, ours = runs
-    assert_same_run(ours, plain)
-    timeless = [
-        [{k: v for k, v in entry.items() if "runtime" not in k and "per_second" not in k} for entry in log]
-        for log in (ours.state.log_history, plain.state.log_history)
-    ]
-    timeless[0] = [{k: v for k, v in entry.items() if not k.startswith("efficiency/")} for entry in timeless[0]]
-    assert timeless[0] == timeless[1]
+    plain, ours = both(
+        (SFTTrainer, EfficientSFTTrainer),
+        lambda: build_model(tiny_dir, method, checkpointing),
+        tmp_path,
+        tiny_tokenizer,
+        gradient_accumulation_steps=accumulation,
+        gradient_checkpointing=checkpointing,
+        packing=packed,
+        max_length=48,
+    )
+    assert timeless(ours) == timeless(plain)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_mixin_trains_as_dpo_trainer(tiny_dir, tmp_path, tiny_tokenizer, method):
-    runs = []
-    for kind in (DPOTrainer, EfficientDPOTrainer):
-        args = arguments(tmp_path / kind.__name__, DPOConfig, gradient_accumulation_steps=2)
-        data = Dataset.from_list(preference_rows())
-        model = build_model(tiny_dir, method)
-        runs.append(kind(model=model, args=args, train_dataset=data, processing_class=tiny_tokenizer))
-        runs[-1].train()
-    assert_same_run(runs[1], runs[0])
+    kinds, settings = (DPOTrainer, EfficientDPOTrainer), {"gradient_accumulation_steps": 2}
+    both(kinds, lambda: build_model(tiny_dir, method), tmp_path, tiny_tokenizer, **settings)
 
 
-@pytest.mark.slow
 def test_mixin_trains_as_reward_trainer(tmp_path, tiny_tokenizer):
-    runs = []
-    for kind in (RewardTrainer, EfficientRewardTrainer):
-        args = arguments(tmp_path / kind.__name__, RewardConfig, gradient_accumulation_steps=2)
-        data = Dataset.from_list(preference_rows())
-        runs.append(kind(model=reward_model(), args=args, train_dataset=data, processing_class=tiny_tokenizer))
-        runs[-1].train()
-    assert_same_run(runs[1], runs[0])
+    kinds, settings = (RewardTrainer, EfficientRewardTrainer), {"gradient_accumulation_steps": 2}
+    both(kinds, reward_model, tmp_path, tiny_tokenizer, **settings)

@@ -55,12 +55,10 @@ class OnItsOwn(Trainer):
         self.state.log_history.append({**logs, "step": self.state.global_step})
 
 
-class MixinOverCooperative(EfficientTrainerMixin, Cooperative):
-    pass
+class MixinOverCooperative(EfficientTrainerMixin, Cooperative): ...
 
 
-class MixinOverOnItsOwn(EfficientTrainerMixin, OnItsOwn):
-    pass
+class MixinOverOnItsOwn(EfficientTrainerMixin, OnItsOwn): ...
 
 
 class BelowEfficient(EfficientTrainer):
@@ -114,16 +112,8 @@ def test_every_argument_of_trainer_goes_through(tiny_dir, tmp_path, tiny_tokeniz
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     data, eval_data, collate = rows(), rows(4), collator()
-    trainer = EfficientTrainer(
-        model,
-        arguments(tmp_path),
-        collate,
-        data,
-        eval_data,
-        tiny_tokenizer,
-        optimizers=(optimizer, schedule),
-        efficiency_dir=tmp_path / "here",
-    )
+    inputs = (model, arguments(tmp_path), collate, data, eval_data, tiny_tokenizer)
+    trainer = EfficientTrainer(*inputs, optimizers=(optimizer, schedule), efficiency_dir=tmp_path / "here")
     assert trainer.train_dataset is data
     assert trainer.eval_dataset is eval_data
     assert trainer.data_collator is collate
@@ -156,27 +146,6 @@ def test_model_init_is_trained_and_guarded_anew(tiny_dir, tmp_path):
     assert_same_run(runs[1], runs[0])
     layers = [m for m in runs[1].model.modules() if hasattr(m, "support_avx512bf16_for_cpu")]
     assert [layer.support_avx512bf16_for_cpu for layer in layers] == [False] * 14
-
-
-@pytest.mark.slow
-def test_a_second_train_call_is_a_second_segment(tiny_dir, tmp_path):
-    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2)
-    trainer.train()
-    found = [(r.segment, r.step) for r in records(tmp_path)]
-    assert found == [(0, 1), (0, 2), (1, 1), (1, 2)]
-
-
-def test_an_error_in_the_training_leaves_the_finished_steps(tiny_dir, tmp_path):
-    class Failing(EfficientTrainer):
-        def training_step(self, *args, **kwargs):
-            if self.state.global_step == 2:
-                raise RuntimeError("the user's own error")
-            return super().training_step(*args, **kwargs)
-
-    trainer = causal_trainer(Failing, tiny_dir, tmp_path, max_steps=4)
-    with pytest.raises(RuntimeError, match="the user's own error"):
-        trainer.train()
-    assert [r.step for r in records(tmp_path)] == [1, 2]
 
 
 @pytest.mark.slow

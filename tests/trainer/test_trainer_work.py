@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import pytest
 import torch
-from datasets import Dataset
 from flop_counting import counting
 from tiny_training import (
+    METHODS,
     VOCABULARY,
-    arguments,
+    EfficientDPOTrainer,
+    EfficientRewardTrainer,
+    EfficientSFTTrainer,
     assert_same_run,
     build_model,
     causal_trainer,
-    collator,
-    preference_rows,
     records,
     reward_model,
     rows,
     tiny_config,
     train_causal,
+    trl_trainer,
 )
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Trainer, TrainerCallback
-from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.profilers.calibration import MatmulPeak
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
-
-
-class MySFT(EfficientTrainerMixin, SFTTrainer):
-    pass
-
-
-class MyDPO(EfficientTrainerMixin, DPOTrainer):
-    pass
-
-
-class MyReward(EfficientTrainerMixin, RewardTrainer):
-    pass
 
 
 class Counted(TrainerCallback):
@@ -72,21 +60,23 @@ def trained(trainer, output):
     return counted.flops, [work.hardware_flops for work in found], account_of(output / "efficiency")
 
 
+STORED, CHECKPOINTED = None, {"use_reentrant": False}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
-@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
-def test_the_records_hold_what_torch_counts(tiny_dir, tmp_path, method, checkpointing, packed):
-    trainer = causal_trainer(
-        EfficientTrainer,
-        tiny_dir,
-        tmp_path,
-        method,
-        packed,
-        checkpointing,
-        gradient_accumulation_steps=2,
-        gradient_checkpointing_kwargs={"use_reentrant": False} if checkpointing else None,
-    )
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        *((method, options) for method in METHODS for options in (STORED, CHECKPOINTED)),
+        ("lora", {"use_reentrant": True}),
+        ("lora", {"use_reentrant": False, "every_n_layers": 2}),
+    ],
+)
+def test_the_records_hold_what_torch_counts(tiny_dir, tmp_path, method, options, packed):
+    settings = {"gradient_accumulation_steps": 2, "gradient_checkpointing_kwargs": options}
+    checkpointing = options is not STORED
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, method, packed, checkpointing, **settings)
     eager(trainer.model)
     counted, recorded, found = trained(trainer, tmp_path)
     assert len(set(counted)) > 1
@@ -104,25 +94,11 @@ def test_sdpa_with_dropout_on_a_cpu(tiny_dir, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["reentrant", "every_n_layers"])
-def test_other_ways_of_checkpointing(tiny_dir, tmp_path, way):
-    options = {"use_reentrant": True} if way == "reentrant" else {"use_reentrant": False, "every_n_layers": 2}
-    trainer = causal_trainer(
-        EfficientTrainer, tiny_dir, tmp_path, "lora", checkpointing=True, gradient_checkpointing_kwargs=options
-    )
-    eager(trainer.model)
-    counted, recorded, _ = trained(trainer, tmp_path)
-    assert recorded == counted
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_fused_head_of_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, method, checkpointing):
-    args = arguments(tmp_path, SFTConfig, gradient_checkpointing=checkpointing, max_length=48)
-    texts = Dataset.from_list([{"text": f"{i} times {i} is {i * i}" + "!" * (i % 5)} for i in range(40)])
-    model = eager(build_model(tiny_dir, method, checkpointing))
-    trainer = MySFT(model=model, args=args, train_dataset=texts, processing_class=tiny_tokenizer)
+    model, settings = eager(build_model(tiny_dir, method, checkpointing)), {"gradient_checkpointing": checkpointing}
+    trainer = trl_trainer(EfficientSFTTrainer, model, tmp_path, tiny_tokenizer, max_length=48, **settings)
     counted, recorded, _ = trained(trainer, tmp_path)
     assert recorded == counted
 
@@ -138,16 +114,9 @@ def test_the_fused_head_of_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, metho
     ],
 )
 def test_preference_training_with_its_reference(tiny_dir, tmp_path, tiny_tokenizer, method, settings):
-    args = arguments(tmp_path, DPOConfig, **settings)
     model = eager(build_model(tiny_dir, method, settings.get("gradient_checkpointing", False)))
-    reference = eager(build_model(tiny_dir, "full")) if method == "full" else None
-    trainer = MyDPO(
-        model=model,
-        ref_model=reference,
-        args=args,
-        train_dataset=Dataset.from_list(preference_rows()),
-        processing_class=tiny_tokenizer,
-    )
+    more = {"ref_model": eager(build_model(tiny_dir, "full"))} if method == "full" else {}
+    trainer = trl_trainer(EfficientDPOTrainer, model, tmp_path, tiny_tokenizer, more, **settings)
     counted, recorded, found = trained(trainer, tmp_path)
     assert recorded == counted
     assert (found.sequences.rows, found.sequences.samples) == (12, 12)  # 3 steps of 2 pairs: chosen and rejected
@@ -157,12 +126,8 @@ def test_a_model_with_a_sliding_window(tmp_path):
     """The model's FLOPs count the window's pairs alone; eager attention computes every pair and masks."""
     config = MistralConfig(**{**tiny_config().to_dict(), "sliding_window": 6, "attention_dropout": 0.0})
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    trainer = EfficientTrainer(
-        model=model,
-        args=arguments(tmp_path, max_steps=1, per_device_train_batch_size=24),
-        data_collator=collator(),
-        train_dataset=rows(),
-    )
+    settings = {"model": model, "max_steps": 1, "per_device_train_batch_size": 24}
+    trainer = causal_trainer(EfficientTrainer, tmp_path, tmp_path, **settings)
     counted, recorded, found = trained(trainer, tmp_path)
     assert recorded == counted
     lengths = [len(row["input_ids"]) for row in rows()]
@@ -172,29 +137,26 @@ def test_a_model_with_a_sliding_window(tmp_path):
     assert found.work.model_flops == 6 * products * sum(lengths) + 2 * 12 * 64 * pairs
 
 
-def unknown_model(tmp_path):
-    """A GPT-2, whose FLOPs are not known."""
+@pytest.mark.slow
+def test_a_model_that_is_not_known(tmp_path, warned):
+    """A GPT-2."""
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=128, n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2
     )
-    torch.manual_seed(0)
-    return {"model": GPT2LMHeadModel(config), "data_collator": collator(), "train_dataset": rows()}
 
+    def train(kind, output):
+        torch.manual_seed(0)
+        return train_causal(kind, tmp_path, output, model=GPT2LMHeadModel(config))
 
-@pytest.mark.slow
-def test_a_model_that_is_not_known(tmp_path, caplog):
-    trainer = EfficientTrainer(args=arguments(tmp_path / "on"), **unknown_model(tmp_path))
-    trainer.train()
-    assert [record for record in caplog.records if record.name.startswith("hf_efficient")] == []
+    trainer = train(EfficientTrainer, tmp_path / "on")
+    assert warned() == []
     assert [record.work for record in records(tmp_path / "on")] == [None] * 3
     found = account_of(tmp_path / "on/efficiency")
     assert (found.work.model_flops, found.work.mfu, found.work.peak_flops_per_second) == (None, None, None)
     assert found.work.reason.startswith("model_type 'gpt2': its parameters and FLOPs are not known here.")
     assert [gap.why for gap in found.not_measured if gap.what == "FLOPs, MFU and HFU"] == [found.work.reason]
     assert found.sequences.samples == 6  # which need no model
-    plain = Trainer(args=arguments(tmp_path / "off"), **unknown_model(tmp_path))
-    plain.train()
-    assert_same_run(trainer, plain)
+    assert_same_run(trainer, train(Trainer, tmp_path / "off"))
 
 
 class OwnLoss(EfficientTrainer):
@@ -232,9 +194,7 @@ def test_of_two_calls_the_one_that_does_not_know_tells_why(tiny_dir, tmp_path, f
 
 
 def test_another_objective_is_not_guessed_at(tmp_path, tiny_tokenizer):
-    args = arguments(tmp_path, RewardConfig)
-    data = Dataset.from_list(preference_rows())
-    MyReward(model=reward_model(), args=args, train_dataset=data, processing_class=tiny_tokenizer).train()
+    trl_trainer(EfficientRewardTrainer, reward_model(), tmp_path, tiny_tokenizer).train()
     found = account_of(tmp_path / "efficiency")
     assert found.work.model_flops is None
     assert found.work.reason.startswith("RewardTrainer.compute_loss: how often it runs the model")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import torch
+from datasets import Dataset
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from transformers import (
     AutoModelForCausalLM,
@@ -16,13 +19,31 @@ from transformers import (
     LlamaForSequenceClassification,
     TrainingArguments,
 )
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
+from hf_efficient.accounting.account import account_of, read_account
+from hf_efficient.accounting.json_schema import SHIPPED
+from hf_efficient.records.account import RunAccount
 from hf_efficient.records.steps import StepRecord
 from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainerMixin
 
 VOCABULARY = 259
+CONFIGS = {SFTTrainer: SFTConfig, DPOTrainer: DPOConfig, RewardTrainer: RewardConfig}
 METHODS = ("full", "lora", "qlora")
+
+
+class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
+    pass
+
+
+class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
+    pass
+
+
+class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
+    pass
 
 
 def tiny_config(**changes: Any) -> LlamaConfig:
@@ -120,20 +141,34 @@ def causal_trainer(
     packed: bool = False,
     checkpointing: bool = False,
     mixin: dict[str, Any] | None = None,
-    eval_rows: int = 0,
+    eval_rows: int | dict[str, int] = 0,
     callbacks: list[Any] | None = None,
+    model: Any = None,
+    data: Any = None,
     **changes: Any,
 ) -> Any:
     """A trainer of this class over a fresh tiny model, with ``Trainer``'s own arguments."""
+    evaluated: Any = rows(eval_rows, packed) if isinstance(eval_rows, int) and eval_rows else None
+    if isinstance(eval_rows, dict):
+        evaluated = {name: rows(count) for name, count in eval_rows.items()}
     return kind(
-        model=build_model(folder, method, checkpointing),
+        model=build_model(folder, method, checkpointing) if model is None else model,
         args=arguments(output_dir, gradient_checkpointing=checkpointing, **changes),
         data_collator=collator(packed),
-        train_dataset=rows(packed=packed),
-        eval_dataset=rows(eval_rows, packed) if eval_rows else None,
+        train_dataset=rows(packed=packed) if data is None else data,
+        eval_dataset=evaluated,
         callbacks=callbacks,
         **(mixin or {}),
     )
+
+
+def trl_trainer(kind: type, model: Any, output_dir: Path, tokenizer: Any, more: Any = None, **changes: Any) -> Any:
+    """A trainer of TRL, or over one, over texts or preferences."""
+    library, config = next(pair for pair in CONFIGS.items() if issubclass(kind, pair[0]))
+    texts = [{"text": f"{i} times {i} is {i * i}" + "!" * (i % 5)} for i in range(40)]
+    data = Dataset.from_list(texts if library is SFTTrainer else preference_rows())
+    args = arguments(output_dir, config, **changes)
+    return kind(model=model, args=args, train_dataset=data, processing_class=tokenizer, **(more or {}))
 
 
 def train_causal(*args: Any, resume: Any = None, **changes: Any) -> Any:
@@ -163,6 +198,16 @@ def stated(output: Path, topic: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for line in lines(output, "spans.jsonl"):
         found.update(line.get("facts", {}).get(topic, {}))
+    return found
+
+
+def valid_account(output: Path) -> RunAccount:
+    """What run.json holds: valid by the schema, and the same that the records give."""
+    path = output / "efficiency/run.json"
+    data, found = json.loads(path.read_text()), read_account(path)
+    jsonschema.validate(data, json.loads(SHIPPED.read_text()))
+    assert json.loads(json.dumps(dataclasses.asdict(found))) == data
+    assert account_of(path.parent) == found
     return found
 
 

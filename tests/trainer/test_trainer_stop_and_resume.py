@@ -1,4 +1,4 @@
-"""A training that is asked to stop: its last step has a checkpoint, from which it goes on bit for bit."""
+"""A training that stops, at a checkpoint or when it is asked to, and goes on with the steps of an unbroken one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,59 @@ from types import SimpleNamespace
 
 import pytest
 import tiny_training
-from tiny_training import every
+import torch
+from tiny_training import METHODS, every, losses, records, train_causal, trained_weights
 from transformers import TrainerCallback
 
 from hf_efficient.callbacks.stop import StopWhenAsked
 from hf_efficient.recording.stop import EndedBySignal, StopAgreement, StopRequest
 from hf_efficient.trainer import EfficientTrainer
+
+RUN = {"max_steps": 6, **every(save=2), "gradient_accumulation_steps": 2}
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            control.should_save = control.should_training_stop = True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_resume_from_any_checkpoint(tiny_dir, tmp_path, method):
+    whole = train_causal(EfficientTrainer, tiny_dir, tmp_path / "whole", method, **RUN)
+    expected = trained_weights(whole)
+
+    for step in (2, 4):
+        out = tmp_path / f"stopped-{step}"
+        stopped = train_causal(EfficientTrainer, tiny_dir, out, method, callbacks=[StopAt(step)], **RUN)
+        torch.rand(7)  # another process would have another state
+        resumed = train_causal(EfficientTrainer, tiny_dir, out, method, **RUN, resume=True)
+
+        assert losses(stopped) == losses(whole)[:step]
+        assert losses(resumed) == losses(whole)
+        for name, weight in trained_weights(resumed).items():
+            assert torch.equal(weight, expected[name]), name
+        recorded = [(r.segment, r.step, r.loss) for r in records(out)]
+        assert recorded == [
+            (0 if number <= step else 1, number, loss) for number, loss in enumerate(losses(whole), start=1)
+        ]
+
+
+@pytest.mark.slow
+def test_resume_across_evaluations(tiny_dir, tmp_path):
+    """With evaluations before, between and after, from the checkpoint in the middle of the second epoch."""
+    run = {**RUN, "max_steps": 8, "save_steps": 4, **every(evaluate=2), "eval_on_start": True}
+    whole = train_causal(EfficientTrainer, tiny_dir, tmp_path, "lora", eval_rows=4, **run)
+    resumed = train_causal(
+        EfficientTrainer, tiny_dir, tmp_path, "lora", eval_rows=4, **run, resume=str(tmp_path / "checkpoint-4")
+    )
+    assert losses(resumed) == losses(whole)
+    steps = [(record.segment, record.step) for record in records(tmp_path)]
+    assert steps == [(0, n) for n in range(1, 9)] + [(1, n) for n in range(5, 9)]
 
 
 class Asks(TrainerCallback):
@@ -32,7 +79,7 @@ def training(tmp_path, tiny_dir):
     def train(name, *, ask_at=None, resume=None, **changes):
         request = StopRequest()
         stop = StopWhenAsked(request, StopAgreement(lambda: request.asked))
-        settings = {"max_steps": 6, "logging_steps": 1, "save_strategy": "no", "save_steps": 500, **changes}
+        settings = {"max_steps": 6, **changes}
         trainer = tiny_training.causal_trainer(
             EfficientTrainer, tiny_dir, tmp_path / name, callbacks=[Asks(request, ask_at), stop], **settings
         )

@@ -1,0 +1,143 @@
+"""What the records state for the diagnosis: how a run was set up, and what goes wrong without an error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_training import EfficientSFTTrainer, build_model, causal_trainer, every, stated, train_causal, trl_trainer
+from transformers import Trainer, TrainerCallback
+
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.callbacks.run_facts import SilentFailures
+from hf_efficient.diagnosis.case import read_case
+from hf_efficient.diagnosis.engine import diagnose, read_diagnosis
+from hf_efficient.recording.timeline import Timeline
+from hf_efficient.trainer import EfficientTrainer
+
+FAULT = "Silent failures are no longer counted, because of a fault; training goes on."
+
+
+def case_of(output):
+    return read_case(output / "efficiency")
+
+
+@pytest.mark.slow
+def test_arguments_model_optimizer_and_host_are_stated(tiny_dir, tmp_path):
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, hub_token="hf_secret")
+    case = case_of(tmp_path)
+    assert case.argument("learning_rate") == 0.01
+    assert case.argument("save_strategy") == "no"
+    assert "hub_token" not in case.settings("arguments")
+    assert "hf_secret" not in (tmp_path / "efficiency" / "spans.jsonl").read_text()
+    model = case.settings("model")
+    assert (model["attention"], model["weights_dtype"], model["matmul_dtype"]) == ("sdpa", "float32", "fp32")
+    assert not model["activation_checkpointing"]
+    assert 0 < model["trainable_parameters"] < model["parameters"]
+    assert case.settings("optimizer") == {"class": "AdamW", "fused": True}
+    assert case.settings("device")["type"] == "cpu"
+    assert case.settings("host")["torch_threads"] == torch.get_num_threads()
+
+
+@pytest.mark.slow
+def test_a_callback_alone_and_an_sft_trainer_state_them_too(tiny_dir, tmp_path, tiny_tokenizer):
+    train_causal(Trainer, tiny_dir, tmp_path / "alone", "full", max_steps=1, callbacks=[AccountCallback()])
+    assert case_of(tmp_path / "alone").settings("model")["weights_dtype"] == "float32"
+    settings = {"max_steps": 1, "packing": False, "gradient_checkpointing": True}
+    trl_trainer(
+        EfficientSFTTrainer, build_model(tiny_dir, "full"), tmp_path / "sft", tiny_tokenizer, **settings
+    ).train()
+    case = case_of(tmp_path / "sft")
+    assert case.argument("packing") is False
+    assert case.settings("model")["activation_checkpointing"]
+
+
+@pytest.mark.slow
+def test_the_end_of_a_run_leaves_its_diagnosis(tiny_dir, tmp_path):
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2)
+    found = read_diagnosis(tmp_path / "efficiency" / "diagnosis.json")
+    assert found.steps == 2
+    assert found.faults == []
+    assert found.rules == diagnose(tmp_path).rules
+
+
+@pytest.mark.slow
+def test_a_script_is_told_its_first_finding_once(tiny_dir, tmp_path, caplog):
+    changes = {"max_steps": 12, **every(save=1)}
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, "full", **changes)
+    trainer.save_model()
+    told = [one for one in caplog.messages if "hf-efficient diagnose" in one]
+    assert len(told) == 1
+    assert "is spent in checkpoints" in told[0]
+
+
+class SometimesNaN(EfficientTrainer):
+    """Every third micro-batch tells no loss, though its gradients are there."""
+
+    seen = 0
+
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        self.seen += 1
+        return loss + float("nan") if self.seen % 3 == 0 else loss
+
+
+class SkipsAnUpdate(TrainerCallback):
+    """Says of the second update what a gradient scaler would."""
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        optimizer._is_overflow = state.global_step == 1
+
+
+def test_losses_that_are_no_number_are_counted(tiny_dir, tmp_path):
+    train_causal(SometimesNaN, tiny_dir, tmp_path, max_steps=4, gradient_accumulation_steps=2)
+    found = stated(tmp_path, "silent_failures")
+    assert (found["losses"], found["losses_not_finite"], found["updates"]) == (8, 2, 4)
+
+
+def test_many_losses_are_counted_on_their_device(tiny_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_efficient.callbacks.run_facts._MOST_LOSSES", 2)
+    train_causal(SometimesNaN, tiny_dir, tmp_path, max_steps=7, logging_steps=100)
+    found = stated(tmp_path, "silent_failures")
+    assert (found["losses"], found["losses_not_finite"]) == (7, 2)
+
+
+@pytest.mark.parametrize("kind", [EfficientTrainer, Trainer])
+def test_a_skipped_update_is_counted_and_a_parameter_without_gradient_named(tiny_dir, tmp_path, kind):
+    ours = kind is EfficientTrainer
+    callbacks = [SkipsAnUpdate(), *([] if ours else [AccountCallback()])]
+    mixin = {"check_gradients": False} if ours else {}
+    one = causal_trainer(kind, tiny_dir, tmp_path, "full", callbacks=callbacks, mixin=mixin)
+    one.model.register_parameter("idle", torch.nn.Parameter(torch.zeros(2)))
+    one.train()
+    found = stated(tmp_path, "silent_failures")
+    assert (found["updates"], found["skipped_updates"]) == (3, 1)
+    assert ("losses_not_finite" in found) == ours
+    assert (found["without_gradient"], found["names_without_gradient"]) == (1, ["idle"])
+    assert found["trainable_parameters"] == sum(1 for _ in one.model.parameters())
+
+
+def test_a_healthy_training_states_that_nothing_failed(tiny_dir, tmp_path):
+    train_causal(EfficientTrainer, tiny_dir, tmp_path)
+    found = stated(tmp_path, "silent_failures")
+    counts = {name: found[name] for name in ("updates", "skipped_updates", "losses", "losses_not_finite")}
+    assert counts == {"updates": 3, "skipped_updates": 0, "losses": 3, "losses_not_finite": 0}
+    assert (found["without_gradient"], found["names_without_gradient"]) == (0, [])
+
+
+@pytest.mark.parametrize("fails_first", ["loss", "settle"])
+def test_after_a_fault_nothing_is_counted_until_the_next_training(fails_first, caplog):
+    class Broken:
+        requires_grad = property(lambda self: 1 / 0)
+
+    failures = SilentFailures(Timeline())
+    failures.loss(torch.tensor(1.0))
+    if fails_first == "settle":
+        failures._losses.append("no tensor")
+        failures.settle()
+    for _ in range(2):
+        failures.loss(Broken())
+        failures.loss(torch.tensor(1.0))
+    assert [record.getMessage() for record in caplog.records] == [FAULT]
+    failures.begin()
+    failures.loss(torch.tensor(1.0))
+    assert failures._losses == [torch.tensor(1.0)]
