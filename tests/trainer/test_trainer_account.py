@@ -313,7 +313,7 @@ class Slow(EfficientTrainer):
 
 trainer = Slow(
     model=build_model(Path({model!r}), "lora"),
-    args=arguments(Path({output!r}), max_steps=60, **every(evaluate=50)),
+    args=arguments(Path({output!r}), max_steps=60, eval_strategy="steps", eval_steps=50),
     data_collator=collator(), train_dataset=rows(), eval_dataset=rows(4),
 )
 trainer.train()

@@ -43,7 +43,7 @@ def train(kind, name, **settings):
     assert not trainer.model_wrapped._forward_pre_hooks
     return trainer
 
-train(EfficientTrainer, "ours", **every(evaluate=4), eval_rows=4)
+train(EfficientTrainer, "ours", eval_strategy="steps", eval_steps=4, eval_rows=4)
 tiny_training.assert_same_run(train(EfficientTrainer, "same"), train(Trainer, "theirs"))
 dist.destroy_process_group()
 """
