@@ -1,7 +1,5 @@
 """A tokenizer that a test may change."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Recipes, arguments, rows and files for the tests of data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -27,24 +25,17 @@ def test_the_key_follows_content_and_settings_and_nothing_else(chats_jsonl, tmp_
     assert key(recipe(copied), tokenizer) == base
     assert key(recipe(chats_jsonl, cache_dir="anywhere"), tokenizer) == base
     assert key(recipe(chats_jsonl), tokenizer, learning_rate=1.0, per_device_train_batch_size=3) == base
-    other = [
-        key(recipe(chats_jsonl, show=9), tokenizer),
-        key(recipe(chats_jsonl, source={"weight": 2}), tokenizer),
-        key(recipe(chats_jsonl, source={"format": "messages"}), tokenizer),
-        key(recipe(chats_jsonl, eval_fraction=0.1), tokenizer),
-        key(recipe(chats_jsonl, max_train_examples=3), tokenizer),
-        key(recipe(chats_jsonl, system="s"), tokenizer),
-        key(recipe(chats_jsonl, overlong="drop"), tokenizer),
-        key(recipe(chats_jsonl), tokenizer, max_length=77),
-        key(recipe(chats_jsonl), tokenizer, packing=True),
-        key(recipe(chats_jsonl), tokenizer, packing_strategy="wrapped"),
-        key(recipe(chats_jsonl), tokenizer, eval_packing=True),
-        key(recipe(chats_jsonl), tokenizer, completion_only_loss=True),
-        key(recipe(chats_jsonl), tokenizer, assistant_only_loss=True),
-        key(recipe(chats_jsonl), tokenizer, truncation_mode="keep_end"),
-        key(recipe(chats_jsonl), tokenizer, shuffle_dataset=True),
-        key(recipe(chats_jsonl), tokenizer, seed=1),
+    own = [
+        *({"show": 9}, {"source": {"weight": 2}}, {"source": {"format": "messages"}}, {"eval_fraction": 0.1}),
+        *({"max_train_examples": 3}, {"system": "s"}, {"overlong": "drop"}),
     ]
+    train = [
+        *({"max_length": 77}, {"packing": True}, {"packing_strategy": "wrapped"}, {"eval_packing": True}, {"seed": 1}),
+        *({"completion_only_loss": True}, {"assistant_only_loss": True}, {"truncation_mode": "keep_end"}),
+        {"shuffle_dataset": True},
+    ]
+    other = [key(recipe(chats_jsonl, **settings), tokenizer) for settings in own]
+    other += [key(recipe(chats_jsonl), tokenizer, **settings) for settings in train]
     chats_jsonl.write_text(chats_jsonl.read_text() + "\n")
     other.append(key(recipe(chats_jsonl), tokenizer))
     assert len({base, *other}) == len(other) + 1
@@ -65,14 +56,11 @@ def test_the_tokenizer_s_identity(tokenizer, tiny_llama_dir):
     assert len({base, changed, ended, tokenizer_identity(tokenizer)}) == 4
 
 
-def test_builtins_follow_the_python_and_our_algorithm(tokenizer, monkeypatch):
+def test_the_key_of_builtins_and_hub_data_sets(tokenizer, monkeypatch):
     base = key(recipe("builtin:python-docstrings"), tokenizer)
     assert key(recipe("builtin:python-docstrings", source={"split": "eval"}), tokenizer) != base
     monkeypatch.setattr(docstrings, "ALGORITHM_VERSION", 99)
     assert key(recipe("builtin:python-docstrings"), tokenizer) != base
-
-
-def test_hub_data_sets_follow_their_fingerprint(tokenizer, monkeypatch):
     loaded = [datasets.Dataset.from_list([{"text": "a"}]), datasets.Dataset.from_list([{"text": "b"}])]
     keys = []
     for dataset in (*loaded, loaded[0]):

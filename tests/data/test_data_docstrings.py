@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -125,9 +123,6 @@ def test_the_standard_library_gives_thousands_of_distinct_examples():
     assert len({answer.casefold() for answer in answers}) == len(chats)
     assert all(20 <= len(answer) <= 600 and ">>>" not in answer for answer in answers)
     assert json.loads(json.dumps(chats[:5])) == chats[:5]
-
-
-def test_the_sides_share_no_definition_and_no_docstring():
     train, evaluation = docstring_split("train"), docstring_split("eval")
     assert 0.03 < len(evaluation) / (len(train) + len(evaluation)) < 0.07
     for name in (lambda chat: (chat["module"], chat["qualname"]), lambda chat: chat["completion"][0]["content"]):

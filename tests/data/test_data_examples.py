@@ -1,7 +1,5 @@
 """From sources to two data sets: which examples, how often, on which side."""
 
-from __future__ import annotations
-
 import pytest
 from made_data import answer, jsonl, refused, system, user
 
@@ -37,12 +35,22 @@ def test_chats_pairs_and_alpaca_become_one_data_set_of_pairs(tmp_path):
     assert data.train["completion"][:] == [[answer("a1")], [answer("a2")]]
 
 
-def test_plain_text_has_no_completion(tmp_path):
+def test_a_row_or_a_weight_that_does_not_fit(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", texts(1))
     assert message([{"path": path}], completion_only=True) == (
         f"train.completion_only_loss: data.train.0 ({path}) is plain text, which has no completion. Leave it out, or "
         f"use a layout with prompt and completion."
     )
+    path = jsonl(tmp_path / "a.jsonl", [chat("q"), {"text": "t"}])
+    assert message([{"path": path}]) == (
+        f"{path}:2: 'messages' is missing (columns found: text); the format messages expects messages: a list of "
+        f"{{role, content}}, at least one of them the assistant's."
+    )
+    pairs = jsonl(
+        tmp_path / "b.jsonl",
+        [{"prompt": "p", "completion": "c"}, {"instruction": "i", "prompt": chat("q")["messages"], "completion": []}],
+    )
+    assert message([{"path": pairs}]) == f"{pairs}:2: 'completion' is an empty conversation."
 
 
 def test_evaluation_chats_follow_the_training_data(tmp_path):
@@ -99,19 +107,6 @@ def test_preference_pairs_for_dpo(tmp_path):
     assert message([{"path": path, "format": "text"}], method="dpo") == (
         "data.train.0.format: text does not go with `method: dpo`, which reads preference."
     )
-
-
-def test_a_later_row_that_does_not_fit_is_named(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [chat("q"), {"text": "t"}])
-    assert message([{"path": path}]) == (
-        f"{path}:2: 'messages' is missing (columns found: text); the format messages expects messages: a list of "
-        f"{{role, content}}, at least one of them the assistant's."
-    )
-    pairs = jsonl(
-        tmp_path / "b.jsonl",
-        [{"prompt": "p", "completion": "c"}, {"instruction": "i", "prompt": chat("q")["messages"], "completion": []}],
-    )
-    assert message([{"path": pairs}]) == f"{pairs}:2: 'completion' is an empty conversation."
 
 
 def test_more_rows_than_one_chunk(tmp_path):

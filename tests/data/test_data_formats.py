@@ -1,7 +1,5 @@
 """Layouts of rows, their way to the canonical columns, and what can be one data set."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 from typing import Any, NamedTuple
 
@@ -93,7 +91,7 @@ def test_the_rows_are_those_of_sft_trainer(kind, settings, tokenizer, model):
     assert tokenizer.pad_token == theirs.processing_class.pad_token
 
 
-def test_assistant_only_loss_as_sft_trainer(tokenizer, model):
+def test_as_sft_trainer_by_assistant_marks_and_in_large_batches(tokenizer, model):
     tokenizer.chat_template = MARKED
     args = arguments(assistant_only_loss=True)
     for kind in ("messages", "chat_pair"):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import datasets
 
 from hf_efficient.data.stats import document_lengths, largest_token_id, lengths, loss_bearing, pair_lengths

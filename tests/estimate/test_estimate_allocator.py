@@ -1,7 +1,5 @@
 """The allocator's rules by hand, and what a process takes beside it."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.estimate.allocator import (
@@ -162,15 +160,7 @@ def test_impossible_events_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("capability", "size"),
-    [
-        ((7, 5), 8_519_680),
-        ((8, 0), 8_519_680),
-        ((8, 9), 8_519_680),
-        ((9, 0), 33_554_432),
-        ((10, 0), 33_554_432),
-        ((12, 0), 33_554_432),
-    ],
+    ("capability", "size"), [((7, 5), 8_519_680), ((8, 9), 8_519_680), ((9, 0), 33_554_432), ((12, 0), 33_554_432)]
 )
 def test_workspace(capability, size):
     assert cublas_workspace_bytes(capability) == size

@@ -1,7 +1,5 @@
 """Differences of variants, the parts of a step, and whether a predicted gain came, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Money, spot machines and disk space, by hand and against Daly's own figures."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

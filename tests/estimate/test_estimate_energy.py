@@ -1,7 +1,5 @@
 """Energy between readings, estimates of it, carbon, and what a meter can read, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

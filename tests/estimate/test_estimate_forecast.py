@@ -1,7 +1,5 @@
 """What is still to come of a run, and which limit comes first, by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.estimate.forecast import (
@@ -50,16 +48,13 @@ def test_the_rest_of_a_run():
     assert forecast(best, 40, PACE) == Forecast(50.0, lower_bound=True)
 
 
-def test_the_steps_that_fit():
+def test_the_steps_that_fit_and_the_time_of_one():
     assert most_steps_within(100.0, RUN, 40, PACE) == 57
     assert most_steps_within(99.0, RUN, 40, PACE) == 57
     assert most_steps_within(260.0, RUN, 40, PACE) == 120
     assert most_steps_within(1000.0, RUN, 40, PACE) == 120
     assert most_steps_within(10.0, RUN, 40, PACE) == 40
     assert most_steps_within(100.0, RUN, 40, Pace()) is None
-
-
-def test_the_time_of_a_recent_step():
     assert recent_step_seconds([]) is None
     assert recent_step_seconds([3.0]) == 3.0
     assert recent_step_seconds([1.0, 1.0, 1.0, 1.0, 96.0]) == pytest.approx(2.8)  # one stall

@@ -1,7 +1,5 @@
 """The roofline by hand, and which figure becomes a roof: measured here, published, or the others' median."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

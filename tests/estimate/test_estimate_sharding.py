@@ -1,7 +1,5 @@
 """Shares of parameters and what is offloaded, by hand; what cannot be is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.estimate.sharding import ModelStates, Sharding, host_bytes, kept_elements, shard_elements

@@ -1,7 +1,5 @@
 """Percentiles, medians, spreads and growth, by hand."""
 
-from __future__ import annotations
-
 import numpy
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Utilization, scaling, loading, the time of a batch and what an instrument costs, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

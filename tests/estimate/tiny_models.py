@@ -1,7 +1,5 @@
 """Really built tiny models of the known families, and one training step of each under ``FlopCounterMode``."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

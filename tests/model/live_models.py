@@ -1,7 +1,5 @@
 """Tiny live models for the tests of this room."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

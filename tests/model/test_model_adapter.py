@@ -1,7 +1,5 @@
 """The recipe's adapter on a model, and the classes of its layers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM

@@ -1,7 +1,5 @@
 """Attention by documents against transformers' own attention of each document alone, and of padded batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM

@@ -1,7 +1,5 @@
 """The fused LoRA layer against PEFT's own, forward and backward."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -61,8 +59,14 @@ def test_it_computes_what_peft_computes(options):
     compare(adapted(**options), torch.randn(2, 7, 24), 2e-5)
 
 
-def test_under_autocast_it_rounds_no_more_than_peft():
+def test_it_rounds_no_more_and_needs_no_input_gradient():
     compare(adapted(torch.bfloat16), torch.randn(2, 7, 24).bfloat16(), 3e-2, torch.bfloat16)
+    model = adapted()
+    fuse_lora(model)
+    model(torch.randn(3, 24)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    found = fuse_lora(adapted(use_dora=True))
+    assert (found.fused, found.left) == (0, {"its adapter is a variant of LoRA": 2})
 
 
 def test_four_bit_layers_are_dequantized_for_forward_and_backward():
@@ -97,15 +101,3 @@ def test_a_disabled_adapter_and_several_active_ones_go_to_peft():
     both = model(x)
     unfuse_lora(model)
     torch.testing.assert_close(model(x), both, rtol=0, atol=0)
-
-
-def test_a_variant_keeps_its_own_forward():
-    found = fuse_lora(adapted(use_dora=True))
-    assert (found.fused, found.left) == (0, {"its adapter is a variant of LoRA": 2})
-
-
-def test_the_first_layer_needs_no_gradient_of_its_input():
-    model = adapted()
-    fuse_lora(model)
-    model(torch.randn(3, 24)).sum().backward()
-    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)

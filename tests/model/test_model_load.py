@@ -1,7 +1,5 @@
 """A recipe's model section to a model and a tokenizer, or to an error that says how."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -92,18 +90,11 @@ def test_weights_that_the_checkpoint_lacks_are_named(tiny_llama_dir, tmp_path):
         ModelError, match=r"lacks weights of LlamaForCausalLM.*model\.layers\.0\.self_attn\.q_proj\.weight"
     ):
         load_dense_base(ModelSection(id=str(tmp_path)))
-    quantized = Recipe(
-        name="t",
-        model={"id": str(tmp_path)},
-        adapter={"method": "qlora"},
-        data={"train": [{"path": "x"}]},
-        output_dir="o",
-    )
     with pytest.raises(ModelError, match="lacks weights"):
-        load_base(quantized)
+        load_base(recipe_for(tmp_path, method="qlora"))
 
 
-def test_an_adapters_folder_is_no_model(tmp_path):
+def test_folders_that_hold_no_whole_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ModelError, match=r"holds an adapter, not a model\. Merge it first"):

@@ -1,7 +1,5 @@
 """``loss_type: chunked_nll`` trains and evaluates as ``nll`` does; the fields of SFTTrainer mean the same."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Where model.id leads; a GGUF file is converted once and remembered."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

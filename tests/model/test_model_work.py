@@ -1,7 +1,5 @@
 """How a live model computes: its attention, what it computes twice, in which dtype, against which peak."""
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Tiny models of several families, saved once, and recipes on them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tiny local model without weights, recipes on it, and accelerators of any size."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

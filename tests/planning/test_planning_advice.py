@@ -1,7 +1,5 @@
 """Which changes are told, in which order, and when they are put together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -91,7 +89,7 @@ def test_a_change_is_repeated_as_often_as_it_needs(advised):
     assert ({"train.max_length": 128}, 240, False) in told(found)  # 64 is too short to be proposed
 
 
-def test_changes_are_put_together_where_none_is_enough(advised):
+def test_changes_are_put_together(advised):
     """To 120 MiB: checkpointing and 8-bit AdamW leave 133, of one row at a time 126. LoRA and checkpointing: 108."""
     found, _ = advised(120, *STORED)
     first = found.changes[0]
@@ -101,10 +99,7 @@ def test_changes_are_put_together_where_none_is_enough(advised):
     assert "low-rank updates" in first.costs
     assert "computed twice" in first.costs
     assert [change.after.fits for change in found.changes[1:]] == [False] * (len(found.changes) - 1)
-
-
-def test_what_keeps_the_training_is_put_together_though_an_adapter_would_do(advised):
-    """To 180 MiB: LoRA alone is enough. So are an 8-bit optimizer (saves 75) and checkpointing (72): 133."""
+    # To 180 MiB: LoRA alone is enough. So are an 8-bit optimizer (saves 75) and checkpointing (72): 133.
     found, _ = advised(180, *STORED)
     assert told(found)[:2] == [
         ({"train.optim": "adamw_8bit", "train.gradient_checkpointing": True}, 133, True),

@@ -1,7 +1,5 @@
 """A simulation's arguments, and that nothing of the process is different afterwards."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The shapes of a run's batches, its evaluations and its saves."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import datasets
@@ -110,7 +108,7 @@ def test_training_and_evaluation(arguments):
     assert (found.evaluation, found.evaluations, found.evaluated_positions, found.saves) == (None, 0, 0.0, 1)
 
 
-def test_documents_as_a_run_prepares_them(arguments):
+def test_rows_as_a_run_has_them(arguments):
     documents = RunRows(np.array([10, 3, 5, 2]), np.array([4, 4]))
     found = rows_as_prepared(documents, arguments(max_length=6))
     assert (found.train.tolist(), found.evaluation.tolist()) == ([6, 3, 5, 2], [4, 4])
@@ -120,9 +118,6 @@ def test_documents_as_a_run_prepares_them(arguments):
     assert packed.evaluation.tolist() == [4, 4]
     wrapped = rows_as_prepared(documents, arguments(max_length=8, packing=True, packing_strategy="wrapped"))
     assert (wrapped.train.tolist(), wrapped.evaluation.tolist()) == ([8, 8], [8])
-
-
-def test_the_rows_of_prepared_data():
     rows = datasets.Dataset.from_list([{"input_ids": [1] * length} for length in (3, 1)])
     found = rows_of(SimpleNamespace(train=rows, eval=None), SimpleNamespace())
     assert (found.train.tolist(), found.evaluation) == ([3, 1], None)
@@ -189,14 +184,11 @@ def test_as_the_callback_of_transformers_decides(arguments, fields):
     assert (evaluations_of(args, TEN, at_end=False), saves_of(args, TEN)) == (evaluations, saves)
 
 
-def test_the_best_is_saved_at_most_as_often_as_it_is_looked_for(arguments):
+def test_saves_of_the_best_and_by_epoch(arguments):
     """After 3, 6, 9 and 10; what is evaluated before the first step is not saved."""
     best = {"save_strategy": "best", "metric_for_best_model": "loss", "eval_on_start": True}
     assert saves_of(arguments(**best, eval_strategy="steps", eval_steps=3), TEN) == 4
     assert saves_of(arguments(**best, eval_strategy="epoch"), TEN) == 3
-
-
-def test_what_the_length_of_an_epoch_decides(arguments):
     best = {"save_strategy": "best", "metric_for_best_model": "loss"}
     steps = arguments(eval_strategy="steps", eval_steps=0.5, **best)
     assert (evaluates_by_epoch(steps), saves_by_epoch(steps)) == (False, False)

@@ -1,7 +1,5 @@
 """Blank models and optimizers hold what the real ones hold."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import bitsandbytes as bnb
@@ -92,9 +90,6 @@ def test_an_attention_that_is_not_there_is_an_error(recipe, saved):
         blank_model(wanted, model_config(wanted.model), seed=0, checkpointing=False)
 
 
-SHAPES = [(64, 64), (3, 65), (5, 13), (48, 32), (17, 1000), (256, 257), (512, 384)]
-
-
 def blank_layer(outputs, inputs, *, double, kind="nf4", dtype=torch.bfloat16):
     with torch.device("meta"):
         layer = bnb.nn.Linear4bit(inputs, outputs, bias=False, compress_statistics=double, quant_type=kind)
@@ -104,35 +99,24 @@ def blank_layer(outputs, inputs, *, double, kind="nf4", dtype=torch.bfloat16):
     return layer
 
 
-def looks(tensor):
-    return None if tensor is None else (tuple(tensor.shape), tensor.dtype)
+def looks(weight, state):
+    """Shapes, dtypes and settings of a quantized weight."""
+    inner = state.state2
+    held = [weight, state.absmax, state.code, state.offset, *(() if inner is None else (inner.absmax, inner.code))]
+    tensors = [None if one is None else (one.shape, one.dtype) for one in held]
+    settings = state.shape, state.dtype, state.blocksize, state.quant_type, state.nested, inner and inner.blocksize
+    return tensors, settings
 
 
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 @pytest.mark.parametrize("double", [True, False], ids=["double", "single"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [(3, 65), (5, 13), (17, 1000), (256, 257), (512, 384)], ids=str)
 def test_weight_and_constants_are_those_of_a_really_quantized_weight(shape, double, kind):
-    packed, state = bnb.functional.quantize_4bit(
-        torch.randn(shape, dtype=torch.bfloat16), quant_type=kind, compress_statistics=double
-    )
+    weight = torch.randn(shape, dtype=torch.bfloat16)
+    packed, state = bnb.functional.quantize_4bit(weight, quant_type=kind, compress_statistics=double)
     layer = blank_layer(*shape, double=double, kind=kind)
-    found = layer.weight.quant_state
-    assert looks(layer.weight) == looks(packed)
-    assert looks(found.absmax) == looks(state.absmax)
-    assert looks(found.code) == looks(state.code)
-    assert looks(found.offset) == looks(state.offset)
-    assert (found.state2 is None) == (state.state2 is None) == (not double)
-    if double:
-        assert looks(found.state2.absmax) == looks(state.state2.absmax)
-        assert looks(found.state2.code) == looks(state.state2.code)
-        assert found.state2.blocksize == state.state2.blocksize
-    assert (found.shape, found.dtype, found.blocksize, found.quant_type, found.nested) == (
-        state.shape,
-        state.dtype,
-        state.blocksize,
-        state.quant_type,
-        state.nested,
-    )
+    assert looks(layer.weight, layer.weight.quant_state) == looks(packed, state)
+    assert (state.state2 is None) == (not double)
 
 
 @pytest.mark.parametrize(("double", "constants"), [(True, 262_144 + 4096 + 64 + 1024 + 4), (False, 4 * 262_144 + 64)])

@@ -1,7 +1,5 @@
 """Each change of a recipe: what it proposes, and where it abstains."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

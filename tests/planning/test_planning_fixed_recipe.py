@@ -1,7 +1,5 @@
 """The recipe that ``plan --fix`` writes."""
 
-from __future__ import annotations
-
 import pytest
 from planned_recipes import tiny_recipe
 

@@ -1,7 +1,5 @@
 """A training on one accelerator: memory, time, and which accelerators are not beaten."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The most that fits: how it is searched, and what a simulation of it says."""
 
-from __future__ import annotations
-
 import pytest
 from planned_recipes import MIB, device, tiny_recipe
 

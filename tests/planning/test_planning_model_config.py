@@ -1,7 +1,5 @@
 """Configuration, dtype and largest parameter of a model, found without its weights."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 
@@ -26,7 +24,7 @@ def test_of_the_catalogue():
     assert model_config(ModelSection(id="meta-llama/Llama-3.1-8B")).hidden_size == 4096
 
 
-def test_of_a_folder_with_nothing_but_its_configuration(tmp_path):
+def test_the_configuration_of_a_folder(tmp_path):
     fields = {"model_type": "llama", "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     config = model_config(ModelSection(id=str(tmp_path)))

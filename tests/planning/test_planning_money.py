@@ -1,7 +1,5 @@
 """Money and energy of a planned run, on demand and spot."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -82,7 +80,7 @@ def test_spot_counts_its_own_saves_alone(market):
         assert found.run_saving_seconds is None
 
 
-def test_no_price_is_known():
+def test_prices_that_are_not_known():
     found = with_costs(
         dataclasses.replace(TIMED, name="New"),
         device(4096, name="New"),
@@ -92,6 +90,14 @@ def test_no_price_is_known():
     assert found.run_seconds == pytest.approx(3600.0)
     assert found.run_kwh == pytest.approx(0.36)
     assert found.notes == ["a note", "no price of it is known: set efficiency.price_usd_per_hour to what you pay"]
+    found = with_costs(
+        dataclasses.replace(TIMED, name="Other"),
+        device(4096, name="Other"),
+        dataclasses.replace(TERMS, price_usd_per_hour=None, market="spot"),
+    )
+    assert (found.price_usd_per_hour, found.run_usd, found.spot.run_usd) == (None, None, None)
+    assert found.run_seconds == pytest.approx(3766.1, abs=0.1)
+    assert found.notes[-1].startswith("no spot price of it is known")
 
 
 def test_the_list_price_that_counts():
@@ -142,17 +148,6 @@ def test_spot_beside_and_in_place_of_the_price_on_demand():
     assert spot.overhead_share == pytest.approx(0.04463, abs=1e-5)
     assert spot.usd_per_million_tokens == pytest.approx(1.04463 * 3 / 3600 * 1000, abs=1e-4)
     assert (spot.preemptions, spot.run_seconds, spot.run_usd) == (None, None, None)
-
-
-def test_no_spot_price_in_the_spot_market_leaves_time_and_energy():
-    found = with_costs(
-        dataclasses.replace(TIMED, name="Other"),
-        device(4096, name="Other"),
-        dataclasses.replace(TERMS, price_usd_per_hour=None, market="spot"),
-    )
-    assert (found.price_usd_per_hour, found.run_usd, found.spot.run_usd) == (None, None, None)
-    assert found.run_seconds == pytest.approx(3766.1, abs=0.1)
-    assert found.notes[-1].startswith("no spot price of it is known")
 
 
 def test_a_run_that_would_hardly_ever_end():

@@ -1,7 +1,5 @@
 """A recipe in, its plan out."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -163,15 +161,12 @@ def test_several_gpus(recipe):
     assert any(told.startswith("FSDP2") for told in found.assumptions)
 
 
-def test_what_lies_in_the_hosts_memory_is_of_all_ranks(recipe):
+def test_what_is_offloaded(recipe):
     """Moments, copy and gradient in float32 of all weights, whatever the number of ranks."""
     offloaded = ["adapter.method=full", "distributed.strategy=zero2", "distributed.offload.optimizer=true"]
     found = plan(recipe(*offloaded, "train.optim=adamw_torch"), ["H100 SXM"], num_gpus=4)
     assert found.ranks.offloaded == ["optimizer"]
     assert found.ranks.host_bytes == pytest.approx(16 * found.parameters, rel=0.01)
-
-
-def test_what_lies_on_a_disk_is_not_in_the_hosts_memory_and_has_no_time(recipe):
     settings = ["distributed.strategy=zero3", "distributed.offload.optimizer=true", "train.optim=adamw_torch"]
     settings = ["adapter.method=full", *settings]
     beside = plan(recipe(*settings), ["H100 SXM"], num_gpus=4)

@@ -1,7 +1,5 @@
 """DPO simulated: its peak against the real training, the reference model, and what a plan tells."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -47,13 +45,10 @@ def test_the_peak_is_the_real_ones(preference, family, method, train, more):
     assert planned == pytest.approx(real_peak(wanted, config, 64), rel=0.02)
 
 
-def test_a_pair_is_two_rows(preference):
+def test_pairs_and_a_reference_model(preference):
     found = simulate(preference("llama", "lora"), model_config(preference("llama", "lora").model), 64)
     assert (found.rows, found.length) == (8, 64)
     assert len(found.forward_ends) == len(found.backward_starts) == 2
-
-
-def test_a_full_fine_tune_holds_its_reference_model_too(preference):
     wanted = preference("llama", "full", STORED)
     found = simulate(wanted, model_config(wanted.model), 64)
     assert planned_memory(found).category_peak_bytes["weights"] >= 2 * 2 * found.parameters
@@ -69,16 +64,26 @@ def test_a_plan(preference):
     assert found.gpus[0].tokens_per_second == pytest.approx(8 * 32 / found.gpus[0].step_seconds)
 
 
+def on_pairs(recipe, model, folder, rows, *uses):
+    """The recipe with these pairs as its data."""
+    path = folder / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = recipe.data.train[0].model_copy(update={"path": str(path)})
+    data = recipe.data.model_copy(update={use: [source] for use in uses})
+    return recipe.model_copy(update={"data": data, "model": recipe.model.model_copy(update={"id": str(model)})})
+
+
 @pytest.mark.slow
 def test_a_plan_by_the_pairs(preference, tiny_llama_dir, tmp_path):
     """Of six pairs in twos the mean step is that of the data; both answers are as long as the longest."""
     rows = [{"prompt": "a", "chosen": "b" * 2 * n, "rejected": "c"} for n in range(1, 7)]
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    held = preference("llama", "lora", {**STORED, "per_device_train_batch_size": 2})
-    data = held.data.model_copy(update={"train": [held.data.train[0].model_copy(update={"path": str(path)})]})
-    model = held.model.model_copy(update={"id": str(tiny_llama_dir)})
-    wanted = held.model_copy(update={"data": data, "model": model})
+    wanted = on_pairs(
+        preference("llama", "lora", {**STORED, "per_device_train_batch_size": 2}),
+        tiny_llama_dir,
+        tmp_path,
+        rows,
+        "train",
+    )
     found = plan(wanted, ["L4"])
     assert (found.data.examples, found.steps, found.micro_batch_rows) == (6, 9, 4)
     assert found.row_tokens == found.data.longest_tokens
@@ -90,12 +95,14 @@ def test_a_plan_by_the_pairs(preference, tiny_llama_dir, tmp_path):
 def test_an_evaluation_of_all_pairs_is_as_many_batches(preference, tiny_llama_dir, tmp_path):
     """Six pairs, two at a time: three batches, both answers in each."""
     rows = [{"prompt": "a", "chosen": "bb", "rejected": "cc"}] * 6
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    held = preference("llama", "lora", {**STORED, "per_device_eval_batch_size": 2})
-    source = held.data.train[0].model_copy(update={"path": str(path)})
-    data = held.data.model_copy(update={"train": [source], "eval": [source]})
-    wanted = held.model_copy(update={"data": data, "model": held.model.model_copy(update={"id": str(tiny_llama_dir)})})
+    wanted = on_pairs(
+        preference("llama", "lora", {**STORED, "per_device_eval_batch_size": 2}),
+        tiny_llama_dir,
+        tmp_path,
+        rows,
+        "train",
+        "eval",
+    )
     known = data_at_hand(wanted)
     shapes = run_shapes(known.args, rows_of(known.data, known.args), 1, at_end=True)
     simulation = simulate_shapes(wanted, model_config(wanted.model), shapes)

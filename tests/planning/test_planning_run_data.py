@@ -1,7 +1,5 @@
 """A plan by the run's data, where they lie here, and where they do not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The plan of a run on a GPU and on a CPU that was calibrated, neither of which need be here."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import datasets

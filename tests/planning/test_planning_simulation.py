@@ -1,7 +1,5 @@
 """A simulation against the real training: the peak by the profiler, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import random
 
@@ -256,14 +254,11 @@ def flops(simulation):
     return sum(one.flops for one in simulation.operators)
 
 
-def test_one_tile_in_two_bytes_is_all_that_is_held_of_the_logits(simulated):
+def test_tiles_of_a_chunked_loss(simulated):
     memory = planned_memory(simulated("chunked_nll"))
     assert memory.category_peak_bytes["logits"] == ROWS * (LENGTH - 1) * TILE * 2
     assert planned_memory(simulated("nll")).category_peak_bytes["logits"] > 2 * ROWS * LENGTH * VOCABULARY * 4
-
-
-def test_on_a_cpu_a_smaller_tile_is_copied_several_times(simulated):
-    """Of its columns there are as many as the vocabulary has entries."""
+    # Of its columns there are as many as the vocabulary has entries.
     positions = ROWS * (LENGTH - 1)
 
     def shapes(**settings):

@@ -1,7 +1,5 @@
 """Blank tensors behave as real ones, without memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -52,55 +50,29 @@ def test_a_result_looks_like_the_real_one(code):
         assert looks(found) == looks(real)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        lambda a: a[1:],
-        lambda a: a.t(),
-        lambda a: a.view(24),
-        lambda a: a.detach(),
-        lambda a: a.reshape(3, 8),
-        lambda a: a.expand(2, 4, 6),
-    ],
-    ids=["slice", "transpose", "view", "detach", "reshape", "expand"],
-)
+@pytest.mark.parametrize("code", ["a[1:]", "a.t()", "a.view(24)", "a.detach()", "a.reshape(3, 8)", "a.expand(2, 4, 6)"])
 def test_a_view_shares_the_storage_of_its_base(code):
     base = blank(4, 6, dtype=torch.float32)
     for _ in range(2):
-        assert storage_of(code(base)) == storage_of(base)
+        assert storage_of(eval(code, {"a": base})) == storage_of(base)
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        lambda a: a.clone(),
-        lambda a: a * 2,
-        lambda a: a.t().reshape(24),
-        lambda a: a.to(torch.bfloat16),
-        lambda a: a.t().contiguous(),
-    ],
-    ids=["clone", "product", "reshape of a transpose", "cast", "contiguous"],
+    "code", ["a.clone()", "a * 2", "a.t().reshape(24)", "a.to(torch.bfloat16)", "a.t().contiguous()"]
 )
 def test_a_new_tensor_has_a_storage_of_its_own(code):
     base = blank(4, 6, dtype=torch.float32)
-    kept = [code(base) for _ in range(3)]
+    kept = [eval(code, {"a": base, "torch": torch}) for _ in range(3)]
     assert len({storage_of(base), *map(storage_of, kept)}) == 4
 
 
 @pytest.mark.parametrize(
     "code",
-    [
-        lambda a: a.mul_(2),
-        lambda a: a.add_(a),
-        lambda a: a.copy_(torch.ones(4, 6)),
-        lambda a: a.zero_(),
-        lambda a: torch.add(a, 1, out=a),
-        lambda a: a.clamp_(min=0),
-    ],
+    ["a.mul_(2)", "a.add_(a)", "a.copy_(torch.ones(4, 6))", "a.zero_()", "torch.add(a, 1, out=a)", "a.clamp_(min=0)"],
 )
 def test_what_writes_in_place_returns_its_argument(code):
     base = blank(4, 6, dtype=torch.float32)
-    assert code(base) is base
+    assert eval(code, {"a": base, "torch": torch}) is base
 
 
 def test_a_real_tensor_beside_a_blank_gives_a_blank_and_alone_keeps_its_values():

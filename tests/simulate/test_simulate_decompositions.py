@@ -1,7 +1,5 @@
 """What operators allocate inside themselves, against the real thing."""
 
-from __future__ import annotations
-
 import bitsandbytes as bnb
 import pytest
 import torch

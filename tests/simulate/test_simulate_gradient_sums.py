@@ -1,7 +1,5 @@
 """Autograd's engine adds up gradients in place where it may: the same allocations for blanks as for real tensors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from real_allocations import real_allocations

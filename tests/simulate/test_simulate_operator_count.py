@@ -1,7 +1,5 @@
 """Work of operators by hand, and as torch counts it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """What the log sees, which module runs, and the peak that it comes to."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest
@@ -28,7 +26,7 @@ def sizes(log):
     return [size for _, size in log.events]
 
 
-def test_allocations_and_frees_in_order():
+def test_what_a_log_knows():
     log, before = TensorLog(), blank(100, dtype=torch.float32)
     with log:
         a = before * 1  # 400 bytes
@@ -42,9 +40,6 @@ def test_allocations_and_frees_in_order():
     assert find_peak(log).bytes == 1000
     del c
     assert log.live_bytes == 0
-
-
-def test_what_is_known_of_a_storage():
     log, before = TensorLog(where=lambda: ("forward", "layers.0")), blank(4, 8, dtype=torch.bfloat16)
     with log:
         made = before * 2
@@ -168,7 +163,7 @@ LINEARS = ["blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1.down", "head
 VALUES = torch.ones(5, 4)
 
 
-def test_the_forward_runs_in_the_innermost_module():
+def test_which_module_runs():
     model = Model()
     names = ModuleNames(model)
     with Seen(names) as seen:
@@ -179,9 +174,6 @@ def test_the_forward_runs_in_the_innermost_module():
     assert products(seen, in_forward=True) == dict.fromkeys(LINEARS, 1)
     assert seen.by_module[(True, "blocks.0")] == ["relu", "add"]
     assert seen.by_module[(True, "")] == ["exp", "sum"]
-
-
-def test_the_backward_runs_in_the_module_whose_forward_made_its_nodes():
     model = Model()
     names = ModuleNames(model)
     for _ in range(2):  # the numbers go on from step to step
@@ -192,6 +184,14 @@ def test_the_backward_runs_in_the_module_whose_forward_made_its_nodes():
         # the first layer's input needs no gradient
         assert products(seen, in_forward=False) == {**dict.fromkeys(LINEARS, 2), "blocks.0.up": 1}
         assert "threshold_backward" in seen.by_module[(False, "blocks.1")]
+    model = Model()
+    names = ModuleNames(model)
+    assert all(module._forward_hooks and module._forward_pre_hooks for module in model.modules())
+    names.close()
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        assert not module._forward_hooks_always_called
 
 
 @pytest.mark.parametrize("kind", ["reentrant", "other"])
@@ -207,17 +207,6 @@ def test_a_recomputation_counts_as_a_forward_and_its_backward_keeps_its_modules(
         assert {module: again[module] for module in LINEARS[:1]} == {"blocks.0.up": 1}
         assert set(again) <= set(LINEARS[:-1])
         assert products(seen, in_forward=False) == dict.fromkeys(LINEARS, 2)
-
-
-def test_closed_it_leaves_no_hooks():
-    model = Model()
-    names = ModuleNames(model)
-    assert all(module._forward_hooks and module._forward_pre_hooks for module in model.modules())
-    names.close()
-    for module in model.modules():
-        assert not module._forward_hooks
-        assert not module._forward_pre_hooks
-        assert not module._forward_hooks_always_called
 
 
 def life(size, phase="forward", shape=(4, 8), born_at=0, freed_at=None, category=""):

@@ -5,8 +5,6 @@ FSDP2's or the step's own. accelerate has no way to FSDP2 on a CPU: a model is c
 does on a GPU.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

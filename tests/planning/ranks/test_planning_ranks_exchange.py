@@ -1,7 +1,5 @@
 """What a rank waits for, by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.estimate.sharding import ModelStates, Sharding

@@ -1,7 +1,5 @@
 """A rank's simulation under FSDP2 against a real training, the model cut by torch's own ``fully_shard``."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from real_fully_shard import measured

@@ -1,7 +1,5 @@
 """What one of four ranks holds and exchanges of a tiny Llama, by numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.estimate.communication import step_collectives
@@ -78,14 +76,11 @@ def test_without_mixed_precision_all_is_as_it_was_loaded(ranked, strategy, weigh
     assert memory.category_peak_bytes["optimizer_state"] == state + STEPS.get(strategy, PARAMETERS)
 
 
-def test_gradients_of_zero(ranked):
+def test_gradients_and_an_optimizer_on_the_host(ranked):
     """ZeRO-1 keeps all in 16 bits, and in the step its share in float32; ZeRO-2 its share of both, and one whole."""
     share = 4 * ALL // RANKS
     assert planned_memory(ranked("zero1")).category_peak_bytes["gradients"] == 2 * ALL + share
     assert planned_memory(ranked("zero2")).category_peak_bytes["gradients"] == 2 * ALL // RANKS + share
-
-
-def test_an_optimizer_on_the_host(ranked):
     found = ranked("zero2", offload=["optimizer"])
     memory = planned_memory(found)
     assert "optimizer_state" not in memory.category_peak_bytes

@@ -1,7 +1,5 @@
 """A recipe's strategy as the launch sets it, and the units that are gathered at once."""
 
-from __future__ import annotations
-
 import importlib.util
 from types import SimpleNamespace
 
@@ -109,7 +107,7 @@ def cut(tiny_config_of):
     return build
 
 
-def test_blocks_embedding_tail_and_the_rest(cut):
+def test_units(cut):
     model, units = cut("llama")
     assert [unit.name for unit in units] == ["model.embed_tokens", "model.layers.0", "model.layers.1", "tail", "root"]
     assert [unit.is_layer for unit in units] == [False, True, True, False, False]
@@ -119,14 +117,20 @@ def test_blocks_embedding_tail_and_the_rest(cut):
     assert sum(weight.elements for unit in units for weight in unit.weights) == sum(
         one.numel() for one in model.parameters()
     )
-
-
-def test_a_shared_weight_is_of_the_tail_alone(cut):
-    """Its backward ends with the embedding's, which no gradient passes out of."""
+    # Its backward ends with the embedding's, which no gradient passes out of.
     _, units = cut("qwen2")
     assert [unit.name for unit in units] == ["model.layers.0", "model.layers.1", "tail", "root"]
     assert units[2].ends_last
     assert {weight.name for weight in units[2].weights} == {"model.norm.weight", "model.embed_tokens.weight"}
+    _, units = cut("llama")
+    names = unit_names(units, ["model.layers.1.mlp.up_proj", "model.layers.1", "lm_head", "model.rotary_emb", ""])
+    assert {module: unit and unit.name for module, unit in names.items()} == {
+        "model.layers.1.mlp.up_proj": "model.layers.1",
+        "model.layers.1": "model.layers.1",
+        "lm_head": "tail",
+        "model.rotary_emb": None,
+        "": None,
+    }
 
 
 def test_units_of_classes_that_a_recipe_names(cut):
@@ -140,18 +144,6 @@ def test_units_of_classes_that_a_recipe_names(cut):
     ]
     assert [weight.name for weight in units[-1].weights] == norms
     assert [weight.name for weight in units[-2].weights] == ["model.norm.weight", "lm_head.weight"]
-
-
-def test_which_unit_a_module_is_of(cut):
-    _, units = cut("llama")
-    names = unit_names(units, ["model.layers.1.mlp.up_proj", "model.layers.1", "lm_head", "model.rotary_emb", ""])
-    assert {module: unit and unit.name for module, unit in names.items()} == {
-        "model.layers.1.mlp.up_proj": "model.layers.1",
-        "model.layers.1": "model.layers.1",
-        "lm_head": "tail",
-        "model.rotary_emb": None,
-        "": None,
-    }
 
 
 @pytest.mark.parametrize("family", ["mistral", "qwen3", "gemma2"])
