@@ -177,16 +177,13 @@ def test_a_row_that_does_not_fit_is_named_with_its_field(name, value, expected):
     assert message(name, **value).startswith(expected)
 
 
-def test_rename_puts_the_file_s_columns_under_the_format_s_names():
+def test_columns_under_other_names():
     row = Row("f:1", {"question": "q", "answer": "a", "prompt": "shadowed", "id": 1})
     assert rename(row, {"prompt": "question", "completion": "answer"}) == Row(
         "f:1", {"prompt": "q", "completion": "a", "id": 1}
     )
     assert rename(Row("f:1", {"a": 1, "b": 2}), {"a": "b", "b": "a"}).value == {"a": 2, "b": 1}
     assert rename(row, {}) is row
-
-
-def test_columns_must_be_the_format_s_own():
     assert refused(check_columns, {"promt": "question"}, "prompt_completion", "data.train.1") == (
         "data.train.1.columns: 'promt' is not a column of the format (completion, prompt). Did you mean prompt? Write "
         "the format's own name first: {prompt: question}."

@@ -107,6 +107,7 @@ def test_packing_in_batches_of_a_thousand_as_sft_trainer(tokenizer, model):
 
 
 def test_hand_worked_rows_and_counts(tokenizer):
+    """Counts: examples, dropped as overlong, truncated, dropped as masked, masked, tokens, target tokens, longest."""
     rows = [{"prompt": "ab", "completion": "cd"}, {"prompt": "abcdef", "completion": "g"}]
     prepared = ours(rows, tokenizer, arguments(max_length=6))
     a = tokenizer.convert_tokens_to_ids("a")
@@ -115,20 +116,7 @@ def test_hand_worked_rows_and_counts(tokenizer):
         "input_ids": [[a, a + 1, a + 2, a + 3, 2]],
         "labels": [[-100, -100, a + 2, a + 3, 2]],
     }
-    assert prepared.stats == DataStats(
-        examples=1,
-        dropped_overlong=0,
-        truncated=1,
-        dropped_masked=1,
-        masked=0,
-        tokens_total=5,
-        tokens_loss_bearing=3,
-        longest=8,
-        packs=None,
-        fill_rate=None,
-        empty=0,
-        largest_token_id=a + 3,
-    )
+    assert prepared.stats == DataStats(1, 0, 1, 1, 0, 5, 3, 8, largest_token_id=a + 3)
 
 
 def test_counts_of_packed_rows(tokenizer):
@@ -137,18 +125,7 @@ def test_counts_of_packed_rows(tokenizer):
     prepared = ours(rows, tokenizer, arguments(packing=True, max_length=8))
     assert prepared.dataset["seq_lengths"][:] == [[8], [5], [4]]
     assert prepared.stats == DataStats(
-        examples=3,
-        dropped_overlong=0,
-        truncated=1,
-        dropped_masked=0,
-        masked=0,
-        tokens_total=17,
-        tokens_loss_bearing=14,  # the first of each document is predicted by nothing
-        longest=11,
-        packs=3,
-        fill_rate=17 / 24,
-        empty=0,
-        largest_token_id=tokenizer.convert_tokens_to_ids("h"),
+        3, 0, 1, 0, 0, 17, 14, 11, packs=3, fill_rate=17 / 24, largest_token_id=tokenizer.convert_tokens_to_ids("h")
     )
     # split instead: 8+3 | 5 | 4, that is 8 | 5+3 | 4
     prepared = ours(rows, tokenizer, arguments(packing=True, max_length=8, packing_strategy="bfd_split"))
@@ -156,7 +133,7 @@ def test_counts_of_packed_rows(tokenizer):
     assert (prepared.stats.truncated, prepared.stats.tokens_total, prepared.stats.fill_rate) == (0, 20, 20 / 24)
 
 
-def test_packs_tell_how_many_examples_bear_no_loss(tokenizer):
+def test_examples_without_target_tokens(tokenizer):
     rows = [{"prompt": "ab", "completion": "cd"}, {"prompt": "ab", "completion": "cd"}]
     args = arguments(packing=True, max_length=8)
     assert ours(rows, tokenizer, args).stats.masked == 0
@@ -171,9 +148,6 @@ def test_packs_tell_how_many_examples_bear_no_loss(tokenizer):
     assert (stats.examples, stats.dropped_masked, stats.truncated, stats.masked) == (1, 1, 0, 0)
     stats = ours(chats, bare, arguments(max_length=None)).stats  # TRL keeps it where there is no max_length
     assert (stats.examples, stats.dropped_masked, stats.masked) == (2, 0, 1)
-
-
-def test_an_example_of_one_token_teaches_nothing(tokenizer):
     rows = [{"text": "ab"}, {"text": ""}]  # an end token alone: nothing predicts it
     for settings in ({}, {"max_length": None}, {"packing": True, "max_length": 8}):
         stats = ours(rows, tokenizer, arguments(**settings)).stats

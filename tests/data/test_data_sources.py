@@ -39,9 +39,6 @@ def test_rows_of_each_kind_of_file(tmp_path):
     path = tmp_path / "a.parquet"
     datasets.Dataset.from_list(ROWS).to_parquet(str(path))
     assert read(path) == [(f"{path}, row 1", ROWS[0]), (f"{path}, row 2", ROWS[1])]
-
-
-def test_json_is_a_list_or_has_it_under_data(tmp_path):
     plain = write(tmp_path / "a.json", json.dumps(ROWS))
     under = write(tmp_path / "b.json", json.dumps({"version": 1, "data": ROWS}))
     assert read(plain) == [(f"{plain}, row 1", ROWS[0]), (f"{plain}, row 2", ROWS[1])]
@@ -70,11 +67,22 @@ def test_a_folder_of_files_is_read_in_the_order_of_their_names(tmp_path):
     assert read(tmp_path) == [(f"{tmp_path}/a.csv:2", {"text": "1"}), (f"{tmp_path}/b.jsonl:1", {"text": "2"})]
 
 
-def test_the_embedded_data_set_has_two_splits():
+def test_builtins_and_splits(tmp_path):
     [(where, row), *_] = read("builtin:python-docstrings", split="eval")
     assert where == "builtin:python-docstrings, row 1"
     assert row["split"] == "eval"
     assert [turn["role"] for turn in row["prompt"] + row["completion"]] == ["user", "assistant"]
+    assert message("builtin:docs") == (
+        "data.train.0.path: unknown builtin:docs; the embedded data sets: builtin:python-docstrings."
+    )
+    assert message("builtin:python-docstrings", split="test") == (
+        "data.train.0.split: builtin:python-docstrings has no split 'test'; it has: train, eval."
+    )
+    path = write(tmp_path / "a.jsonl", "{}")
+    assert message(path, split="test") == (
+        f"data.train.0.split: {path} is a file and has no splits; leave `split: test` out, or name the "
+        "file of that split."
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,17 +218,3 @@ def test_what_the_hub_says_is_passed_on(monkeypatch, error, expected):
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert message("owner/set").startswith(expected)
-
-
-def test_unknown_builtin_and_split(tmp_path):
-    assert message("builtin:docs") == (
-        "data.train.0.path: unknown builtin:docs; the embedded data sets: builtin:python-docstrings."
-    )
-    assert message("builtin:python-docstrings", split="test") == (
-        "data.train.0.split: builtin:python-docstrings has no split 'test'; it has: train, eval."
-    )
-    path = write(tmp_path / "a.jsonl", "{}")
-    assert message(path, split="test") == (
-        f"data.train.0.split: {path} is a file and has no splits; leave `split: test` out, or name the "
-        "file of that split."
-    )

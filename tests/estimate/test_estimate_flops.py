@@ -257,7 +257,7 @@ def test_coefficients_give_what_the_formulas_give(family, way, targets):
         assert found == (wanted[0].total, wanted[1].total)
 
 
-def test_the_forward_alone():
+def test_coefficients_of_a_part():
     shape = shape_of(tiny_config("llama"))
     work = workload([5, 9])
     amounts = work.needed([None])
@@ -265,10 +265,7 @@ def test_the_forward_alone():
         forward = training_flops(shape, trained, work)[0].forward
         assert coefficients(shape, trained, forward_alone=True).flops(amounts) == forward
     assert coefficients(shape, Trained()) == coefficients(shape, Trained(), forward_alone=True)
-
-
-def test_checkpointing_of_some_layers():
-    """Three layers alike, trained in full: each that is checkpointed adds as much."""
+    # Three layers alike, trained in full: each that is checkpointed adds as much.
     shape = shape_of(tiny_config("llama"))
 
     def of(layers):

@@ -19,9 +19,12 @@ def trained(model) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def test_full_trains_the_model_itself(tiny_llama_dir):
+def test_full_training_and_checkpointing(tiny_llama_dir):
     model = base(tiny_llama_dir)
     assert add_adapter(model, AdapterSection(method="full"), seed=0, checkpointing=True) is model
+    for checkpointing in (False, True):
+        model = add_adapter(base(tiny_llama_dir), AdapterSection(), seed=0, checkpointing=checkpointing)
+        assert model.get_input_embeddings()(torch.tensor([[1]])).requires_grad is checkpointing
 
 
 @pytest.mark.parametrize("bits", [None, 4, 8])
@@ -46,12 +49,6 @@ def test_target_modules_and_modules_to_save(tiny_llama_dir):
         for matrix in "AB"
     }
     assert names == layers | {"lm_head.modules_to_save.default.weight"}
-
-
-def test_checkpointing_makes_the_embedding_require_a_gradient(tiny_llama_dir):
-    for checkpointing in (False, True):
-        model = add_adapter(base(tiny_llama_dir), AdapterSection(), seed=0, checkpointing=checkpointing)
-        assert model.get_input_embeddings()(torch.tensor([[1]])).requires_grad is checkpointing
 
 
 def test_modules_that_are_not_there_are_named(tiny_llama_dir):

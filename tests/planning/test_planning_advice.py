@@ -79,10 +79,7 @@ def test_changes_that_fit_and_keep_the_training_come_first_and_of_these_the_fast
         ({"train.max_length": 128}, 240, True),
         ({"train.loss_type": "chunked_nll"}, 280, False),
     ]
-
-
-def test_a_change_is_repeated_as_often_as_it_needs(advised):
-    """Two halvings save 60 of the 80 MiB: what one saves (40), and half as much again."""
+    # Two halvings save 60 of the 80 MiB: what one saves (40), and half as much again.
     found, _ = advised(220, *STORED)
     quartered = {"train.per_device_train_batch_size": 2, "train.gradient_accumulation_steps": 8}
     assert (quartered, 220, True) in told(found)

@@ -24,6 +24,8 @@ def test_the_recipes_own_fields_stay(recipe, tmp_path):
     }
     found = simulation_arguments(recipe(train=own), str(tmp_path))
     assert {name: getattr(found, name) for name in own} == own
+    found = simulation_arguments(recipe(train={"fp16": True, "bf16": False}), str(tmp_path))
+    assert (found.fp16, found.bf16) == (False, True)
 
 
 @pytest.mark.parametrize("train", [{"deepspeed": "zero3.json"}, {"fsdp": "full_shard", "fsdp_config": "fsdp.json"}])
@@ -31,11 +33,6 @@ def test_sharding_is_no_part_of_a_simulation(train, recipe, tmp_path):
     found = simulation_arguments(recipe(train=train), str(tmp_path))
     assert found.deepspeed is None
     assert not found.fsdp
-
-
-def test_float16_becomes_bfloat16(recipe, tmp_path):
-    found = simulation_arguments(recipe(train={"fp16": True, "bf16": False}), str(tmp_path))
-    assert (found.fp16, found.bf16) == (False, True)
 
 
 @pytest.mark.parametrize("name", ["adamw_8bit", "paged_adamw_32bit", "lion_32bit", "rmsprop_bnb", "ademamix"])

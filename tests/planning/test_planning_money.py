@@ -38,8 +38,9 @@ def _offers(monkeypatch, request):
     monkeypatch.setattr(prices_module, "prices", lambda: held)
 
 
-def costs(gpu=TIMED, watts=360.0, **changes):
-    return with_costs(gpu, device(4096, tdp_watts=watts), dataclasses.replace(TERMS, **changes))
+def costs(gpu=TIMED, name="Toy", **changes):
+    named = dataclasses.replace(gpu, name=name)
+    return with_costs(named, device(4096, name=name, tdp_watts=360.0), dataclasses.replace(TERMS, **changes))
 
 
 def test_money_and_energy():
@@ -81,20 +82,12 @@ def test_spot_counts_its_own_saves_alone(market):
 
 
 def test_prices_that_are_not_known():
-    found = with_costs(
-        dataclasses.replace(TIMED, name="New"),
-        device(4096, name="New"),
-        dataclasses.replace(TERMS, price_usd_per_hour=None),
-    )
+    found = costs(name="New", price_usd_per_hour=None)
     assert (found.price_usd_per_hour, found.usd_per_million_tokens, found.run_usd, found.spot) == (None,) * 4
     assert found.run_seconds == pytest.approx(3600.0)
     assert found.run_kwh == pytest.approx(0.36)
     assert found.notes == ["a note", "no price of it is known: set efficiency.price_usd_per_hour to what you pay"]
-    found = with_costs(
-        dataclasses.replace(TIMED, name="Other"),
-        device(4096, name="Other"),
-        dataclasses.replace(TERMS, price_usd_per_hour=None, market="spot"),
-    )
+    found = costs(name="Other", price_usd_per_hour=None, market="spot")
     assert (found.price_usd_per_hour, found.run_usd, found.spot.run_usd) == (None, None, None)
     assert found.run_seconds == pytest.approx(3766.1, abs=0.1)
     assert found.notes[-1].startswith("no spot price of it is known")

@@ -43,6 +43,11 @@ def test_data_and_arguments(recipe):
     found = data_at_hand(recipe("train.gradient_accumulation_steps=4"))
     assert (len(found.data.train), len(found.data.eval)) == (8, 4)
     assert (found.args.gradient_accumulation_steps, found.args.num_train_epochs) == (4, 3)
+    wanted = recipe()
+    path = Path(wanted.data.train[0].path)
+    path.write_text(path.read_text() + "{not json\n")
+    with pytest.raises(DataError, match=r"train\.jsonl:9"):
+        data_at_hand(wanted)
 
 
 @pytest.mark.parametrize(
@@ -57,14 +62,6 @@ def test_what_is_not_here_is_named(recipe, override, why):
     assert data_at_hand(recipe(override)) == why
     (first, *_) = plan(recipe(override), ["L4"]).assumptions
     assert first.endswith(f"shorter ones need less ({why})")
-
-
-def test_what_is_here_and_wrong_is_an_error(recipe):
-    wanted = recipe()
-    path = Path(wanted.data.train[0].path)
-    path.write_text(path.read_text() + "{not json\n")
-    with pytest.raises(DataError, match=r"train\.jsonl:9"):
-        data_at_hand(wanted)
 
 
 def test_a_plan_by_the_data(recipe):

@@ -160,13 +160,11 @@ def test_a_batch_of_more_tokens_than_are_computed_with(recipe, saved):
     wanted = recipe(saved("llama"), "lora", train)
     found = simulate(wanted, model_config(wanted.model))
     assert found.rows * found.length == 16_400 * 64 > 2**20
-    small = simulate(recipe(saved("llama"), "lora", {**train, "per_device_train_batch_size": 164}), config_of(wanted))
+    small = simulate(
+        recipe(saved("llama"), "lora", {**train, "per_device_train_batch_size": 164}), model_config(wanted.model)
+    )
     logits = [planned_memory(one).category_peak_bytes["logits"] for one in (found, small)]
     assert logits[0] == 100 * logits[1]
-
-
-def config_of(wanted):
-    return model_config(wanted.model)
 
 
 LARGE = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 16}

@@ -195,7 +195,7 @@ def test_a_matrix_that_no_machine_could_hold_is_blank(make, size):
     assert bytes_ == size
 
 
-def test_a_mask_of_rows_and_columns_that_no_machine_could_hold_is_blank():
+def test_masks_that_no_machine_could_hold_and_small_ones():
     places = torch.arange(2**20)
     log = TensorLog()
     log.add(places, "positions", "rest")
@@ -204,9 +204,6 @@ def test_a_mask_of_rows_and_columns_that_no_machine_could_hold_is_blank():
     assert isinstance(mask, Blank)
     assert (mask.shape, mask.dtype) == ((2**20, 2**20), torch.bool)
     assert max(size for _, size in log.events) == 2**40
-
-
-def test_what_is_small_keeps_its_values():
     places, _ = logged(lambda: torch.arange(1000) * 2)
     mask, _ = logged(lambda: places[:, None] > places[None])
     assert int(mask.sum()) == 999 * 1000 // 2

@@ -1,5 +1,7 @@
 """A rank's simulation under FSDP2 against a real training, the model cut by torch's own ``fully_shard``."""
 
+import functools
+
 import pytest
 import torch
 from real_fully_shard import measured
@@ -8,7 +10,6 @@ from transformers import AutoModelForCausalLM
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.simulation import planned_memory
-from hf_efficient.recipe.schema import Recipe
 
 TRAIN = {
     "per_device_train_batch_size": 1,
@@ -30,30 +31,18 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def recipe_of(tmp_path_factory, tiny_config_of):
-    folder = tmp_path_factory.mktemp("models")
+def saved_four(tmp_path_factory, tiny_config_of):
+    """The folder of a family's model of four layers, float32."""
 
-    def build(case, ranks):
-        family, method, dtype, train = CASES[case]
-        if not (folder / family).exists():
-            torch.manual_seed(0)
-            config = tiny_config_of(family, num_hidden_layers=4)
-            AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder / family)
-        adapter = {"modules_to_save": train["modules_to_save"]} if "modules_to_save" in train else {}
-        own = {name: value for name, value in train.items() if name != "modules_to_save"}
-        return Recipe.model_validate(
-            {
-                "name": "tiny",
-                "model": {"id": str(folder / family), "dtype": dtype},
-                "adapter": {"method": method, **adapter},
-                "data": {"train": [{"path": "chats.jsonl"}]},
-                "distributed": {"processes": ranks, "strategy": "fsdp2"},
-                "train": {**TRAIN, **own},
-                "output_dir": str(folder / "out"),
-            }
-        )
+    @functools.cache
+    def save(family):
+        torch.manual_seed(0)
+        folder = tmp_path_factory.mktemp(family)
+        config = tiny_config_of(family, num_hidden_layers=4)
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+        return folder
 
-    return build
+    return save
 
 
 FAST = ("LoRA", "mixed precision")
@@ -67,11 +56,15 @@ FAST = ("LoRA", "mixed precision")
         *(pytest.param(case, 8, marks=pytest.mark.slow) for case in CASES if case not in FAST),
     ],
 )
-def test_the_peak_of_a_rank_is_the_real_one(case, ranks, recipe_of):
-    recipe = recipe_of(case, ranks)
+def test_the_peak_of_a_rank_is_the_real_one(case, ranks, recipe, saved_four):
+    family, method, dtype, train = CASES[case]
+    adapter = {name: train[name] for name in ("modules_to_save",) if name in train}
+    train = {**TRAIN, **{name: value for name, value in train.items() if name not in adapter}}
+    distributed = {"processes": ranks, "strategy": "fsdp2"}
+    wanted = recipe(saved_four(family), method, train, dtype, distributed=distributed, **adapter)
     with torch.backends.mkldnn.flags(enabled=False):  # its products take room for themselves
-        real = measured(recipe, 32)
-    memory = planned_memory(simulate_rank(recipe, model_config(recipe.model), 32))
+        real = measured(wanted, 32)
+    memory = planned_memory(simulate_rank(wanted, model_config(wanted.model), 32))
     assert memory.model_bytes == real["weights"]
     assert memory.category_peak_bytes["optimizer_state"] == real["optimizer_state"]
     assert memory.peak_allocated_bytes == pytest.approx(real["peak"], rel=0.0005)

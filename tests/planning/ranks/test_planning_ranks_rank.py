@@ -108,6 +108,7 @@ def test_four_bit_weights_are_shared_out_by_fsdp2_alone(ranked):
     states = ranked("zero3", "qlora").rank.states
     assert states.frozen == ALL - 2 * (LAYER - 2 * 64)
     assert ranked("fsdp2", "qlora").rank.states.frozen == ALL
+    assert ranked("none", processes=1).rank is None
 
 
 def test_what_fsdp2_gathers(ranked):
@@ -121,10 +122,6 @@ def test_what_fsdp2_gathers(ranked):
     forward, backward, _ = step_collectives(found.states, found.sharding, found.layers)
     assert found.states.staying == 96 * 64 + 64
     assert (forward.payload_bytes, backward.payload_bytes) == (2 * ALL, pytest.approx(2 * (ALL - 96 * 64 - 64)))
-
-
-def test_a_process_alone_is_as_it_was(ranked):
-    assert ranked("none", processes=1).rank is None
 
 
 def test_boundaries_move_with_the_log(ranked):

@@ -34,7 +34,7 @@ def test_what_a_recipe_says(recipe, distributed, expected):
     assert sharding_of(recipe(distributed=distributed)) == expected
 
 
-def test_what_a_launch_adds(recipe):
+def test_what_a_launch_adds_or_refuses(recipe):
     wanted = recipe(train={"gradient_accumulation_steps": 3}, distributed={"processes": "auto"})
     assert sharding_of(wanted, 4) == Sharding("ddp", 4, micro_batches=3)
     # 4096 squared is 16,777,216; nine tenths 15,099,494; ten times 40,960.
@@ -46,10 +46,7 @@ def test_what_a_launch_adds(recipe):
         40_960,
     )
     assert sharding_of(recipe(distributed={"processes": 2}), width=4096) == Sharding("ddp", 2)
-
-
-def test_what_cannot_be_names_the_key(recipe):
-    """A recipe made in Python, which no rule has seen."""
+    # A recipe made in Python, which no rule has seen.
     wanted = recipe(distributed={"processes": 2, "offload": {"parameters": True}})
     with pytest.raises(RecipeError, match="distributed: offload_parameters with 'ddp'; it takes zero3 or fsdp2"):
         sharding_of(wanted)
