@@ -20,7 +20,15 @@ from hf_efficient.data.sources import Row
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataFormat
 
-USER, ANSWER = user(), answer()
+USER, ANSWER, SYSTEM, LATER = user(), answer(), system(), answer("b")
+ROWS = {
+    "messages": {"messages": [USER, ANSWER]},
+    "chat_pair": {"prompt": [USER], "completion": [ANSWER]},
+    "string_pair": {"prompt": "q", "completion": "a"},
+    "text": {"text": "t"},
+    "chat_preference": {"prompt": [USER], "chosen": [ANSWER], "rejected": [LATER]},
+    "string_preference": {"prompt": "q", "chosen": "a", "rejected": "b"},
+}
 
 
 def converted(name: str, **value: object) -> dict:
@@ -65,29 +73,19 @@ def test_not_recognised_lists_what_was_found_and_what_is_known():
     assert "Columns found: none. Known formats: preference (chosen, rejected)." in refused(recognise, [], "dpo", "f:1")
 
 
+WITH_SYSTEM = {"messages": [SYSTEM, USER, ANSWER]}
+SHAREGPT = [{"from": who, "value": text} for who, text in (("system", "s"), ("human", "q"), ("gpt", "a"))]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("messages", {"messages": [USER, ANSWER], "id": 3}, {"messages": [USER, ANSWER]}),
-        (
-            "messages",
-            {"messages": [{"content": "s", "role": "system"}, {**USER, "name": "x"}, ANSWER]},
-            {"messages": [system("s"), USER, ANSWER]},
-        ),
-        (
-            "sharegpt",
-            {
-                "conversations": [
-                    {"from": "system", "value": "s"},
-                    {"from": "human", "value": "q"},
-                    {"from": "gpt", "value": "a"},
-                ]
-            },
-            {"messages": [system("s"), USER, ANSWER]},
-        ),
-        ("sharegpt", {"conversations": [USER, ANSWER]}, {"messages": [USER, ANSWER]}),
+        ("messages", {**ROWS["messages"], "id": 3}, ROWS["messages"]),
+        ("messages", {"messages": [dict(reversed(SYSTEM.items())), {**USER, "name": "x"}, ANSWER]}, WITH_SYSTEM),
+        ("sharegpt", {"conversations": SHAREGPT}, WITH_SYSTEM),
+        ("sharegpt", {"conversations": [USER, ANSWER]}, ROWS["messages"]),
         ("prompt_completion", {"prompt": "p", "completion": ""}, {"prompt": "p", "completion": ""}),
-        ("prompt_completion", {"prompt": [USER], "completion": [ANSWER]}, {"prompt": [USER], "completion": [ANSWER]}),
+        ("prompt_completion", ROWS["chat_pair"], ROWS["chat_pair"]),
         (
             "alpaca",
             {"instruction": "Add.", "input": "1 2", "output": "3", "text": "unused"},
@@ -96,52 +94,28 @@ def test_not_recognised_lists_what_was_found_and_what_is_known():
         (
             "alpaca",
             {"instruction": "q", "input": " ", "output": "a", "system": "s"},
-            {"prompt": [system("s"), USER], "completion": [ANSWER]},
+            {"prompt": [SYSTEM, USER], "completion": [ANSWER]},
         ),
-        ("alpaca", {"instruction": "q", "input": None, "output": "a"}, {"prompt": [USER], "completion": [ANSWER]}),
-        ("text", {"text": "t", "url": "u"}, {"text": "t"}),
-        (
-            "preference",
-            {"prompt": "p", "chosen": "c", "rejected": "r", "score": 1},
-            {"prompt": "p", "chosen": "c", "rejected": "r"},
-        ),
-        (
-            "preference",
-            {"prompt": [USER], "chosen": [ANSWER], "rejected": [answer("z")]},
-            {"prompt": [USER], "chosen": [ANSWER], "rejected": [answer("z")]},
-        ),
-        (
-            "preference",
-            {"prompt": "q", "chosen": [USER, ANSWER], "rejected": [USER, answer("z")]},
-            {"prompt": [USER], "chosen": [ANSWER], "rejected": [answer("z")]},
-        ),
-        (
-            "preference",
-            {"chosen": [USER, ANSWER], "rejected": [USER, ANSWER]},
-            {"prompt": [USER], "chosen": [ANSWER], "rejected": [ANSWER]},
-        ),
+        ("alpaca", {"instruction": "q", "input": None, "output": "a"}, ROWS["chat_pair"]),
+        ("text", {"text": "t", "url": "u"}, ROWS["text"]),
+        ("preference", {**ROWS["string_preference"], "score": 1}, ROWS["string_preference"]),
+        ("preference", ROWS["chat_preference"], ROWS["chat_preference"]),
+        ("preference", {"prompt": "q", "chosen": [USER, ANSWER], "rejected": [USER, LATER]}, ROWS["chat_preference"]),
+        ("preference", {"chosen": [USER, ANSWER], "rejected": [USER, LATER]}, ROWS["chat_preference"]),
     ],
 )
 def test_converted_to_the_canonical_columns(name, value, expected):
     assert converted(name, **value) == expected
 
 
-SHAPE = "a list of {role, content}, at least one of them the assistant's"
+SHAPE = "the format messages expects messages: a list of {role, content}, at least one of them the assistant's"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        (
-            "messages",
-            {"text": "t"},
-            f"f:7: 'messages' is missing (columns found: text); the format messages expects messages: {SHAPE}.",
-        ),
-        (
-            "messages",
-            {"messages": None},
-            f"f:7: 'messages' is null (columns found: messages); the format messages expects messages: {SHAPE}.",
-        ),
+        ("messages", {"text": "t"}, f"f:7: 'messages' is missing (columns found: text); {SHAPE}."),
+        ("messages", {"messages": None}, f"f:7: 'messages' is null (columns found: messages); {SHAPE}."),
         ("messages", {"messages": "hi"}, "f:7: 'messages' must be a list of messages, found a string."),
         ("messages", {"messages": []}, "f:7: 'messages' is an empty conversation."),
         ("messages", {"messages": ["hi"]}, "f:7: 'messages[0]' must be an object with role and content, found a"),
@@ -192,17 +166,6 @@ def test_columns_under_other_names():
     check_columns({"messages": "chat"}, "auto", "data.train.1")
     with pytest.raises(DataError):
         check_columns({"messages": "chat"}, "alpaca", "data.train.1")
-
-
-SYSTEM, LATER = system(), answer("b")
-ROWS = {
-    "messages": {"messages": [USER, ANSWER]},
-    "chat_pair": {"prompt": [USER], "completion": [ANSWER]},
-    "string_pair": {"prompt": "q", "completion": "a"},
-    "text": {"text": "t"},
-    "chat_preference": {"prompt": [USER], "chosen": [ANSWER], "rejected": [LATER]},
-    "string_preference": {"prompt": "q", "chosen": "a", "rejected": "b"},
-}
 
 
 def test_what_can_be_mixed():

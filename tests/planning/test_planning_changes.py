@@ -37,15 +37,18 @@ from hf_efficient.recipe.train_fields import train_fields
 
 FULL = "adapter.method=full"
 ROWS, STEPS = "train.per_device_train_batch_size", "train.gradient_accumulation_steps"
+SEVERAL = "distributed.processes=4"
+OFF = "train.gradient_checkpointing=false"
 WHOLE = {"weights": 40, "activations": 20, "logits": 20, "optimizer_state": 20}
 
 
 @pytest.fixture
 def situation(tmp_path):
-    def build(*overrides, held=WHOLE, weights="bfloat16", fits=False, capability=(8, 0)):
+    def build(*overrides, held=WHOLE, weights="bfloat16", fits=False, capability=(8, 0), padding=0.0, phase="backward"):
         settings = Settings(tiny_recipe(tmp_path, *overrides), train_fields("sft"))
         gpu = device(1000, compute_capability=capability)
-        return Situation(settings, memory(**held), weights, gpu, fits)
+        at_peak = dataclasses.replace(memory(**held), peak_phase=phase)
+        return Situation(settings, at_peak, weights, gpu, fits, padding_share=padding)
 
     return build
 
@@ -105,6 +108,24 @@ def test_a_global_batch_that_is_named_stays(situation):
         (shorter_rows, ["train.packing=true"], {"train.max_length": 128, STEPS: 4}),
         (shorter_rows, ["train.max_length=255"], None),
         (shorter_rows, ["train.max_length=null"], None),
+        (shard_gradients, [SEVERAL], {"distributed.strategy": "zero2"}),
+        (shard_gradients, [], None),
+        (shard_gradients, ["distributed.processes=auto"], None),
+        (shard_gradients, [SEVERAL, "distributed.strategy=zero3"], None),
+        (shard_weights_by_zero, [SEVERAL], {"distributed.strategy": "zero3"}),
+        (shard_weights_by_zero, [SEVERAL, "distributed.strategy=zero2"], {"distributed.strategy": "zero3"}),
+        (shard_weights_by_zero, [SEVERAL, "adapter.method=qlora"], None),  # DeepSpeed leaves 4-bit weights whole
+        (shard_weights_by_zero, [SEVERAL, "distributed.strategy=fsdp2"], None),
+        (shard_weights_by_fsdp, [SEVERAL, "adapter.method=qlora"], {"distributed.strategy": "fsdp2"}),
+        (shard_weights_by_fsdp, [SEVERAL, "distributed.strategy=zero3"], None),
+        (offload_the_optimizer, [SEVERAL], {"distributed.strategy": "zero2", "distributed.offload.optimizer": True}),
+        (offload_the_optimizer, [SEVERAL, "distributed.strategy=zero3"], {"distributed.offload.optimizer": True}),
+        (offload_the_optimizer, [SEVERAL, "distributed.strategy=fsdp2"], None),
+        (offload_the_optimizer, [SEVERAL, "train.optim=adafactor"], None),
+        (offload_the_optimizer, [], None),
+        (offload_the_weights, [SEVERAL, "distributed.strategy=fsdp2"], {"distributed.offload.parameters": True}),
+        (offload_the_weights, [SEVERAL, "distributed.strategy=zero2"], None),
+        (offload_the_weights, [SEVERAL, "distributed.strategy=zero3", "distributed.offload.parameters=true"], None),
     ],
 )
 def test_what_is_proposed(situation, propose, overrides, expected):
@@ -126,25 +147,67 @@ def test_what_is_proposed(situation, propose, overrides, expected):
 )
 def test_what_could_not_matter_is_not_proposed(situation, propose, held):
     """Less than a hundredth of the peak."""
-    off = "train.gradient_checkpointing=false"
-    assert propose(situation(off, held=held)) is None
-    assert propose(situation(off, held=dict.fromkeys(held, 20))) is not None
+    assert propose(situation(OFF, held=held)) is None
+    assert propose(situation(OFF, held=dict.fromkeys(held, 20))) is not None
+
+
+EVALUATED, SAMPLING = "train.per_device_eval_batch_size=", "train.train_sampling_strategy="
+KWARGS = "train.gradient_checkpointing_kwargs="
+BFLOAT16, FLOAT16 = {"model.dtype": "bfloat16"}, {"train.fp16": True, "train.bf16": False}
+TURING = {"capability": (7, 5)}  # which has no bfloat16
+GROUPED = "group_by_length"
+
+
+def every_second(**others):
+    kwargs = {**others, "every_n_layers": 2}
+    return {"train.gradient_checkpointing": True, "train.gradient_checkpointing_kwargs": kwargs}
 
 
 @pytest.mark.parametrize(
-    ("weights", "capability", "proposed"),
+    ("propose", "here", "overrides", "expected"),
     [
-        ("float32", (8, 0), True),
-        ("float32", None, True),
-        ("float32", (7, 5), False),  # a T4 has no bfloat16
-        ("bfloat16", (8, 0), False),
-        ("float16", (8, 0), False),
+        (weights_in_bfloat16, {"weights": "float32"}, [], BFLOAT16),
+        (weights_in_bfloat16, {"weights": "float32", "capability": None}, [], BFLOAT16),
+        (weights_in_bfloat16, {"weights": "float32", **TURING}, [], None),
+        (weights_in_bfloat16, {}, [], None),
+        (weights_in_bfloat16, {"weights": "float16"}, [], None),
+        (mix_float16, TURING, [], FLOAT16),
+        (mix_float16, TURING, ["train.bf16=true"], FLOAT16),
+        (mix_float16, TURING, ["train.bf16=false"], None),
+        (mix_float16, TURING, ["train.fp16=true"], None),
+        (mix_float16, {}, [], None),
+        (mix_float16, {"capability": None}, [], None),
+        (store_activations, {"fits": True}, [], {"train.gradient_checkpointing": False}),
+        (store_activations, {}, [], None),
+        (larger_micro_batch, {"fits": True}, [], {ROWS: 8, STEPS: 1}),
+        (larger_micro_batch, {}, [], None),
+        (smaller_evaluation_batch, {"phase": "evaluation"}, [EVALUATED + "8"], {EVALUATED[:-1]: 4}),
+        (smaller_evaluation_batch, {"phase": "evaluation"}, [EVALUATED + "3"], {EVALUATED[:-1]: 1}),
+        (smaller_evaluation_batch, {"phase": "evaluation"}, [EVALUATED + "1"], None),
+        (smaller_evaluation_batch, {}, [EVALUATED + "8"], None),
+        (group_by_length, {"padding": 0.05}, [], {SAMPLING[:-1]: GROUPED}),
+        (group_by_length, {"padding": 0.049}, [], None),
+        (group_by_length, {"padding": 0.3}, [SAMPLING + GROUPED], None),
+        (pack, {"padding": 0.05}, [], {"train.packing": True}),
+        (pack, {"padding": 0.049}, [], None),
+        (pack, {"padding": 0.3}, ["train.packing=true"], None),
+        (pack, {"padding": 0.3}, ["train.max_length=null"], None),
+        (checkpoint_every_second_layer, {"fits": True}, [], every_second()),
+        (
+            checkpoint_every_second_layer,
+            {"fits": True},
+            [KWARGS + "{use_reentrant: true}"],
+            every_second(use_reentrant=True),
+        ),
+        (checkpoint_every_second_layer, {}, [OFF], every_second()),
+        (checkpoint_every_second_layer, {}, [], None),  # all layers need the least
+        (checkpoint_every_second_layer, {"fits": True}, [OFF], None),
+        (checkpoint_every_second_layer, {"fits": True}, [KWARGS + "{every_n_layers: 2}"], None),
     ],
 )
-def test_weights_in_bfloat16(situation, weights, capability, proposed):
-    change = weights_in_bfloat16(situation(weights=weights, capability=capability))
-    assert (change is not None) == proposed
-    assert change is None or dict(change.overrides) == {"model.dtype": "bfloat16"}
+def test_what_is_proposed_in_a_situation(situation, propose, here, overrides, expected):
+    change = propose(situation(*overrides, **here))
+    assert (None if change is None else dict(change.overrides)) == expected
 
 
 def test_bfloat16_changes_what_is_learned_where_all_weights_are_trained(situation):
@@ -152,66 +215,6 @@ def test_bfloat16_changes_what_is_learned_where_all_weights_are_trained(situatio
     full = weights_in_bfloat16(situation(FULL, weights="float32"))
     assert not full.keeps_training
     assert "updates below the weights' last digit" in full.costs
-
-
-@pytest.mark.parametrize(
-    ("propose", "expected"),
-    [(store_activations, {"train.gradient_checkpointing": False}), (larger_micro_batch, {ROWS: 8, STEPS: 1})],
-)
-def test_what_runs_faster_is_proposed_where_the_recipe_fits(situation, propose, expected):
-    assert dict(propose(situation(fits=True)).overrides) == expected
-    assert propose(situation(fits=False)) is None
-
-
-@pytest.mark.parametrize(
-    ("rows", "phase", "expected"),
-    [(8, "evaluation", 4), (3, "evaluation", 1), (1, "evaluation", None), (8, "backward", None)],
-)
-def test_fewer_rows_are_evaluated_where_an_evaluation_takes_most(situation, rows, phase, expected):
-    here = situation(f"train.per_device_eval_batch_size={rows}")
-    change = smaller_evaluation_batch(
-        dataclasses.replace(here, memory=dataclasses.replace(here.memory, peak_phase=phase))
-    )
-    assert (change and dict(change.overrides)) == (expected and {"train.per_device_eval_batch_size": expected})
-
-
-@pytest.mark.parametrize(
-    ("propose", "share", "overrides", "expected"),
-    [
-        (group_by_length, 0.05, [], {"train.train_sampling_strategy": "group_by_length"}),
-        (group_by_length, 0.049, [], None),
-        (group_by_length, 0.3, ["train.train_sampling_strategy=group_by_length"], None),
-        (pack, 0.05, [], {"train.packing": True}),
-        (pack, 0.049, [], None),
-        (pack, 0.3, ["train.packing=true"], None),
-        (pack, 0.3, ["train.max_length=null"], None),
-    ],
-)
-def test_padding_is_avoided_where_there_is_much(situation, propose, share, overrides, expected):
-    change = propose(dataclasses.replace(situation(*overrides), padding_share=share))
-    assert (change and dict(change.overrides)) == expected
-
-
-OFF = "train.gradient_checkpointing=false"
-SOME = "train.gradient_checkpointing_kwargs={every_n_layers: 2}"
-OTHERS = "train.gradient_checkpointing_kwargs={use_reentrant: true}"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "fits", "expected"),
-    [
-        ([], True, {"every_n_layers": 2}),
-        ([OTHERS], True, {"use_reentrant": True, "every_n_layers": 2}),
-        ([OFF], False, {"every_n_layers": 2}),
-        ([], False, None),  # all layers need the least
-        ([OFF], True, None),
-        ([SOME], True, None),
-    ],
-)
-def test_every_second_layer_is_between_all_and_none(situation, overrides, fits, expected):
-    change = checkpoint_every_second_layer(situation(*overrides, fits=fits))
-    wanted = {"train.gradient_checkpointing": True, "train.gradient_checkpointing_kwargs": expected}
-    assert (change and dict(change.overrides)) == (expected and wanted)
 
 
 @pytest.mark.parametrize(
@@ -233,44 +236,3 @@ def test_every_change_is_accepted_by_the_recipes_own_checks(situation):
                 assert change.costs
                 proposed += 1
     assert proposed > 30
-
-
-SEVERAL = "distributed.processes=4"
-
-
-@pytest.mark.parametrize(
-    ("propose", "overrides", "expected"),
-    [
-        (shard_gradients, [SEVERAL], {"distributed.strategy": "zero2"}),
-        (shard_gradients, [], None),
-        (shard_gradients, ["distributed.processes=auto"], None),
-        (shard_gradients, [SEVERAL, "distributed.strategy=zero3"], None),
-        (shard_weights_by_zero, [SEVERAL], {"distributed.strategy": "zero3"}),
-        (shard_weights_by_zero, [SEVERAL, "distributed.strategy=zero2"], {"distributed.strategy": "zero3"}),
-        (shard_weights_by_zero, [SEVERAL, "adapter.method=qlora"], None),  # DeepSpeed leaves 4-bit weights whole
-        (shard_weights_by_zero, [SEVERAL, "distributed.strategy=fsdp2"], None),
-        (shard_weights_by_fsdp, [SEVERAL, "adapter.method=qlora"], {"distributed.strategy": "fsdp2"}),
-        (shard_weights_by_fsdp, [SEVERAL, "distributed.strategy=zero3"], None),
-        (offload_the_optimizer, [SEVERAL], {"distributed.strategy": "zero2", "distributed.offload.optimizer": True}),
-        (offload_the_optimizer, [SEVERAL, "distributed.strategy=zero3"], {"distributed.offload.optimizer": True}),
-        (offload_the_optimizer, [SEVERAL, "distributed.strategy=fsdp2"], None),
-        (offload_the_optimizer, [SEVERAL, "train.optim=adafactor"], None),
-        (offload_the_optimizer, [], None),
-        (offload_the_weights, [SEVERAL, "distributed.strategy=fsdp2"], {"distributed.offload.parameters": True}),
-        (offload_the_weights, [SEVERAL, "distributed.strategy=zero2"], None),
-        (offload_the_weights, [SEVERAL, "distributed.strategy=zero3", "distributed.offload.parameters=true"], None),
-    ],
-)
-def test_what_is_proposed_for_several_gpus(situation, propose, overrides, expected):
-    found = propose(situation(*overrides))
-    assert (found.overrides if found else None) == expected
-
-
-def test_float16_where_there_is_no_bfloat16(situation):
-    half = {"train.fp16": True, "train.bf16": False}
-    assert mix_float16(situation(capability=(7, 5))).overrides == half
-    assert mix_float16(situation("train.bf16=true", capability=(7, 5))).overrides == half
-    assert mix_float16(situation("train.bf16=false", capability=(7, 5))) is None
-    assert mix_float16(situation("train.fp16=true", capability=(7, 5))) is None
-    assert mix_float16(situation(capability=(8, 0))) is None
-    assert mix_float16(situation(capability=None)) is None

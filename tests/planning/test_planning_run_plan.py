@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
+from trl import SFTConfig
 
 from hf_efficient.planning import plan as run_plan
 from hf_efficient.planning.plan import plan_run
@@ -26,30 +27,11 @@ def recipe(model, distributed=None, dtype="auto", **train):
     )
 
 
-def arguments(device, **changed):
-    held = {
-        "device": torch.device(device),
-        "world_size": 1,
-        "n_gpu": 1 if device == "cuda" else 0,
-        "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 1,
-        "num_train_epochs": 3.0,
-        "max_steps": 4,
-        "padding_free": False,
-        "packing": False,
-        "packing_strategy": "bfd",
-        "train_sampling_strategy": "group_by_length",
-        "pad_to_multiple_of": None,
-        "dataloader_drop_last": False,
-        "seed": 0,
-        "max_length": 96,
-        "eval_packing": None,
-        "per_device_eval_batch_size": 8,
-        "eval_strategy": "no",
-        "save_strategy": "steps",
-        "save_steps": 2,
-    }
-    return SimpleNamespace(**{**held, **changed})
+def arguments(device, world_size=1, **changed):
+    own = {"max_steps": 4, "max_length": 96, "per_device_train_batch_size": 2, "save_steps": 2, "seed": 0, **changed}
+    by_length = {"train_sampling_strategy": "group_by_length", "use_cpu": True, "bf16": False, "report_to": "none"}
+    placed = {"device": torch.device(device), "world_size": world_size, "n_gpu": int(device == "cuda")}
+    return SimpleNamespace(**SFTConfig("x", **by_length, **own).to_dict() | placed)
 
 
 @pytest.fixture
@@ -65,11 +47,8 @@ def test_on_a_known_gpu(tiny_llama_dir, data, monkeypatch):
     (gpu,) = found.plan.gpus
     assert (gpu.name, found.run.device, found.run.fits) == ("L4", "NVIDIA L4", True)
     assert found.plan.row_tokens == 60
-    assert (found.run.positions, found.run.step_tokens, found.run.steps) == (
-        120,
-        110.0,
-        4,
-    )  # pairs of 60 and of 50: four rows are too few to sort
+    # pairs of 60 and of 50: four rows are too few to sort
+    assert (found.run.positions, found.run.step_tokens, found.run.steps) == (120, 110.0, 4)
     assert found.run.peak_allocated_bytes == found.plan.memory.peak_allocated_bytes
     assert found.run.peak_reserved_bytes == gpu.reserved_bytes
     assert found.run.step_seconds == gpu.step_seconds
