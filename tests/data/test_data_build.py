@@ -1,5 +1,6 @@
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from made_data import arguments, jsonl, recipe
@@ -114,28 +115,25 @@ def test_the_embedded_docstrings(tmp_path, tokenizer):
     assert build_sft_data(made, tokenizer, arguments(max_length=4096)).cached
 
 
-class FakeState:
-    """Two processes that meet at barriers: what each does, in order."""
+@pytest.fixture
+def process(monkeypatch):
+    """What a process does and when it waits for the others, in order."""
 
-    def __init__(self, log: list[str], is_local_main_process: bool) -> None:
-        self.log = log
-        self.is_local_main_process = is_local_main_process
+    def build(first):
+        log = []
+        state = SimpleNamespace(is_local_main_process=first, wait_for_everyone=lambda: log.append("barrier"))
+        monkeypatch.setattr(build_module, "PartialState", lambda: state)
+        return log
 
-    def wait_for_everyone(self) -> None:
-        self.log.append("barrier")
-
-
-@pytest.mark.parametrize(("first", "expected"), [(True, ["work", "barrier"]), (False, ["barrier", "work"])])
-def test_the_first_process_of_a_machine_builds_before_the_others(first, expected, monkeypatch):
-    log: list[str] = []
-    monkeypatch.setattr(build_module, "PartialState", lambda: FakeState(log, first))
-    assert build_module._local_main_first(lambda: log.append("work") or 3) == 3
-    assert log == expected
+    return build
 
 
-def test_an_error_in_the_first_process_does_not_leave_the_others_waiting(monkeypatch):
-    log: list[str] = []
-    monkeypatch.setattr(build_module, "PartialState", lambda: FakeState(log, True))
+def test_the_first_process_of_a_machine_builds_before_the_others(process):
+    for first, expected in ((True, ["work", "barrier"]), (False, ["barrier", "work"])):
+        log = process(first)
+        assert build_module._local_main_first(lambda log=log: log.append("work") or 3) == 3
+        assert log == expected
+    log = process(True)
     with pytest.raises(ZeroDivisionError):
         build_module._local_main_first(lambda: 1 // 0)
-    assert log == ["barrier"]
+    assert log == ["barrier"]  # the others do not wait for ever

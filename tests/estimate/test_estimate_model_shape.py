@@ -1,6 +1,7 @@
 """Shapes, parameter counts and adapters, against models that transformers really builds."""
 
 import pytest
+import torch
 from tiny_models import DIMENSIONS, tiny_config, tiny_model
 
 from hf_efficient.errors import ModelError
@@ -51,30 +52,23 @@ def part_of(name: str) -> str:
 
 
 @pytest.mark.parametrize(("model_type", "changes"), CASES)
-def test_the_parameters_are_those_of_the_built_model(model_type, changes):
+def test_parameters_and_linear_modules_are_those_of_the_built_model(model_type, changes):
     model = tiny_model(model_type, **changes)
     built = dict.fromkeys(("embedding", "attention", "mlp", "norms", "head"), 0)
     for name, parameter in model.named_parameters():
         built[part_of(name)] += parameter.numel()
-    counts = parameter_counts(shape_of(model.config))
+    shape = shape_of(model.config)
+    counts = parameter_counts(shape)
     assert counts == ParameterCounts(**built)
     assert counts.total == model.num_parameters()
-
-
-@pytest.mark.parametrize(("model_type", "changes"), CASES)
-def test_the_linear_modules_are_those_of_the_built_model(model_type, changes):
-    import torch
-
-    model = tiny_model(model_type, **changes)
-    shape = shape_of(model.config)
     for index, layer in enumerate(model.model.layers):
-        built = {
-            name.rsplit(".", 1)[-1]: (module.in_features, module.out_features, module.bias is not None)
+        linears = {
+            (name.rsplit(".", 1)[-1], module.in_features, module.out_features, module.bias is not None)
             for name, module in layer.named_modules()
             if isinstance(module, torch.nn.Linear)
         }
         known = linears_of_layer(shape, index).values()
-        assert {one.name: (one.inputs, one.outputs, one.bias) for one in known if one.is_module} == built
+        assert {(one.name, one.inputs, one.outputs, one.bias) for one in known if one.is_module} == linears
 
 
 def test_every_known_architecture_is_compared_with_a_built_model():

@@ -51,15 +51,12 @@ def test_what_cannot_be_written_is_refused_first(tmp_path, name, told):
     assert told in str(raised.value)
 
 
-def test_a_file_that_appeared_meanwhile_is_kept(tmp_path):
+def test_what_appeared_meanwhile_and_a_link_are_kept(tmp_path):
     path = tmp_path / "out.yaml"
     path.write_text("mine", encoding="utf-8")
     with pytest.raises(OutputError, match="exists already"):
         write_new_file(path, "other", "--fix")
     assert path.read_text(encoding="utf-8") == "mine"
-
-
-def test_a_link_to_nowhere_is_no_new_file(tmp_path):
-    (tmp_path / "out.yaml").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "nowhere")
     with pytest.raises(OutputError, match="exists already"):
-        check_new_file(tmp_path / "out.yaml", "--fix")
+        check_new_file(tmp_path / "link.yaml", "--fix")
