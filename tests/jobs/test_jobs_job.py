@@ -1,11 +1,11 @@
-"""A recipe and a cluster put together: what fits, what is said where it does not, and the recipe that a job carries."""
+"""A cluster's description, and a recipe put together with it: what fits, what is said where it does not."""
 
 from __future__ import annotations
 
 import pytest
 
 from hf_efficient.errors import RecipeError, SetupError
-from hf_efficient.jobs.cluster import Gpus
+from hf_efficient.jobs.cluster import Gpus, gpus_of, load_cluster, seconds_of
 from hf_efficient.jobs.job import job_of, standalone_recipe, target_of
 from hf_efficient.recipe.files import list_recipes
 from hf_efficient.recipe.load import load_recipe
@@ -28,17 +28,10 @@ def test_what_a_job_holds():
     assert "distributed:\n  processes: 8\n  nodes: 2\n  max_restarts: 2\n" in job.recipe
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("7b", "run-7b"),
-        ("a" * 60, "a" * 40),
-        ("a" * 39 + "-bc", "a" * 39),
-        ("_x_", "x"),
-        ("Größe", "gr-e"),
-        ("日本", "run"),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("7b", "run-7b"), ("a" * 60, "a" * 40), ("a" * 39 + "-bc", "a" * 39), ("_x_", "x"), ("Größe", "gr-e"),
+    ("日本", "run"),
+])  # fmt: skip
 def test_names_that_kubernetes_takes(name, expected):
     assert job_for("slurm", cluster_of(), f"name={name}").name == expected
 
@@ -59,27 +52,20 @@ def test_more_processes_than_gpus_and_fewer():
     )
 
 
-@pytest.mark.parametrize(
-    ("target", "output", "shared", "fits"),
-    [
-        ("slurm", "outputs/a", None, True),
-        ("slurm", "outputs/a", "/home", True),
-        ("slurm", "outputs/a", "/mnt/runs", False),
-        ("slurm", "/mnt/runs/a", "/mnt/runs/", True),
-        ("slurm", "/mnt/runs/../a", "/mnt/runs", False),
-        ("slurm", "/mnt/runs2/a", "/mnt/runs", False),
-        ("skypilot", "outputs/a", "/home", False),
-        ("skypilot", "/mnt/runs/a", "/mnt/runs", True),
-        ("kubernetes", "/mnt/runs/a", "/mnt/runs", True),
-        ("kubernetes", "outputs/a", "/mnt/runs", False),
-    ],
-)
-def test_output_dir_lies_on_the_shared_storage(target, output, shared, fits):
-    cluster = cluster_of(shared=shared)
-    if fits:
-        job_for(target, cluster, f"output_dir={output}")
-        return
-    (message,) = told(target, cluster, f"output_dir={output}")
+@pytest.mark.parametrize(("target", "output", "shared"), [
+    ("slurm", "outputs/a", None), ("slurm", "outputs/a", "/home"), ("slurm", "/mnt/runs/a", "/mnt/runs/"),
+    ("skypilot", "/mnt/runs/a", "/mnt/runs"), ("kubernetes", "/mnt/runs/a", "/mnt/runs"),
+])  # fmt: skip
+def test_output_dir_on_the_shared_storage(target, output, shared):
+    job_for(target, cluster_of(shared=shared), f"output_dir={output}")
+
+
+@pytest.mark.parametrize(("target", "output", "shared"), [
+    ("slurm", "outputs/a", "/mnt/runs"), ("slurm", "/mnt/runs/../a", "/mnt/runs"), ("skypilot", "outputs/a", "/home"),
+    ("slurm", "/mnt/runs2/a", "/mnt/runs"), ("kubernetes", "outputs/a", "/mnt/runs"),
+])  # fmt: skip
+def test_output_dir_elsewhere(target, output, shared):
+    (message,) = told(target, cluster_of(shared=shared), f"output_dir={output}")
     assert message.startswith(f"command line: output_dir={output}: output_dir: is {output}, which is not on the shared")
     assert message.endswith(f"Write output_dir={shared}/a.")
 
@@ -120,17 +106,12 @@ def test_local_files_that_no_machine_would_find(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "remedy"),
-    [
-        ("slrum", "Did you mean --on slurm?"),
-        ("k8s", "Did you mean --on kubernetes?"),
-        ("Slurm", "Did you mean --on slurm?"),
-        ("aws", "Write slurm, skypilot or kubernetes."),
-    ],
+    ("said", "meant"), [("slrum", "slurm"), ("k8s", "kubernetes"), ("Slurm", "slurm"), ("aws", "")]
 )
-def test_an_unknown_target(said, remedy):
+def test_an_unknown_target(said, meant):
     with pytest.raises(SetupError) as error:
         target_of(said)
+    remedy = f"Did you mean --on {meant}?" if meant else "Write slurm, skypilot or kubernetes."
     assert str(error.value) == f"--on: {said} is no kind of cluster that a job can be written for. {remedy}"
 
 
@@ -152,3 +133,92 @@ def test_it_loads_to_the_same_recipe(name, tmp_path):
     path.write_text(standalone_recipe(recipe), encoding="utf-8")
     alone = load_recipe(path)
     assert alone.resolved() == {**recipe.resolved(), "existing_output": "refuse"}
+
+
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("45s", 45), ("90m", 5400), ("12h", 43200), ("2d", 172800), ("12:00:00", 43200), ("100:00:00", 360000),
+    ("1-12:30:05", 131405),  # 86400 + 12 * 3600 + 30 * 60 + 5
+    *((wrong, None) for wrong in ("0h", "00:00:00", "12", "1.5h", "12:30", "soon")),
+])  # fmt: skip
+def test_times_are_read(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize(("said", "gpus"), [
+    (8, Gpus(None, 8)), ("8", Gpus(None, 8)), ("H100:8", Gpus("H100", 8)), ("A100-80GB:4", Gpus("A100-80GB", 4)),
+    *((wrong, None) for wrong in ("H100", "H100:", "H100:0", "0", "H 100:2", "a:b:2")),
+])  # fmt: skip
+def test_gpus_are_read(said, gpus):
+    assert gpus_of(said) == gpus
+
+
+@pytest.fixture
+def described(tmp_path):
+    def write(text):
+        path = tmp_path / "cluster.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def problems(path, **flags):
+    with pytest.raises(RecipeError) as error:
+        load_cluster(path, {f"--{name}": value for name, value in flags.items()})
+    return [str(problem).replace(str(path), "cluster.yaml") for problem in error.value.problems]
+
+
+def test_flags_lie_over_the_file_and_both_are_remembered(described):
+    path = described("gpus: A100:8\ncpus: 32\nslurm:\n  partition: gpu\n  account: a\n")
+    cluster = load_cluster(path, {"--gpus": "H100:4", "--partition": "short", "--time": None, "--infra": "aws"})
+    assert (cluster.gpus, cluster.cpus, cluster.time_limit) == ("H100:4", 32, None)
+    assert (cluster.slurm.partition, cluster.slurm.account, cluster.skypilot.infra) == ("short", "a", "aws")
+    assert cluster.where("gpus") == "command line: --gpus H100:4"
+    assert cluster.where("slurm.account") == f"{path}:5"
+    assert cluster.where("image") == str(path)
+
+
+def test_no_file_and_no_flags():
+    cluster = load_cluster(None, {})
+    assert (cluster.restarts, cluster.grace_seconds, cluster.gpus) == (3, 120, None)
+    assert cluster.where("image") == "the cluster"
+
+
+def test_unknown_keys_are_told_with_the_nearest_one(described):
+    told = problems(
+        described("gpu: 8\npartition: main\nslurm:\n  acount: a\nkubernetes: {}\nlr: 1\nwhatever_it_is: 2\n")
+    )
+    unknown = "is no key of a cluster's description."
+    assert told[:3] == [
+        f"cluster.yaml:1: gpu: {unknown} Did you mean `gpus`?",
+        f"cluster.yaml:2: partition: {unknown} Did you mean `slurm.partition`?",
+        f"cluster.yaml:4: slurm.acount: {unknown} Did you mean `account`?",
+    ]
+    assert told[3].startswith(f"cluster.yaml:6: lr: {unknown} Valid here: shared, gpus, ")
+    assert ("extends" in told[4], len(told)) == (False, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("cpus: many", "cpus: is the text 'many', but must be a whole number."),
+        ("restarts: -1", "restarts: is the number -1, but must be at least 0."),
+        ("env: {A: 1}", "env.A: is the number 1, but must be text."),
+        ("env: {a-b: x}", "env.a-b: is no name of an environment variable. Letters, digits and _."),
+        ("gpus: H100", "gpus: is the text 'H100', but must be a count of at least 1, or TYPE:COUNT. Write, for "),
+        ("time_limit: soon", "time_limit: is the text 'soon', but must be a time: 90m, 12h, 2d, 12:00:00 or 1-12:00"),
+        ("shared: runs", "shared: is the text 'runs', but must be an absolute path. Write the path at which every "),
+        (
+            "- a",
+            "holds a list; a cluster's description is a mapping of keys to values. Start with, for instance, `gpus",
+        ),
+    ],
+)
+def test_wrong_values(described, text, told):
+    (said,) = problems(described(text))
+    assert said.startswith(f"cluster.yaml: {told}" if text == "- a" else f"cluster.yaml:1: {told}")
+
+
+def test_a_wrong_flag_is_told_as_such(described):
+    (told,) = problems(None, gpus="none")
+    assert told.startswith("command line: --gpus none: gpus: is the text 'none', but must be a count")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -31,34 +32,20 @@ if arguments[0] == "check-node" and os.environ.get("AGAIN"):
 sys.exit(int(os.environ.get("CHECK_CODE", "0")) if arguments[0] == "check-node" else 0)
 """
 SLURM = {"SLURM_JOB_ID": "41", "SLURM_NODEID": "1", "job": "41", "attempt": "0", "main_address": "n1:20041"}
-SKYPILOT = {
-    "SKYPILOT_TASK_ID": "sky-managed-2026_a-0",
-    "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
-    "SKYPILOT_INTERNAL_JOB_ID": "3",
-    "SKYPILOT_NODE_RANK": "1",
-}
-KUBERNETES = {
-    "PET_NNODES": "2",
-    "PET_NPROC_PER_NODE": "8",
-    "PET_NODE_RANK": "1",
-    "PET_MASTER_ADDR": "quickstart-lora-node-0-0.quickstart-lora",
-    "PET_MASTER_PORT": "29500",
-    "job": "8a-uid",
-    "attempt": "0",
-}
+SKYPILOT = {"SKYPILOT_TASK_ID": "sky-managed-2026_a-0", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+SKYPILOT |= {"SKYPILOT_INTERNAL_JOB_ID": "3", "SKYPILOT_NODE_RANK": "1"}
+KUBERNETES = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": "1", "job": "8a-uid", "attempt": "0"}
+KUBERNETES |= {"PET_MASTER_ADDR": "quickstart-lora-node-0-0.quickstart-lora", "PET_MASTER_PORT": "29500"}
 
 
 @pytest.fixture
 def programs(tmp_path):
     """A PATH with ``hf-efficient`` on it and nothing else but the system's."""
-    import sys
-
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program = folder / "hf-efficient"
+    program = tmp_path / "bin/hf-efficient"
+    program.parent.mkdir()
     program.write_text(PROGRAM.format(python=sys.executable, folder=str(tmp_path)))
     program.chmod(0o755)
-    return f"{folder}:/usr/bin:/bin"
+    return f"{program.parent}:/usr/bin:/bin"
 
 
 def run(script, programs, **variables):
@@ -125,16 +112,10 @@ def test_a_machine_checks_itself_and_trains(target, variables, name, attempt, ad
 
 
 @pytest.mark.parametrize(("target", "variables"), [case[:2] for case in CASES])
-@pytest.mark.parametrize(
-    ("switch", "again", "passed"),
-    [
-        ("", "", []),
-        ("", "1", ["--resume"]),
-        ("--overwrite", "", ["--overwrite"]),
-        ("--overwrite", "1", ["--resume"]),
-        ("--resume", "", ["--resume"]),
-    ],
-)
+@pytest.mark.parametrize(("switch", "again", "passed"), [
+    ("", "", []), ("", "1", ["--resume"]), ("--overwrite", "", ["--overwrite"]), ("--overwrite", "1", ["--resume"]),
+    ("--resume", "", ["--resume"]),
+])  # fmt: skip
 def test_the_first_start_and_later_ones_of_one_machine(target, variables, switch, again, passed, programs, tmp_path):
     script = node_of(target, job_in(tmp_path, target, switch=switch))
     assert run(script, programs, AGAIN=again, **variables).returncode == 0

@@ -15,56 +15,25 @@ from tests.jobs.jobs import WHOLE_CLUSTER, cluster_of, job_for
 def options(*overrides, directory="/home/me/project", **keys):
     script = sbatch_script(job_for("slurm", cluster_of(**keys), *overrides, directory=directory))
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+    return " ".join(one.removeprefix("#SBATCH ") for one in script.splitlines() if one.startswith("#SBATCH"))
 
 
 def test_machines_of_the_jobs_own():
-    assert options("distributed.nodes=2", "distributed.processes=auto", gpus="h100:8", time_limit="36h") == [
-        "--job-name=quickstart-lora",
-        "--nodes=2",
-        "--ntasks-per-node=1",
-        "--gres=gpu:h100:8",
-        "--exclusive",
-        "--mem=0",
-        "--time=1-12:00:00",
-        "--signal=B:USR1@120",
-        "--requeue",
-        "--open-mode=append",
-        "--chdir=/home/me/project",
-        "--output=%x-%j.log",
-    ]
+    assert options("distributed.nodes=2", "distributed.processes=auto", gpus="h100:8", time_limit="36h") == (
+        "--job-name=quickstart-lora --nodes=2 --ntasks-per-node=1 --gres=gpu:h100:8 --exclusive --mem=0 "
+        "--time=1-12:00:00 --signal=B:USR1@120 --requeue --open-mode=append --chdir=/home/me/project --output=%x-%j.log"
+    )
 
 
 def test_parts_of_machines_and_all_that_a_site_may_ask():
-    slurm = {
-        "partition": "gpu",
-        "account": "a",
-        "qos": "high",
-        "constraint": "h100&ib",
-        "reservation": "r",
-        "sbatch_options": ["--mail-type=END"],
-    }
-    assert options(
-        gpus=1, cpus=16, memory_gb=64.5, restarts=0, grace_seconds=300, slurm=slurm, directory="/home/me/a b"
-    ) == [
-        "--job-name=quickstart-lora",
-        "--nodes=1",
-        "--ntasks-per-node=1",
-        "--gres=gpu:1",
-        "--cpus-per-task=16",
-        "--mem=64500M",
-        "--partition=gpu",
-        "--account=a",
-        "--qos=high",
-        "'--constraint=h100&ib'",
-        "--reservation=r",
-        "--signal=B:USR1@300",
-        "--no-requeue",
-        "--open-mode=append",
-        "'--chdir=/home/me/a b'",
-        "--output=%x-%j.log",
-        "--mail-type=END",
-    ]
+    slurm = {"partition": "gpu", "account": "a", "qos": "high", "constraint": "h100&ib", "reservation": "r"}
+    keys = {"gpus": 1, "cpus": 16, "memory_gb": 64.5, "restarts": 0, "grace_seconds": 300}
+    keys["slurm"] = {**slurm, "sbatch_options": ["--mail-type=END"]}
+    assert options(**keys, directory="/home/me/a b") == (
+        "--job-name=quickstart-lora --nodes=1 --ntasks-per-node=1 --gres=gpu:1 --cpus-per-task=16 --mem=64500M "
+        "--partition=gpu --account=a --qos=high '--constraint=h100&ib' --reservation=r --signal=B:USR1@300 "
+        "--no-requeue --open-mode=append '--chdir=/home/me/a b' --output=%x-%j.log --mail-type=END"
+    )
 
 
 def test_srun_and_the_environment():
@@ -98,21 +67,16 @@ def test_a_skypilot_task():
     task = task_of(WHOLE_CLUSTER, "distributed.nodes=4", "distributed.processes=auto")
     run = task.pop("run")
     assert 'main_address=$(echo "$SKYPILOT_NODE_IPS" | head -n 1):12345\n' in run
+    assert task.pop("resources") == {
+        "infra": "aws/us-east-1", "accelerators": "H100:8", "cpus": "96+", "memory": "500.5+", "use_spot": True,
+        "disk_size": 512, "image_id": "docker:registry.example/train:1",
+        "job_recovery": {"max_restarts_on_errors": 5},
+    }  # fmt: skip
     assert task == {
         "name": "quickstart-lora",
         "workdir": ".",
         "num_nodes": 4,
-        "resources": {
-            "infra": "aws/us-east-1",
-            "accelerators": "H100:8",
-            "cpus": "96+",
-            "memory": "500.5+",
-            "use_spot": True,
-            "disk_size": 512,
-            "image_id": "docker:registry.example/train:1",
-            "job_recovery": {"max_restarts_on_errors": 5},
-        },
-        "envs": {"NCCL_DEBUG": "INFO", "GREETING": 'it\'s "1e3" $HOME', "NUMBER": "1e3"},
+        "envs": WHOLE_CLUSTER["env"],
         "secrets": {"HF_TOKEN": None},
         "file_mounts": {"/mnt/runs": {"source": "s3://my-runs", "mode": "MOUNT_CACHED"}},
         "setup": "pip install -e .\necho done\n",
@@ -157,43 +121,33 @@ def test_a_train_job_and_its_runtime():
     shell, option, script = trainer.pop("command")
     assert (shell, option) == ("bash", "-c")
     assert "main_address=$PET_MASTER_ADDR:12345\n" in script
+    labels = {"kueue.x-k8s.io/queue-name": "research"}
+    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "quickstart-lora"}
     assert job == {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {
-            "name": "quickstart-lora",
-            "namespace": "team",
-            "labels": {"kueue.x-k8s.io/queue-name": "research"},
-        },
-        "spec": {
-            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "quickstart-lora"},
-            "activeDeadlineSeconds": 43200,
-        },
+        "metadata": {"name": "quickstart-lora", "namespace": "team", "labels": labels},
+        "spec": {"runtimeRef": reference, "activeDeadlineSeconds": 43200},
     }
     label = "metadata.labels['jobset.sigs.k8s.io/{}']"
+    asked = {"memory": "500500M", "nvidia.com/gpu": "8"}
     assert trainer == {
         "image": "registry.example/train:1",
         "numNodes": 4,
         "numProcPerNode": 8,
-        "resourcesPerNode": {
-            "requests": {"cpu": "96", "memory": "500500M", "nvidia.com/gpu": "8"},
-            "limits": {"memory": "500500M", "nvidia.com/gpu": "8"},
-        },
+        "resourcesPerNode": {"requests": {"cpu": "96", **asked}, "limits": asked},
         "env": [
             {"name": "job", "valueFrom": {"fieldRef": {"fieldPath": label.format("jobset-uid")}}},
             {"name": "attempt", "valueFrom": {"fieldRef": {"fieldPath": label.format("restart-attempt")}}},
-            {"name": "NCCL_DEBUG", "value": "INFO"},
-            {"name": "GREETING", "value": 'it\'s "1e3" $HOME'},
-            {"name": "NUMBER", "value": "1e3"},
+            *({"name": name, "value": value} for name, value in WHOLE_CLUSTER["env"].items()),
         ],
     }
 
     template = runtime["spec"]["template"]["spec"]
     assert template["failurePolicy"]["maxRestarts"] == 5
     (replicated,) = template["replicatedJobs"]
-    assert replicated["name"] == "node"
+    assert (replicated["name"], replicated["template"]["spec"]["backoffLimit"]) == ("node", 0)
     pod = replicated["template"]["spec"]["template"]["spec"]
-    assert replicated["template"]["spec"]["backoffLimit"] == 0
     assert (pod["restartPolicy"], pod["terminationGracePeriodSeconds"]) == ("Never", 90)
     assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert pod["volumes"][0] == {"name": "shared", "persistentVolumeClaim": {"claimName": "runs"}}

@@ -1,16 +1,18 @@
-"""A recipe's ``distributed`` section as accelerate, its launcher and DeepSpeed are told of it, and the command."""
+"""A recipe's ``distributed`` section as accelerate and DeepSpeed read it, and what is asked of a machine before."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from hf_efficient.errors import SetupError
+from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.launch import command
+from hf_efficient.launch import machine as checks
 from hf_efficient.launch.command import (
     FLAGS_ALONE,
     Layout,
@@ -25,21 +27,26 @@ from hf_efficient.launch.command import (
     printable,
     strategy_of,
 )
+from hf_efficient.launch.machine import (
+    check_engine,
+    check_installed,
+    check_port,
+    check_wrap_classes_without_weights,
+    go_offline_without_hub,
+    is_free,
+    launch_environment,
+    needs_hub,
+    nsight_command,
+    nsight_overrides,
+)
 from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.schema import Recipe
 
 _COMMON = {
-    "compute_environment": "LOCAL_MACHINE",
-    "debug": False,
-    "downcast_bf16": "no",
-    "enable_cpu_affinity": False,
-    "machine_rank": 0,
-    "main_training_function": "main",
-    "mixed_precision": "no",
-    "num_machines": 1,
-    "rdzv_backend": "static",
-    "same_network": True,
-    "use_cpu": False,
-}
+    "compute_environment": "LOCAL_MACHINE", "debug": False, "downcast_bf16": "no", "enable_cpu_affinity": False,
+    "machine_rank": 0, "main_training_function": "main", "mixed_precision": "no", "num_machines": 1,
+    "rdzv_backend": "static", "same_network": True, "use_cpu": False,
+}  # fmt: skip
 
 
 def recipe(*distributed: str):
@@ -68,17 +75,12 @@ def test_layouts():
     assert made.world_size == 8
 
 
-@pytest.mark.parametrize(
-    ("address", "place"),
-    [
-        ("alpha", NodePlace(1, "alpha", 29500)),
-        ("10.0.0.1:4000", NodePlace(1, "10.0.0.1", 4000)),
-        ("[fd00::1]:4000", NodePlace(1, "fd00::1", 4000)),
-        ("fd00::1", NodePlace(1, "fd00::1", 29500)),
-    ],
-)
-def test_where_machines_meet(address, place):
-    assert node_place(recipe("nodes=2"), 1, address) == place
+@pytest.mark.parametrize(("address", "host", "port"), [
+    ("alpha", "alpha", 29500), ("10.0.0.1:4000", "10.0.0.1", 4000), ("[fd00::1]:4000", "fd00::1", 4000),
+    ("fd00::1", "fd00::1", 29500),
+])  # fmt: skip
+def test_where_machines_meet(address, host, port):
+    assert node_place(recipe("nodes=2"), 1, address) == NodePlace(1, host, port)
     assert node_place(recipe(), 0, None) is None
 
 
@@ -109,13 +111,10 @@ def test_one_process_and_data_parallel_ones():
 def test_zero_with_offload():
     got = config("processes=2", "strategy=zero3", "offload.optimizer=true", "offload.parameters=true")
     assert got["distributed_type"] == "DEEPSPEED"
+    offload = {"offload_optimizer_device": "cpu", "offload_param_device": "cpu"}
     assert got["deepspeed_config"] == {
-        "zero_stage": 3,
-        "offload_optimizer_device": "cpu",
-        "offload_param_device": "cpu",
-        "zero3_init_flag": True,
-        "zero3_save_16bit_model": True,
-    }
+        "zero_stage": 3, **offload, "zero3_init_flag": True, "zero3_save_16bit_model": True,
+    }  # fmt: skip
     two = config("processes=2", "strategy=zero2")["deepspeed_config"]
     assert (two["zero_stage"], two["zero3_init_flag"]) == (2, False)
 
@@ -123,33 +122,18 @@ def test_zero_with_offload():
 def test_fsdp2_and_its_flags():
     got = config("processes=2", "strategy=fsdp2", "offload.parameters=true", "wrap_classes=[LlamaAttention, LlamaMLP]")
     assert got["distributed_type"] == "FSDP"
-    assert launch_flags(got, threads=2) == [
-        "--num_machines=1",
-        "--num_processes=2",
-        "--mixed_precision=no",
-        "--dynamo_backend=no",
-        "--num_cpu_threads_per_process=2",
-        "--use_fsdp",
-        "--fsdp_version=2",
-        "--fsdp_auto_wrap_policy=TRANSFORMER_BASED_WRAP",
-        "--fsdp_cpu_ram_efficient_loading=true",
-        "--fsdp_offload_params=true",
-        "--fsdp_reshard_after_forward=true",
-        "--fsdp_state_dict_type=SHARDED_STATE_DICT",
-        "--fsdp_transformer_layer_cls_to_wrap=LlamaAttention,LlamaMLP",
-    ]
+    assert " ".join(launch_flags(got, threads=2)) == (
+        "--num_machines=1 --num_processes=2 --mixed_precision=no --dynamo_backend=no --num_cpu_threads_per_process=2 "
+        "--use_fsdp --fsdp_version=2 --fsdp_auto_wrap_policy=TRANSFORMER_BASED_WRAP "
+        "--fsdp_cpu_ram_efficient_loading=true --fsdp_offload_params=true --fsdp_reshard_after_forward=true "
+        "--fsdp_state_dict_type=SHARDED_STATE_DICT --fsdp_transformer_layer_cls_to_wrap=LlamaAttention,LlamaMLP"
+    )
 
 
 def test_the_second_of_two_machines():
-    got = config("nodes=2", "strategy=ddp", place=NodePlace(1, "alpha", 4000))
-    flags = launch_flags(got, threads=4)
-    assert flags[3:8] == [
-        "--machine_rank=1",
-        "--main_process_ip=alpha",
-        "--main_process_port=4000",
-        "--rdzv_backend=static",
-        "--same_network",
-    ]
+    flags = launch_flags(config("nodes=2", "strategy=ddp", place=NodePlace(1, "alpha", 4000)), threads=4)
+    place = "--machine_rank=1 --main_process_ip=alpha --main_process_port=4000 --rdzv_backend=static --same_network"
+    assert " ".join(flags[3:8]) == place
     assert flags[-1] == "--multi_gpu"
 
 
@@ -238,3 +222,154 @@ def test_the_users_own_default_configuration_does_no_harm(tmp_path):
     without = [one for one in made if not one.startswith("--config_file")]  # so it would be
     done = subprocess.run(without, env=own, capture_output=True, text=True, timeout=120, check=False)
     assert "'ACCELERATE_USE_FSDP': None" not in done.stdout  # accelerate 1.15 does not come so far as to start it
+
+
+def check(loaded, devices=0):
+    check_engine(loaded, layout_of(loaded, device_count=devices, cores=2), devices)
+
+
+def test_deepspeed_is_not_installed(monkeypatch):
+    monkeypatch.setattr(checks, "is_installed", lambda name: False)
+    check(recipe("processes=2", "strategy=fsdp2"))
+    with pytest.raises(SetupError) as raised:
+        check(recipe("processes=2", "strategy=zero2"))
+    assert str(raised.value).startswith(
+        "command line: distributed.strategy=zero2: distributed.strategy: zero2 is DeepSpeed's, which is not installed. "
+        "Install it (pip install 'hf_efficient[deepspeed]')"
+    )
+
+
+def test_more_processes_than_devices():
+    check(recipe("processes=4"), devices=4)
+    check(recipe("processes=4"))  # on a CPU any number
+    with pytest.raises(SetupError, match=r"distributed\.processes: is 4, but this machine has 2 accelerators"):
+        check(recipe("processes=4"), devices=2)
+
+
+def test_the_cpu_on_a_machine_with_accelerators():
+    on_cpu = ["train.use_cpu=true", "distributed.processes=4"]
+    check(load_recipe("quickstart/lora", on_cpu), devices=2)  # DDP: any number
+    for strategy in ("zero1", "fsdp2"):
+        loaded = load_recipe("quickstart/lora", [*on_cpu, f"distributed.strategy={strategy}"])
+        check(loaded)
+        with pytest.raises(SetupError, match=f"train.use_cpu: is true, and {strategy} would not follow it"):
+            check(loaded, devices=4)
+
+
+def test_the_port_to_meet_at_is_in_use():
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not is_free(port)
+        with pytest.raises(SetupError, match=f"--main-address: port {port} of this machine is in use"):
+            check_port(Layout(2, 1, 2, 0, "alpha", port))
+        check_port(Layout(2, 1, 2, 1, "alpha", port))  # machine 1 only calls there
+        check_port(Layout(1, 2, 2))
+    assert is_free(port)
+    check_port(Layout(2, 1, 2, 0, "alpha", port))
+
+
+def test_what_the_processes_of_several_machines_are_told(monkeypatch):
+    there = Layout(2, 1, 2, 0, "127.0.0.1", 4000)
+    told = {"GLOO_SOCKET_IFNAME": "lo", "PET_LOCAL_ADDR": "127.0.0.1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    for name in told:
+        monkeypatch.delenv(name, raising=False)
+    assert launch_environment(Layout(1, 2, 2)) == {}
+    assert launch_environment(there) == told
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")  # what the user has set stays
+    assert "GLOO_SOCKET_IFNAME" not in launch_environment(there)
+
+
+def test_a_disk_that_is_not_there_or_lacks_the_library_that_reads_it(tmp_path, monkeypatch):
+    """DeepSpeed would try to build its operators for minutes, and say so in every process."""
+    monkeypatch.setattr(checks.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(checks.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.delenv("LDFLAGS", raising=False)
+    offload = ["strategy=zero3", "processes=2", "offload.parameters=true"]
+    asked = recipe(*offload, f"offload.nvme_path={tmp_path}")
+    with pytest.raises(SetupError, match=r"offload\.nvme_path: .* libaio, which is not installed"):
+        check(asked)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libaio.so.1").touch()
+    check(asked)
+    with pytest.raises(SetupError, match=r"offload\.nvme_path: .*gone is no folder that can be written"):
+        check(recipe(*offload, f"offload.nvme_path={tmp_path / 'gone'}"))
+
+
+def reading(model="m", *data, tokenizer=None, profile=None) -> Recipe:
+    return Recipe(
+        name="t",
+        model={"id": str(model), "tokenizer": tokenizer},
+        data={"train": [{"path": str(path)} for path in data or ("a",)]},
+        output_dir="out",
+        efficiency={"profile": profile or {}},
+    )
+
+
+def test_what_needs_the_hub(tiny_llama_dir, chats_jsonl):
+    assert not needs_hub(reading(tiny_llama_dir, chats_jsonl, "builtin:python-docstrings"))
+    assert needs_hub(reading("owner/model", chats_jsonl))
+    assert needs_hub(reading(tiny_llama_dir, chats_jsonl, tokenizer="owner/model"))
+    assert needs_hub(reading(tiny_llama_dir, "openai/gsm8k"))
+    assert not needs_hub(reading("./missing", chats_jsonl))
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_offline_only_where_the_hub_is_needed_and_away(reachable, tiny_llama_dir, chats_jsonl, monkeypatch):
+    monkeypatch.setattr(checks, "hub_reachable", lambda: reachable)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert not go_offline_without_hub(reading(tiny_llama_dir, chats_jsonl))
+    assert os.environ["HF_HUB_OFFLINE"] == "0"
+    assert go_offline_without_hub(reading("owner/model", chats_jsonl)) is (not reachable)
+    assert os.environ["HF_HUB_OFFLINE"] == ("0" if reachable else "1")
+
+
+def test_the_configuration_alone_tells(tiny_llama_dir, tmp_path):
+    (tmp_path / "config.json").write_text((tiny_llama_dir / "config.json").read_text())  # no weights
+
+    def checked(*overrides):
+        model = [f"model.id={tmp_path}", "distributed.strategy=fsdp2", *overrides]
+        check_wrap_classes_without_weights(load_recipe("quickstart/lora", model))
+
+    checked()
+    checked("distributed.wrap_classes=[LlamaDecoderLayer]")
+    with pytest.raises(ModelError, match=r"MistralDecoderLayer is no class .* LlamaDecoderLayer"):
+        checked("distributed.wrap_classes=[MistralDecoderLayer]")
+
+
+def profiled(profile=None):
+    return reading(profile=profile)
+
+
+def test_what_nsight_is_told():
+    assert " ".join(nsight_command("nsys", profiled(), has_gpu=True)) == (
+        "nsys profile --trace=cuda,nvtx,osrt,cudnn,cublas --sample=process-tree --cuda-memory-usage=true "
+        "--capture-range=cudaProfilerApi --capture-range-end=stop --force-overwrite=true "
+        f"--output={Path('out/efficiency/profile/nsys')}"
+    )
+    command = nsight_command("ncu", profiled({"capture": {"after_step": 9}}), has_gpu=True)
+    assert {"--nvtx", "--nvtx-include=step 10", "--set=roofline", "--launch-count=200"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    ("profile", "overrides"),
+    [
+        ({}, ["efficiency.profile.nvtx=true", "efficiency.profile.capture={}"]),
+        ({"nvtx": True, "capture": {"steps": 1}}, []),
+        ({"capture": {}}, ["efficiency.profile.nvtx=true"]),
+    ],
+)
+def test_the_run_names_its_steps(profile, overrides):
+    assert nsight_overrides(profiled(profile)) == overrides
+
+
+@pytest.mark.parametrize(("tool", "product"), [("nsys", "Nsight Systems"), ("ncu", "Nsight Compute")])
+def test_where_it_is_absent(monkeypatch, tmp_path, tool, product):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match=rf"--{tool}: {product} is not installed here: .* Get it from https://dev"):
+        check_installed(tool)
+    program = tmp_path / tool
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    check_installed(tool)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_efficient.launch import build as building
 from hf_efficient.launch import run as running
-from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.metrics.answers import Answer
 from hf_efficient.recording.stop import EndedBySignal
 from tests.conftest import logged_values as logged
+from tests.launch.notes import Notes
 
 IN_STEPS = ("train.eval_strategy=steps", "train.eval_steps=2")
 GETS_WORSE = (
@@ -30,24 +29,6 @@ GETS_WORSE = (
     "train.load_best_model_at_end=true",
     "evaluate.early_stopping.patience=1",
 )
-
-
-class Notes(RunListener):
-    """Keeps what the run says."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, str]] = []
-        self.shown: list[tuple[int, list[Answer]]] = []
-        self.result: RunResult | None = None
-
-    def stage(self, title: str, detail: str = "") -> None:
-        self.stages.append((title, detail))
-
-    def answers(self, step: int, answers: Sequence[Answer]) -> None:
-        self.shown.append((step, list(answers)))
-
-    def finished(self, result: RunResult) -> None:
-        self.result = result
 
 
 @pytest.fixture
@@ -73,7 +54,7 @@ def test_asked_to_end_in_the_last_step_it_saves_and_evaluates_nothing(tiny_recip
     with pytest.raises(EndedBySignal, match="SIGTERM"):
         run_recipe(tiny_recipe(), notes)
     assert (out / "adapter_model.safetensors").exists()
-    assert "Evaluation" not in [title for title, _ in notes.stages]
+    assert "Evaluation" not in dict(notes.stages)
 
 
 def test_metrics_answers_and_the_two_ends(tiny_recipe, out):
@@ -83,8 +64,7 @@ def test_metrics_answers_and_the_two_ends(tiny_recipe, out):
     result = run_recipe(tiny_recipe(*IN_STEPS, "train.eval_on_start=true", metrics, generate), notes)
     assert set(result.before) == set(result.after) == {"loss", "perplexity", "token_accuracy", "exact_match"}
     assert result.after["loss"] < result.before["loss"]
-    assert [step for step, _ in notes.shown] == [0, 2, 4]
-    assert all(len(answers) == 2 for _, answers in notes.shown)
+    assert [(step, len(answers)) for step, answers in notes.shown] == [(0, 2), (2, 2), (4, 2)]
     assert notes.shown[0][1][0].question.startswith("How much is")
     assert logged(out, "eval_perplexity")[-1] == result.after["perplexity"]
     assert notes.result is result
@@ -139,14 +119,11 @@ def test_the_best_perplexity_is_the_lowest(tiny_recipe, out):
 
 @pytest.mark.parametrize("method", [pytest.param("lora", marks=pytest.mark.slow), "qlora"])
 def test_merge_true_gives_a_model_for_plain_transformers(method, tiny_recipe, tiny_llama_dir, out):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     result = run_recipe(tiny_recipe(f"adapter.method={method}", "adapter.merge=true"))
     assert result.merged_dir == out / "merged"
     assert "quantization_config" not in json.loads((result.merged_dir / "config.json").read_text())
-    model = AutoModelForCausalLM.from_pretrained(result.merged_dir)
     inputs = AutoTokenizer.from_pretrained(result.merged_dir)("How much is 1 + 1?", return_tensors="pt")
-    base = AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
+    model, base = (AutoModelForCausalLM.from_pretrained(one) for one in (result.merged_dir, tiny_llama_dir))
     with torch.no_grad():
         assert (model(**inputs).logits - base(**inputs).logits).abs().max() > 1e-3  # it carries what was learned
 
@@ -183,34 +160,22 @@ def test_full_dpo_compares_with_the_model_of_the_recipe(preferences, out, monkey
 
 
 def test_full_fine_tuning_saves_a_whole_model(tiny_recipe, tiny_llama_dir, out):
-    from transformers import AutoModelForCausalLM
-
     run_recipe(tiny_recipe("adapter={method: full}"))
-    pairs = zip(
-        AutoModelForCausalLM.from_pretrained(out).parameters(),
-        AutoModelForCausalLM.from_pretrained(tiny_llama_dir).parameters(),
-        strict=True,
-    )
-    assert not any(torch.equal(one, other) for one, other in pairs)
+    saved, base = (AutoModelForCausalLM.from_pretrained(one).parameters() for one in (out, tiny_llama_dir))
+    assert not any(torch.equal(one, other) for one, other in zip(saved, base, strict=True))
+
+
+WAYS = [
+    {"optim": "adafactor", "packing": True, "packing_strategy": "wrapped", "neftune_noise_alpha": 0.01},
+    {"bf16": True, "optim": "adamw_8bit", "gradient_checkpointing": True,
+     "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+    {"optim": "paged_adamw_8bit"},
+    {"torch_compile": True, "torch_compile_backend": "eager"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "train",
-    [
-        {"optim": "adafactor", "packing": True, "packing_strategy": "wrapped", "neftune_noise_alpha": 0.01},
-        pytest.param(
-            {
-                "bf16": True,
-                "optim": "adamw_8bit",
-                "gradient_checkpointing": True,
-                "gradient_checkpointing_kwargs": {"use_reentrant": True},
-            },
-            marks=pytest.mark.slow,
-        ),
-        pytest.param({"optim": "paged_adamw_8bit"}, marks=pytest.mark.slow),
-        pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.slow),
-    ],
-    ids=lambda train: "-".join(train),
+    "train", [WAYS[0], *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS[1:])], ids="-".join
 )
 def test_training_arguments_are_honoured_and_train(train, tiny_recipe, out):
     run_recipe(tiny_recipe(*(f"train.{key}={json.dumps(value)}" for key, value in train.items()), "adapter.dropout=0"))

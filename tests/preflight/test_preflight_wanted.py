@@ -12,21 +12,12 @@ import pytest
 from hf_efficient.accounting.account import account_of
 from hf_efficient.launch import build as builds
 from hf_efficient.launch import preflight_wanted as wanted
-from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.preflight_wanted import WISH_FILE, PreflightWanted, write_preflight
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.records.account import Preflight
-from hf_efficient.records.plan import Plan, PlannedRun, RunPlan
+from hf_efficient.records.plan import PlannedRun, RunPlan
 from hf_efficient.reporting.console import account_renderables
-
-
-class Notes(RunListener):
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def stage(self, title: str, detail: str = "") -> None:
-        if title == "Preflight":
-            self.told.append(detail)
+from tests.launch.notes import Notes
 
 
 @pytest.fixture
@@ -36,9 +27,8 @@ def planned(monkeypatch: pytest.MonkeyPatch):
     def plan(seconds: float | None) -> None:
         reasons = {} if seconds is not None else {"time": "this CPU was not calibrated"}
         run = PlannedRun("cpu", 4, 1, 1.0, {}, training_seconds=seconds, reasons=reasons)
-        nothing: Any = None
-        holds: Plan = nothing
-        monkeypatch.setattr(builds, "plan_before", lambda *args: RunPlan(holds, run))
+        held: Any = None
+        monkeypatch.setattr(builds, "plan_before", lambda *args: RunPlan(held, run))
 
     return plan
 
@@ -53,7 +43,7 @@ def wish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(recipe) -> list[str]:
     notes = Notes()
     run_recipe(recipe, notes)
-    return notes.told
+    return [detail for title, detail in notes.stages if title == "Preflight"]
 
 
 def test_a_long_run_ends_before_it_begins_and_leaves_nothing(planned, wish, tiny_recipe, tmp_path):
