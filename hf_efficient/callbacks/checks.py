@@ -197,11 +197,9 @@ def _listed(names: list[str]) -> str:
 
 
 class PackingCheck(TrainerCallback):
-    """Before the first step, compare a packed example's logits with those that it has alone.
-
-    An attention that ignores the position ids of a packed batch lets every example read those before it. Raises
-    TrainingCheckError where the examples are mixed.
-    """
+    """Before the first step, compare a packed example's logits with those that it has alone. An attention that ignores
+    the position ids of a packed batch lets every example read those before it. Raises TrainingCheckError where the
+    examples are mixed."""
 
     _LIMIT = 0.5
 
@@ -218,11 +216,9 @@ class PackingCheck(TrainerCallback):
 
 @torch.no_grad()
 def mixing_ratio(model: PreTrainedModel, length: int = 8) -> float:
-    """How much of the first example leaks into the second when both are packed: 0 not at all, 1 entirely.
-
-    The second one's logits, packed against alone, in units of the difference that one long example of both would make;
-    both have eight tokens.
-    """
+    """How much of the first example leaks into the second when both are packed: 0 not at all, 1 entirely. The second
+    one's logits, packed against alone, in units of the difference that one long example of both would make; both have
+    eight tokens."""
     was_training = model.training
     tokens = _any_tokens(model, 2 * length)
     alone_positions = torch.arange(length, device=tokens.device)
@@ -249,10 +245,8 @@ def _logits(model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tenso
 
 
 class FusedHeadCheck(TrainerCallback):
-    """Before the first step, compare the log-probabilities of the fused head with those of the model's own logits.
-
-    The head knows the scaling and capping of many families only. Raises TrainingCheckError for more than rounding.
-    """
+    """Before the first step, compare the log-probabilities of the fused head with those of the model's own logits. The
+    head knows the scaling and capping of many families only. Raises TrainingCheckError for more than rounding."""
 
     _LIMIT = 0.1
 

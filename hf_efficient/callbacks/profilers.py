@@ -59,11 +59,8 @@ class InstrumentCallback(TrainerCallback):
 
 class TorchTraceCallback(InstrumentCallback):
     """``Trainer(callbacks=[TorchTraceCallback(wait=5, active=3)])`` traces three steps; arguments: see
-    ``TraceSchedule``.
-
-    Each rank leaves a trace per cycle, which https://ui.perfetto.dev and TensorBoard show and ``hf-efficient diagnose``
-    reads, and ``operators.rank0.json``, the dearest operators.
-    """
+    ``TraceSchedule``. Each rank leaves a trace per cycle, which https://ui.perfetto.dev and TensorBoard show and
+    ``hf-efficient diagnose`` reads, and ``operators.rank0.json``, the dearest operators."""
 
     def __init__(self, directory: str | Path | None = None, **schedule: Any) -> None:
         super().__init__(TorchTrace(TraceSchedule(**schedule)), directory)
@@ -71,9 +68,7 @@ class TorchTraceCallback(InstrumentCallback):
 
 class MemoryHistoryCallback(InstrumentCallback):
     """``Trainer(callbacks=[MemoryHistoryCallback(at_steps=[10])])``: the CUDA allocator's history (``MemoryHistory``).
-
-    With no argument, it writes when memory runs out; without CUDA it says so, and does nothing.
-    """
+    With no argument, it writes when memory runs out; without CUDA it says so, and does nothing."""
 
     def __init__(
         self,
@@ -90,10 +85,8 @@ class MemoryHistoryCallback(InstrumentCallback):
 
 class PythonProfileCallback(InstrumentCallback):
     """``Trainer(callbacks=[PythonProfileCallback("pyinstrument")])``: the dearest functions, of loader workers too.
-
     ``cprofile`` needs nothing else, ``pyinstrument`` the extra ``profile``; the first ``after_step`` steps are compared
-    with.
-    """
+    with."""
 
     def __init__(
         self,
@@ -144,10 +137,8 @@ class CaptureCallback(InstrumentCallback):
 
 
 class SynchronisationsCallback(InstrumentCallback):
-    """``Trainer(callbacks=[SynchronisationsCallback()])`` counts, line by line, where the host reads tensors.
-
-    Its ``facts`` (see ``Synchronisations``), empty until the counted steps are done, are in the run's records too.
-    """
+    """``Trainer(callbacks=[SynchronisationsCallback()])`` counts, line by line, where the host reads tensors. Its
+    ``facts`` (see ``Synchronisations``), empty until the counted steps are done, are in the run's records too."""
 
     def __init__(self, after_step: int = 3, steps: int = 2) -> None:
         self.facts: dict[str, Any] = {}

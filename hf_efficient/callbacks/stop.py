@@ -73,11 +73,9 @@ class StopController:
 
 
 class StopWhenAsked(TrainerCallback):
-    """Ends the training where its ranks agreed to, once this process or another was asked to stop.
-
-    transformers' own ``enable_jit_checkpoint`` (5.23) saves by each process's own timer, perhaps between the gradients
-    of a step and its update.
-    """
+    """Ends the training where its ranks agreed to, once this process or another was asked to stop. transformers' own
+    ``enable_jit_checkpoint`` (5.23) saves by each process's own timer, perhaps between the gradients of a step and its
+    update."""
 
     def __init__(self, request: StopRequest, agreement: StopAgreement) -> None:
         self._request, self._agreement = request, agreement

@@ -168,10 +168,8 @@ def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Pla
 @contextmanager
 def lean_imports() -> Iterator[None]:
     """Import the libraries of a plan without torch's compiler and garbage collection; nothing where torch is loaded.
-
     Measured on two cores (torch 2.13, bitsandbytes 0.50): torch's compiler, which bitsandbytes loads, 0.5 s; garbage
-    collection of half a million objects, 1 s while they load and 0.5 s at the end.
-    """
+    collection of half a million objects, 1 s while they load and 0.5 s at the end."""
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return

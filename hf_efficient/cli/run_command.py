@@ -27,10 +27,8 @@ _PATIENCE_OTHERWISE_SECONDS = 30.0
 
 
 def run_command(command: list[str], output_dir: str, environment: Mapping[str, str] | None = None) -> int:
-    """Run the launch and return the exit code that the run itself left; say so where it left none.
-
-    Signals go to the training processes, which save and end by themselves; a further signal ends all, hanging ones too.
-    """
+    """Run the launch and return the exit code that the run itself left; say so where it left none. Signals go to the
+    training processes, which save and end by themselves; a further signal ends all, hanging ones too."""
     from hf_efficient.launch.agent import agent_command, agent_environment, failure_in
     from hf_efficient.launch.exits import read_code
     from hf_efficient.launch.started import STATUS_FILE

@@ -141,11 +141,9 @@ def _launch(
     *,
     dry_run: bool,
 ) -> tuple[Recipe, list[str], Mapping[str, str]]:
-    """Print the command; refuse at once what the run would refuse after its imports.
-
-    ``tail`` stands behind the recipe on the command line, ``tool`` is of Nsight. Returns the recipe with its
-    accumulation, the command, and the variables to run it with.
-    """
+    """Print the command; refuse at once what the run would refuse after its imports. ``tail`` stands behind the recipe
+    on the command line, ``tool`` is of Nsight. Returns the recipe with its accumulation, the command, and the variables
+    to run it with."""
     from hf_efficient.facts.environment import accelerator_count, thread_count
     from hf_efficient.launch.checkpoints import check_layout
     from hf_efficient.launch.command import accelerate_command, layout_of, node_place, printable, strategy_of
@@ -183,11 +181,7 @@ def _launch(
 
 def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> None:
     """Check before the run that it would get through, and show what was checked; ``debug``: with what the launches
-    write.
-
-    Raises:
-        HfEfficientError: the answer is no, or several machines would have to be started.
-    """
+    write. Raises ``HfEfficientError``: the answer is no, or several machines would have to be started."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -210,11 +204,7 @@ def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, 
 
 def run_proven(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> int:
     """Run, and return the exit code of the run; where it wants a preflight check after reading its data, check and
-    start again.
-
-    Raises:
-        HfEfficientError: the check failed, and the run was not started again.
-    """
+    start again. Raises ``HfEfficientError``: the check failed, and the run was not started again."""
     from hf_efficient.cli.run_command import run_command
     from hf_efficient.launch.preflight_wanted import WISH_FILE, kept_preflight
 

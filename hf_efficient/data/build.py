@@ -53,13 +53,9 @@ class PreferenceData:
 
 
 def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> SftData:
-    """Read, check, tokenise and pack the data of a recipe of ``method: sft``, or take all that from the cache.
-
-    The first process of each machine builds, the others read its cache. A missing padding token is set.
-
-    Raises:
-        DataError: any fault of the data or of the tokenizer for them; names the source and the row.
-    """
+    """Read, check, tokenise and pack the data of a recipe of ``method: sft``, or take all that from the cache. The
+    first process of each machine builds, the others read its cache. A missing padding token is set. Raises
+    ``DataError``: any fault of the data or of the tokenizer for them; names the source and the row."""
     collator = build_collator(tokenizer, args)
     entry, cached = _local_main_first(lambda: _load_or_build(recipe, tokenizer, args))
     return SftData(collator=collator, cached=cached, **vars(entry))

@@ -74,11 +74,7 @@ def cache_key(
     sources: tuple[Sequence[Source], Sequence[Source]],
 ) -> str:
     """64 hexadecimal digits over everything that decides what is prepared: contents of sources and tokenizer, not
-    paths.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
+    paths. Raises ``DataError``: a file cannot be read."""
     facts = {
         "format": FORMAT_VERSION,
         "versions": {"hf_efficient": __version__, **{name: version(name) for name in _LIBRARIES}},

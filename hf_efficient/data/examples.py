@@ -233,10 +233,8 @@ def weighted(indices: Sequence[int], weight: float, seed: str) -> list[int]:
 
 
 def held_out(count: int, fraction: float, seed: str) -> tuple[list[int], list[int]]:
-    """A random split of ``range(count)`` into training and evaluation indices, each in order.
-
-    The evaluation side gets ``fraction`` of them, rounded, both sides at least one; ``DataError`` for fewer than two.
-    """
+    """A random split of ``range(count)`` into training and evaluation indices, each in order. The evaluation side gets
+    ``fraction`` of them, rounded, both sides at least one; ``DataError`` for fewer than two."""
     if count < 2:
         raise DataError(
             f"data.eval_fraction: {fraction} of {count} example cannot be held out: both sides need at least one. "

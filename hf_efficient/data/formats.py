@@ -271,11 +271,8 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
 
 
 def common_kind(kinds: Mapping[str, Kind]) -> Kind:
-    """The one kind that all sources (by name) can take: chats beside conversational pairs become pairs.
-
-    Raises:
-        DataError: two sources cannot be mixed; names both.
-    """
+    """The one kind that all sources (by name) can take: chats beside conversational pairs become pairs. Raises
+    ``DataError``: two sources cannot be mixed; names both."""
     (first, common), *others = kinds.items()
     for name, kind in others:
         if {kind, common} == {"messages", "chat_pair"}:
@@ -289,13 +286,9 @@ def common_kind(kinds: Mapping[str, Kind]) -> Kind:
 
 
 def recast(row: Canonical, kind: Kind, where: str) -> Canonical:
-    """The row as another kind, where that is possible; itself where it is of that kind.
-
-    A chat becomes a pair at its last assistant turn; what follows is left out.
-
-    Raises:
-        DataError: the row cannot be turned into the kind, or has nothing before its last answer.
-    """
+    """The row as another kind, where that is possible; itself where it is of that kind. A chat becomes a pair at its
+    last assistant turn; what follows is left out. Raises ``DataError``: the row cannot be turned into the kind, or has
+    nothing before its last answer."""
     own = kind_of(row)
     if own == kind:
         return row

@@ -47,11 +47,8 @@ def prepare_pairs(
     args: DPOConfig,
     name: Literal["train", "eval"],
 ) -> PreparedPairs:
-    """Check the tokenizer, tokenise canonical rows with ``where``, and leave out what DPOTrainer would.
-
-    Raises:
-        DataError: the tokenizer lacks what the data need, its template refuses a chat, or no pair is left.
-    """
+    """Check the tokenizer, tokenise canonical rows with ``where``, and leave out what DPOTrainer would. Raises
+    ``DataError``: the tokenizer lacks what the data need, its template refuses a chat, or no pair is left."""
     check_tokenizer(tokenizer, kind, args)
     set_pad_token(tokenizer, args)
     uncut = copy.copy(args)

@@ -310,11 +310,7 @@ def _is_refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, templat
 
 def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig) -> int:
     """Set ``args.pad_token``, else the tokenizer's own, else its end-of-sequence token, as TRL's trainers do; return
-    its id.
-
-    Raises:
-        DataError: there is none, or it is not in the vocabulary.
-    """
+    its id. Raises ``DataError``: there is none, or it is not in the vocabulary."""
     token = args.pad_token or tokenizer.pad_token or tokenizer.eos_token
     if token is None:
         raise DataError(

@@ -259,10 +259,8 @@ class Source:
 
 def open_source(section: SourceSection, key: str) -> Source:
     """Find what ``section.path`` names; reads no rows of local files. ``key`` is the section's place in the recipe.
-
-    Raises:
-        DataError: nothing readable is there, an unknown kind of file, no such split, no connection to the hub.
-    """
+    Raises ``DataError``: nothing readable is there, an unknown kind of file, no such split, no connection to the
+    hub."""
     if section.path.startswith("builtin:"):
         return _builtin(section, key)
     try:

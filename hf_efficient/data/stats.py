@@ -67,10 +67,8 @@ def pair_lengths(dataset: datasets.Dataset, max_length: int | None) -> npt.NDArr
 
 
 def loss_bearing(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:
-    """Target tokens per row, shape (rows,), or per document of the packs, shape (documents,).
-
-    Labels other than -100, without the first of each row or document (``seq_lengths``): nothing before it predicts it.
-    """
+    """Target tokens per row, shape (rows,), or per document of the packs, shape (documents,). Labels other than -100,
+    without the first of each row or document (``seq_lengths``): nothing before it predicts it."""
     columns = [name for name in ("labels", "seq_lengths") if name in dataset.column_names]
     return _joined([_bearing(table, by_document) for table in _tables(dataset, columns)])
 

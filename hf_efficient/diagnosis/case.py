@@ -190,13 +190,9 @@ def _busiest_device(path: Path, _changed_ns: int) -> DeviceBreakdown | None:
 
 
 def read_case(directory: Path, reader: RunReader | None = None) -> Case:
-    """Read what a run left in its ``efficiency`` folder, whether it goes on, ended or died.
-
-    A ``reader`` that has read the records before reads only what is new.
-
-    Raises:
-        OutputError: there are no records, they cannot be read, or were written by a newer version.
-    """
+    """Read what a run left in its ``efficiency`` folder, whether it goes on, ended or died. A ``reader`` that has read
+    the records before reads only what is new. Raises ``OutputError``: there are no records, they cannot be read, or
+    were written by a newer version."""
     if has_only_account(directory):
         return Case(str(directory), read_account(directory / RUN_JSON), {}, recipe=_recipe(directory / RESOLVED))
     return case_of(account_run(directory, reader))

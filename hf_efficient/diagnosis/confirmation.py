@@ -127,11 +127,9 @@ def _device(case: Case) -> str:
 
 
 def prediction(case: Case, finding: Finding, remedy: Remedy) -> dict[str, Any] | None:
-    """The section ``efficiency.confirms`` of the run with a remedy; None where nothing of it could be confirmed.
-
-    What the remedy changes of the setup may differ between the runs; its fields of ``train:`` the next run must have.
-    Figures have six digits.
-    """
+    """The section ``efficiency.confirms`` of the run with a remedy; None where nothing of it could be confirmed. What
+    the remedy changes of the setup may differ between the runs; its fields of ``train:`` the next run must have.
+    Figures have six digits."""
     gain, run = remedy.gain, measured_run(case)
     saving = gain.share if gain is not None and gain.share else None
     held = gain.bytes if gain is not None and gain.bytes and gain.bytes > 0 else None

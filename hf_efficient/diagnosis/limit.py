@@ -29,11 +29,11 @@ class _Parts:
 
 
 def limit_of(case: Case) -> Limit:
-    """The limit, with its distance from the roofline, in this order:
+    """The limit, with its distance from the roofline.
 
-    the host, where a device waits for it in 15% of its time or more, by its own events or a trace; arithmetic, from
-    half of the dense peak on; bandwidth, where more than half of the time is in operators that move memory; arithmetic,
-    in products below their peak; the host, outside of operators. The last three take a trace or an operator table.
+    The first that holds: the host, where a device waits for it in 15% of its time or more; arithmetic, from half of the
+    dense peak on; bandwidth, where more than half of the time is in operators that move memory; arithmetic, in products
+    below their peak; the host, outside of operators. The last three take a trace or an operator table.
     """
     if case.is_short:
         return Limit("unknown", f"none is told of {case.account.steps.count} steps: they are too few")

@@ -21,9 +21,7 @@ _GLOBAL_BATCH = "distributed.global_batch_size"
 
 def with_global_batch(finding: Finding, case: Case) -> Finding:
     """The finding with remedies that name the global batch as well, where the recipe does and they change it.
-
-    Hand-worked: 64 sequences of 2 rows, accumulated 4 times on 8 processes; a remedy of 8 times makes it 128.
-    """
+    Hand-worked: 64 sequences of 2 rows, accumulated 4 times on 8 processes; a remedy of 8 times makes it 128."""
     named = (case.recipe or {}).get(_GLOBAL_BATCH)
     if not isinstance(named, int):
         return finding
@@ -60,13 +58,8 @@ def remedy_of(diagnosis: Diagnosis, number: int | None) -> tuple[Finding, Remedy
 
 def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: Mapping[str, Any] | None = None) -> str:
     """The text of a recipe file: what the run's recipe had set, with the remedy in it, and an output of its own.
-
     ``directory`` is the ``efficiency`` folder of the run; ``confirms`` is what the next run is to confirm (see
-    ``confirmation.prediction``).
-
-    Raises:
-        OutputError: the run left no recipe, or it cannot be read.
-    """
+    ``confirmation.prediction``). Raises ``OutputError``: the run left no recipe, or it cannot be read."""
     recipe, provenance = _resolved(directory / RESOLVED, remedy)
     values: dict[str, Any] = {}
     derived = {key for key, origin in provenance.items() if str(origin).startswith(f"{DERIVED}: ")}

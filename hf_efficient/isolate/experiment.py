@@ -141,11 +141,9 @@ RunVariant = Callable[[Variant], VariantMeasurement]
 def run_variants(
     variants: Sequence[Variant], recipe: Recipe, run: RunVariant, progress: Progress
 ) -> list[VariantOutcome]:
-    """Run those that apply, in order; then, backwards and forwards, those whose differences are not clear enough.
-
-    The first variant is the recipe as it is; ``SetupError`` where it does not train, since nothing could be compared
-    with it.
-    """
+    """Run those that apply, in order; then, backwards and forwards, those whose differences are not clear enough. The
+    first variant is the recipe as it is; ``SetupError`` where it does not train, since nothing could be compared with
+    it."""
     outcomes = {one.name: VariantOutcome(one.name, one.what, left_out=one.left_out(recipe)) for one in variants}
     by_name = {one.name: one for one in variants}
     wanted = [one for one in variants if not outcomes[one.name].left_out]

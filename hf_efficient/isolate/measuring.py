@@ -35,11 +35,8 @@ MOST_BYTES = 512 << 20
 
 
 class StepStamps(TrainerCallback):
-    """The clock of a variant, the same with our instrumentation and without: a reading at the end of every step.
-
-    A step lasts from one reading to the next. The device is waited for before the first measured step and after the
-    last.
-    """
+    """The clock of a variant, the same with our instrumentation and without: a reading at the end of every step. A step
+    lasts from one reading to the next. The device is waited for before the first measured step and after the last."""
 
     def __init__(self, trainer: Trainer, warm_up: int, now: Callable[[], float] = time.perf_counter) -> None:
         """Watch a trainer that has not begun; ``warm_up`` steps are not measured, at least 1."""

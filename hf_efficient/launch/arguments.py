@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 
 def keep_to_one_device(args: TrainingArguments) -> None:
-    """Leave torch's DataParallel off, which transformers turns on for a lone process that sees several GPUs.
-
-    It would train on as many times the recipe's rows, cannot shard, and is slower than DDP. ``Trainer.__init__`` turns
-    it off by the same attribute.
-    """
+    """Leave torch's DataParallel off, which transformers turns on for a lone process that sees several GPUs. It would
+    train on as many times the recipe's rows, cannot shard, and is slower than DDP. ``Trainer.__init__`` turns it off by
+    the same attribute."""
     if args.n_gpu > 1:
         args._n_gpu = 1
 

@@ -30,10 +30,8 @@ def write_model_card(
     data_summary: Mapping[str, Any],
 ) -> Path:
     """Write ``output_dir/README.md``, in place of the one that PEFT or the Trainer wrote; of absolute paths only the
-    last part.
-
-    ``results`` holds ``eval_NAME`` and ``eval_NAME_before``; other names are figures of the run, None is left out.
-    """
+    last part. ``results`` holds ``eval_NAME`` and ``eval_NAME_before``; other names are figures of the run, None is
+    left out."""
     path = Path(output_dir) / "README.md"
     summary = [
         (key.replace("_", " "), _number(_without_local_paths(value)))

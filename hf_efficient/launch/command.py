@@ -111,11 +111,9 @@ def is_zero(engine: Engine) -> bool:
 
 
 def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> dict[str, Any]:
-    """What ``deepspeed.initialize`` reads (https://www.deepspeed.ai/docs/config-json/).
-
-    transformers fills in ``auto`` from the training arguments, and buckets by the model's width. The optimizer is the
-    Trainer's own; for a state in the host, DeepSpeed's AdamW for the CPU.
-    """
+    """What ``deepspeed.initialize`` reads (https://www.deepspeed.ai/docs/config-json/). transformers fills in ``auto``
+    from the training arguments, and buckets by the model's width. The optimizer is the Trainer's own; for a state in
+    the host, DeepSpeed's AdamW for the CPU."""
     offload = recipe.distributed.offload
     zero: dict[str, Any] = {
         "stage": ZERO_STAGES[engine],
@@ -167,10 +165,8 @@ def largest_share(recipe: Recipe, processes: int) -> int:
 
 def accelerate_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     """What ``accelerate launch --config_file`` reads, for one machine of the layout, with every field that it would
-    guess.
-
-    ``MULTI_GPU`` also starts several processes without a GPU: with ``MULTI_CPU`` accelerate (1.15) starts one.
-    """
+    guess. ``MULTI_GPU`` also starts several processes without a GPU: with ``MULTI_CPU`` accelerate (1.15) starts
+    one."""
     engine = strategy_of(recipe, layout.world_size)
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",

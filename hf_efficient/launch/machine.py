@@ -109,10 +109,8 @@ def launch_environment(layout: Layout) -> dict[str, str]:
 
 
 def own_address(address: str) -> str | None:
-    """That this machine would send from to that one, without sending; None where it cannot.
-
-    By its own name gloo and torch's launcher would often take 127.0.0.1, where no other machine reaches it.
-    """
+    """That this machine would send from to that one, without sending; None where it cannot. By its own name gloo and
+    torch's launcher would often take 127.0.0.1, where no other machine reaches it."""
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -201,11 +199,8 @@ def nsight_overrides(recipe: Recipe) -> list[str]:
 
 
 def nsight_command(tool: NsightTool, recipe: Recipe, *, has_gpu: bool) -> list[str]:
-    """What goes before the launch.
-
-    nsys: CUDA, its libraries, NVTX, the operating system's calls and the CPU's stacks, for the steps of
-    ``efficiency.profile.capture``. ncu: rooflines of the first kernels of the first of these.
-    """
+    """What goes before the launch. nsys: CUDA, its libraries, NVTX, the operating system's calls and the CPU's stacks,
+    for the steps of ``efficiency.profile.capture``. ncu: rooflines of the first kernels of the first of these."""
     output = Path(recipe.output_dir).expanduser() / EFFICIENCY / PROFILE / tool
     capture = recipe.efficiency.profile.capture or CaptureSection()
     if tool == "nsys":

@@ -57,10 +57,8 @@ BaseWeights = Literal["dequantized", "dense"]
 @dataclass(frozen=True)
 class MergeReport:
     """What was merged into what, and how close the result is to the model that it was made from.
-
     ``relative_difference`` is ||merged - unmerged|| / ||unmerged||, L2 norms of the logits on one short text;
-    ``adapter_effect`` the same between the base with and without its adapter; ``tolerance`` the largest that passes.
-    """
+    ``adapter_effect`` the same between the base with and without its adapter; ``tolerance`` the largest that passes."""
 
     output: Path
     base: BaseWeights

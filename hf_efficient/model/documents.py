@@ -53,10 +53,8 @@ def documents_attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each document of a row; the output is (rows, tokens, heads, width), without weights.
-
     ``query`` is (rows, heads, tokens, width); ``key`` and ``value`` may have fewer heads. The documents are those of
-    ``cu_seq_lens_q`` (their bounds, on the host) where the batch has it, else those that ``position_ids`` begin.
-    """
+    ``cu_seq_lens_q`` (their bounds, on the host) where the batch has it, else those that ``position_ids`` begin."""
     cached = query.shape[2] != key.shape[2]
     if attention_mask is not None or cached or kwargs.get("softcap") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)

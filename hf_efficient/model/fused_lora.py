@@ -26,11 +26,9 @@ class FusedLayers:
 
 
 def fuse_lora(model: nn.Module) -> FusedLayers:
-    """Let the LoRA layers of a PEFT model compute by :class:`_LoraLinear` wherever that gives PEFT's own result.
-
-    Other calls (disabled, merged or several adapters, mixed dtypes without autocast) stay PEFT's. Calling it again
-    changes nothing.
-    """
+    """Let the LoRA layers of a PEFT model compute by :class:`_LoraLinear` wherever that gives PEFT's own result. Other
+    calls (disabled, merged or several adapters, mixed dtypes without autocast) stay PEFT's. Calling it again changes
+    nothing."""
     from peft.tuners.lora import LoraLayer
 
     fused, left = 0, Counter[str]()

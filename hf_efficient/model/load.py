@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 
 def apply_recipe_chat_template(tokenizer: PreTrainedTokenizerBase, path: str | None) -> None:
-    """Give the tokenizer the template of a Jinja file, or of another tokenizer's folder or hub name.
-
-    Only the text: special tokens that this vocabulary lacks would be cut into pieces, and TRL's
-    ``clone_chat_template``, which adds them, resizes the embedding, which an adapter would then have to train.
-    """
+    """Give the tokenizer the template of a Jinja file, or of another tokenizer's folder or hub name. Only the text:
+    special tokens that this vocabulary lacks would be cut into pieces, and TRL's ``clone_chat_template``, which adds
+    them, resizes the embedding, which an adapter would then have to train."""
     if path is None:
         return
     tokenizer.chat_template = _template_of(path)
@@ -156,11 +154,9 @@ def load_dense_base(model: ModelSection) -> PreTrainedModel:
 
 
 def load_base(recipe: Recipe) -> PreTrainedModel:
-    """The model that the recipe trains or puts an adapter on: quantized for ``adapter.method: qlora``, else dense.
-
-    For FSDP2 each process loads and quantizes in the host's memory, and ``fully_shard`` takes one layer after the other
-    to the GPU. accelerate (1.15) spreads no 4-bit weights that process 0 alone has read.
-    """
+    """The model that the recipe trains or puts an adapter on: quantized for ``adapter.method: qlora``, else dense. For
+    FSDP2 each process loads and quantizes in the host's memory, and ``fully_shard`` takes one layer after the other to
+    the GPU. accelerate (1.15) spreads no 4-bit weights that process 0 alone has read."""
     quantization = recipe.adapter.quantization or QuantizationSection()
     if recipe.adapter.method != "qlora":
         return _load_causal_lm(recipe.model, None)
@@ -171,11 +167,8 @@ def load_base(recipe: Recipe) -> PreTrainedModel:
 
 
 def quantization_config(section: QuantizationSection, storage_dtype: str | None = None) -> BitsAndBytesConfig:
-    """The bitsandbytes configuration of a ``quantization`` section.
-
-    ``storage_dtype`` is the dtype of packed 4-bit weights; None: bytes. FSDP2 shares out weights of one floating dtype
-    only.
-    """
+    """The bitsandbytes configuration of a ``quantization`` section. ``storage_dtype`` is the dtype of packed 4-bit
+    weights; None: bytes. FSDP2 shares out weights of one floating dtype only."""
     import torch
     from transformers import BitsAndBytesConfig
 

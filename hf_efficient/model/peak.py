@@ -19,13 +19,9 @@ _NAMES: dict[torch.dtype, Dtype] = {torch.float32: "fp32", torch.bfloat16: "bf16
 
 
 def matmul_dtype(trainer: Any) -> Dtype:
-    """The dtype of the layers' products: most of the FLOPs.
-
-    Of 4-bit layers the compute dtype, else autocast's or the weights'; float32 on a CUDA device may run in TF32.
-
-    Raises:
-        ModelError: there is no one dtype, or it is not known.
-    """
+    """The dtype of the layers' products: most of the FLOPs. Of 4-bit layers the compute dtype, else autocast's or the
+    weights'; float32 on a CUDA device may run in TF32. Raises ``ModelError``: there is no one dtype, or it is not
+    known."""
     quantized = _compute_dtypes(trainer.model)
     mixed = str(trainer.accelerator.mixed_precision)
     if mixed not in ("no", "bf16", "fp16"):

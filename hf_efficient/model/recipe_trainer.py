@@ -50,12 +50,8 @@ def sft_arguments(**options: Any) -> SFTConfig:
 
 def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) -> None:
     """Let ``model(..., labels=labels, fused_lm_head=True)`` compute its loss by tiles; other calls stay as they are.
-
     For a model that is adapted already. ``with_top1``: the output also says where the label is the most likely token.
-
-    Raises:
-        ModelError: the head has an adapter, or is quantized.
-    """
+    Raises ``ModelError``: the head has an adapter, or is quantized."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     head = model.get_output_embeddings()
@@ -72,10 +68,8 @@ def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) ->
 
 @contextmanager
 def small_tiles() -> Iterator[None]:
-    """Within it, forward and backward of the fused head take tiles for a device for which TRL has no kernels.
-
-    torch's operators copy TRL's tile of 4,096 tokens and 32,768 entries to float32 up to seven times: 3.5 GiB.
-    """
+    """Within it, forward and backward of the fused head take tiles for a device for which TRL has no kernels. torch's
+    operators copy TRL's tile of 4,096 tokens and 32,768 entries to float32 up to seven times: 3.5 GiB."""
     with ExitStack() as stack:
         for module, name, value in _SMALL_TILE:
             if hasattr(module, name):
@@ -92,10 +86,7 @@ LossFunction = Callable[..., torch.Tensor]
 
 def apply_sft_fields(model: PreTrainedModel | PeftModel, args: SFTConfig) -> None:
     """``router_aux_loss_coef`` and selective activation checkpointing, put where the model and the Trainer read them.
-
-    Raises:
-        RecipeError: a router loss for a model without experts; selective checkpointing without checkpointing.
-    """
+    Raises ``RecipeError``: a router loss for a model without experts; selective checkpointing without checkpointing."""
     _router_loss(model, args.router_aux_loss_coef)
     options = args.gradient_checkpointing_kwargs
     if not isinstance(options, dict) or "selective" not in options:
@@ -115,11 +106,9 @@ def objective(args: SFTConfig) -> LossFunction | None:
 
 
 def dft_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
-    """Dynamic fine-tuning: each token's negative log-likelihood, weighted by its own (detached) probability.
-
-    Source: https://huggingface.co/papers/2508.05629. ``outputs.logits`` is (batch, tokens, vocabulary), labels (batch,
-    tokens); logits at t predict label t+1. ``num_items_in_batch``: target tokens of the whole optimizer step.
-    """
+    """Dynamic fine-tuning: each token's negative log-likelihood, weighted by its own (detached) probability. Source:
+    https://huggingface.co/papers/2508.05629. ``outputs.logits`` is (batch, tokens, vocabulary), labels (batch, tokens);
+    logits at t predict label t+1. ``num_items_in_batch``: target tokens of the whole optimizer step."""
     logits = outputs.logits[:, :-1].float()
     targets = labels[:, 1:].to(logits.device)
     nll = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
@@ -164,11 +153,9 @@ class EpochSeededLengthSampler(LengthGroupedSampler):
 
 
 class RecipeTrainerMixin(_Base):
-    """What a recipe adds to any Trainer; it goes leftmost, over the instruments where there are some.
-
-    Exact resumption of ``group_by_length``, ``activation_offloading``, and ``loss_type: chunked_nll``
-    (``chunked_loss``), evaluations and metrics included.
-    """
+    """What a recipe adds to any Trainer; it goes leftmost, over the instruments where there are some. Exact resumption
+    of ``group_by_length``, ``activation_offloading``, and ``loss_type: chunked_nll`` (``chunked_loss``), evaluations
+    and metrics included."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

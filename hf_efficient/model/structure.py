@@ -36,11 +36,8 @@ def base_model(model: nn.Module) -> Any:
 
 
 def shape_of_model(model: nn.Module) -> ModelShape:
-    """The shape that the configuration describes, held against the model's linear layers.
-
-    Raises:
-        ModelError: the architecture is not known, or linear layers or the head are not as its configuration describes.
-    """
+    """The shape that the configuration describes, held against the model's linear layers. Raises ``ModelError``: the
+    architecture is not known, or linear layers or the head are not as its configuration describes."""
     base = base_model(model)
     config = getattr(base, "config", None)
     if config is None:
@@ -99,11 +96,8 @@ _GRADIENT_HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")
 
 
 def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
-    """What a training step of this model computes gradients for.
-
-    Raises:
-        ModelError: it is neither full training nor plain LoRA on known modules.
-    """
+    """What a training step of this model computes gradients for. Raises ``ModelError``: it is neither full training nor
+    plain LoRA on known modules."""
     # DeepSpeed ZeRO-3 keeps the shape of a weight that it has taken apart.
     shapes = [(len(getattr(one, "ds_shape", one.shape)), one.requires_grad) for one in model.parameters()]
     matrices = [trained for dimensions, trained in shapes if dimensions > 1]

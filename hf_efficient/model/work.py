@@ -36,11 +36,8 @@ def kernel_of(model: nn.Module, device_type: str) -> Kernel:
 
 
 def checkpointing_of(model: nn.Module) -> tuple[Checkpointing, Collection[int] | None]:
-    """The way of activation checkpointing, and the layers that it is on for (None: all of them).
-
-    Raises:
-        ModelError: selective checkpointing, or somebody's own: what is computed again is not known.
-    """
+    """The way of activation checkpointing, and the layers that it is on for (None: all of them). Raises ``ModelError``:
+    selective checkpointing, or somebody's own: what is computed again is not known."""
     layers: dict[int, Any] = {}
     for name, module in base_model(model).named_modules():
         if type(module).__name__ == "CheckpointWrapper":  # torch's, which FSDP's activation checkpointing puts in
@@ -96,11 +93,8 @@ class Objective:
 
 def objective_of(trainer: Any) -> Objective:
     """The objective of transformers' ``Trainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, and what is built on them;
-    ``chunked_loss``: a recipe's, with TRL's fused head.
-
-    Raises:
-        ModelError: another trainer, or a loss of its own, which may run the model in an unknown way.
-    """
+    ``chunked_loss``: a recipe's, with TRL's fused head. Raises ``ModelError``: another trainer, or a loss of its own,
+    which may run the model in an unknown way."""
     _check_methods(trainer)
     names = {kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")}
     if "SFTTrainer" in names:

@@ -176,10 +176,8 @@ def _with_rows(recipe: Recipe, count: int) -> Recipe:
 def most_that_fits(
     probe: Callable[[int], PlannedOutcome], memory_bytes: int, known: dict[int, PlannedOutcome], most: int
 ) -> int:
-    """The largest count that fits, from 1 to ``most``; 0 where none does.
-
-    Memory grows nearly on a line: six probes follow the line through the two nearest ones, bisection does the rest.
-    """
+    """The largest count that fits, from 1 to ``most``; 0 where none does. Memory grows nearly on a line: six probes
+    follow the line through the two nearest ones, bisection does the rest."""
     seen = dict(known)
     while True:
         fits = max((count for count, outcome in seen.items() if outcome.fits and count <= most), default=0)

@@ -26,11 +26,9 @@ _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 
 @contextmanager
 def process_kept() -> Iterator[None]:
-    """Keeps the states of the random generators, the environment variables, and what accelerate shares.
-
-    Inside, there is one process without a group and without DeepSpeed: in one of several the simulation would wait for
-    the others. transformers seeds all generators when a trainer is built, and resets accelerate's device and precision.
-    """
+    """Keeps the states of the random generators, the environment variables, and what accelerate shares. Inside, there
+    is one process without a group and without DeepSpeed: in one of several the simulation would wait for the others.
+    transformers seeds all generators when a trainer is built, and resets accelerate's device and precision."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
     from transformers.integrations import deepspeed
 
@@ -68,10 +66,8 @@ def _as_if_alone() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Postpones the garbage collector to the end of the block.
-
-    A simulation makes a hundred thousand objects that stay; searching them takes a third of its time.
-    """
+    """Postpones the garbage collector to the end of the block. A simulation makes a hundred thousand objects that stay;
+    searching them takes a third of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -203,10 +203,8 @@ def steps_of(recipe: Recipe) -> int | None:
 
 def with_frontier(gpus: Sequence[PlannedGpu]) -> list[PlannedGpu]:
     """The same, marked where none that fits is at least as fast and as cheap, and better in one of the two.
-
     Hand-worked: (2 s, $1), (1 s, $3), (2 s, $3): the first two; the third is as slow as the first, and dearer. Those
-    that do not fit, or have no known time or cost, are never marked.
-    """
+    that do not fit, or have no known time or cost, are never marked."""
     points = [_point(gpu) for gpu in gpus]
     known = [point for point in points if point is not None]
 

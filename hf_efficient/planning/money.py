@@ -26,7 +26,6 @@ class Terms:
     Attributes:
         price_usd_per_hour: that the user pays in ``market``; None: the cheapest list price.
         provider: whose list prices alone count; None: anybody's.
-        spot: how machines that may be taken away behave.
         saves: in the whole run; None where not known.
     """
 
@@ -85,10 +84,8 @@ def _saved_by_all(rank: Rank, memory: PlannedMemory) -> int:
 def planned_spot(
     gpu: PlannedGpu, price_usd_per_hour: float | None, price_source: str | None, terms: Terms
 ) -> PlannedSpot:
-    """The run of these terms on such machines, in expectation (``estimate.spot``).
-
-    Saves come after whole optimizer steps, nearest to Daly's interval; an unknown number of steps counts as endless.
-    """
+    """The run of these terms on such machines, in expectation (``estimate.spot``). Saves come after whole optimizer
+    steps, nearest to Daly's interval; an unknown number of steps counts as endless."""
     between = terms.spot.hours_between_preemptions * 3600
     save = terms.save_seconds
     found = PlannedSpot(

@@ -79,11 +79,9 @@ def shape_remarks(shapes: RunShapes) -> list[str]:
 def plan(
     recipe: Recipe, gpus: Sequence[str] | None = None, *, num_gpus: int | None = None, read_data: bool = True
 ) -> Plan:
-    """Simulate the recipe's own training on tensors without values; its memory, time and cost.
-
-    ``read_data``: take the examples' lengths where data and tokenizer lie on this machine; otherwise every row is as
-    long as the recipe allows.
-    """
+    """Simulate the recipe's own training on tensors without values; its memory, time and cost. ``read_data``: take the
+    examples' lengths where data and tokenizer lie on this machine; otherwise every row is as long as the recipe
+    allows."""
     devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
     if num_gpus is not None:
         recipe = change_recipe(recipe, {"distributed.processes": num_gpus})

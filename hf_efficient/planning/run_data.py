@@ -34,10 +34,8 @@ def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
 
 
 def saves_of(args: SFTConfig, train: BatchShapes) -> int:
-    """How many checkpoints a run writes, at most for ``save_strategy: best``.
-
-    Hand-worked, 10 steps: ``save_steps`` 4 saves after 4, 8 and the last step; 0.25 every ceil(2.5) = 3, and the last.
-    """
+    """How many checkpoints a run writes, at most for ``save_strategy: best``. Hand-worked, 10 steps: ``save_steps`` 4
+    saves after 4, 8 and the last step; 0.25 every ceil(2.5) = 3, and the last."""
     strategy = _named(args.save_strategy)
     if strategy == "steps":
         return len(_every(args.save_steps, train.steps))

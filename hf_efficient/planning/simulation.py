@@ -88,11 +88,9 @@ class HeldWeight:
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters that are gathered together.
+    """Parameters that are gathered together; ``tail`` and ``root`` have no module of their own.
 
     Attributes:
-        name: of its module; ``tail`` and ``root`` for those that have none of their own.
-        modules: names of its modules; none of the root's.
         stays: FSDP2 keeps it gathered from the forward to the backward.
         ends_last: its backward ends with the whole: its inputs, token ids, get no gradient.
         is_layer: a block of the model, not an embedding, the head, or what is left over.
@@ -409,12 +407,9 @@ def planned_timeline(simulation: Simulation) -> PlannedTimeline:
 
 
 def held_by_category(simulation: Simulation) -> dict[str, int]:
-    """Bytes by category, each at its own moment, so that they need not add up to the peak.
-
-    Weights and adapter at most; gradients and state at the optimizer's step (of DeepSpeed, which steps inside the
-    backward, gradients at most); activations and logits where a backward begins. Under FSDP2 whole gradients may be
-    held before the step.
-    """
+    """Bytes by category, each at its own moment, so that they need not add up to the peak. Weights and adapter at most;
+    gradients and state at the optimizer's step (of DeepSpeed, which steps inside the backward, gradients at most);
+    activations and logits where a backward begins. Under FSDP2 whole gradients may be held before the step."""
     log = simulation.log
     marked: dict[str, list[int]] = {}
     for index, size in log.events:

@@ -172,10 +172,8 @@ def is_evaluated(recipe: Recipe) -> bool:
 
 
 def simulate_evaluation(trainer: SimulatedTrainer, length: int) -> SimulatedEvaluation:
-    """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained.
-
-    The evaluation loop itself needs NumPy values; prediction step and reduction of the logits are the run's own.
-    """
+    """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained. The evaluation
+    loop itself needs NumPy values; prediction step and reduction of the logits are the run's own."""
     log = trainer.tensors
     assert log is not None
     log.on_operator = None  # what training does is counted
@@ -356,7 +354,7 @@ def preference_trainer(
 
 
 def _pairs(length: int, count: int) -> list[dict[str, Any]]:
-    """A token of prompt, which bears no loss, before answers that do."""
+    """A token of prompt, which is no target, before answers of target tokens."""
     answer = [1] * (length - 1)
     return [{"prompt_ids": [1], "chosen_ids": answer, "rejected_ids": answer}] * count
 

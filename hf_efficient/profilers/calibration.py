@@ -128,11 +128,9 @@ class MatmulPeak:
 
 
 def cpu_matmul_peak(dtype: torch.dtype) -> MatmulPeak:
-    """The peak in this dtype with torch's present number of threads, from the user's cache where it is known.
-
-    Measured in a second at most, per CPU model, threads, version of torch, dtype and float32 precision; what a busy
-    machine gave is not kept.
-    """
+    """The peak in this dtype with torch's present number of threads, from the user's cache where it is known. Measured
+    in a second at most, per CPU model, threads, version of torch, dtype and float32 precision; what a busy machine gave
+    is not kept."""
     # What oneDNN may compute products of float32 in; None before torch 2.9.
     fp32_precision = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
     key: dict[str, object] = {
@@ -170,10 +168,8 @@ def _read_peak(path: Path, key: dict[str, object]) -> MatmulPeak | None:
 
 @torch.no_grad()
 def measure_matmul(dtype: torch.dtype) -> MatmulPeak:
-    """Multiply square matrices of growing size, and take the fastest product: ``2 * size ** 3`` FLOPs over its time.
-
-    No random number is drawn; larger sizes are tried only where they are fast.
-    """
+    """Multiply square matrices of growing size, and take the fastest product: ``2 * size ** 3`` FLOPs over its time. No
+    random number is drawn; larger sizes are tried only where they are fast."""
     fastest, best_size, least_share = 0.0, _CPU_SIZES[0], 1.0
     for size in _CPU_SIZES:
         flops = 2 * size**3

@@ -124,10 +124,8 @@ class WindowedInstrument(Instrument):
 
 
 class InstrumentRun:
-    """Calls an instrument, and states in a timeline what it did (facts ``profile``); no method raises.
-
-    A step lasts from the end of the one before to its own, without the instrument's own code; the first only warms up.
-    """
+    """Calls an instrument, and states in a timeline what it did (facts ``profile``); no method raises. A step lasts
+    from the end of the one before to its own, without the instrument's own code; the first only warms up."""
 
     def __init__(
         self, instrument: Instrument, timeline: Timeline, now: Callable[[], float] = time.perf_counter
@@ -237,10 +235,7 @@ def require(module: str) -> None:
 
 def named_functions(key: str, names: Sequence[str]) -> list[Callable[..., Any]]:
     """Python functions by ``package.module:function`` or ``package.module:Class.method``; ``key`` is for messages.
-
-    Raises:
-        SetupError: a module cannot be imported, there is no such name in it, or it is no function of Python.
-    """
+    Raises ``SetupError``: a module cannot be imported, there is no such name in it, or it is no function of Python."""
     return [_function(key, name) for name in names]
 
 

@@ -11,11 +11,9 @@ from hf_efficient.recording.events import mark_phases
 
 
 class NvtxRanges(Instrument):
-    """A range ``step 6`` per optimizer step, from its batches to its update; inside it those of its phases.
-
-    Steps are ranges of the process, to which the kernels of autograd's threads belong too. Phases come from
-    ``EfficientTrainer`` or ``AccountCallback``. ``marker`` has the functions of ``torch.cuda.nvtx``.
-    """
+    """A range ``step 6`` per optimizer step, from its batches to its update; inside it those of its phases. Steps are
+    ranges of the process, to which the kernels of autograd's threads belong too. Phases come from ``EfficientTrainer``
+    or ``AccountCallback``. ``marker`` has the functions of ``torch.cuda.nvtx``."""
 
     name = "nvtx"
 

@@ -35,10 +35,7 @@ _INTERVAL_SECONDS = 0.001
 
 class PythonProfile(WindowedInstrument):
     """Writes ``python.rank0.pstats`` or ``.html``, and the dearest functions as JSON; the same for each worker, from
-    its start.
-
-    ``tool`` is ``cprofile`` or ``pyinstrument``; ``after_step`` steps of this training go by before.
-    """
+    its start. ``tool`` is ``cprofile`` or ``pyinstrument``; ``after_step`` steps of this training go by before."""
 
     name = "python"
 
@@ -214,9 +211,7 @@ def _lines(place: tuple[str, int, str], timings: Sequence[tuple[int, int, int]],
 
 class HostMemory(WindowedInstrument):
     """The host's memory at its peak by the lines of functions, by memray: ``host_memory.rank0.bin`` and ``.json``.
-
-    memray sees torch's tensors too, unlike ``tracemalloc``, and keeps sums, so that its file stays small.
-    """
+    memray sees torch's tensors too, unlike ``tracemalloc``, and keeps sums, so that its file stays small."""
 
     name = "host_memory"
 

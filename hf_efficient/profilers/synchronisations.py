@@ -206,11 +206,9 @@ class Site(NamedTuple):
 
 
 def site_of_caller(*, on_device: bool) -> Site | None:
-    """The line that made this thread call into torch; None where no code but torch's is on the stack.
-
-    None, too, unless ``on_device``, for a read of a tensor that always lies on the host: by the data loader, of an
-    optimizer's step counter, and by this package.
-    """
+    """The line that made this thread call into torch; None where no code but torch's is on the stack. None, too, unless
+    ``on_device``, for a read of a tensor that always lies on the host: by the data loader, of an optimizer's step
+    counter, and by this package."""
     inner: FrameType | None = None
     user: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)
@@ -257,10 +255,8 @@ def owner_of(file: str) -> Owner:
 @contextlib.contextmanager
 def counted_synchronisations() -> Iterator[Counter[str]]:
     """A counter that holds, when the block has ended, ``file:line`` of whoever waited for a CUDA device and how often.
-
     CUDA's own debug mode warns at waits inside torch (``.item()``, ``nonzero``); calls of ``synchronize`` are counted
-    beside it.
-    """
+    beside it."""
     found: Counter[str] = Counter()
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as undo:

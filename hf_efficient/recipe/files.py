@@ -66,11 +66,8 @@ def _description(path: Path) -> str:
 
 
 def find_recipe(name: str | Path, root: Path | None = None) -> Path:
-    """The file that ``RECIPE`` stands for: an existing path, or the name of a shipped recipe.
-
-    Raises:
-        RecipeError: neither; names similar shipped recipes.
-    """
+    """The file that ``RECIPE`` stands for: an existing path, or the name of a shipped recipe. Raises ``RecipeError``:
+    neither; names similar shipped recipes."""
     path, text = Path(name), str(name)
     if isinstance(name, Path) or path.suffix in SUFFIXES or _is_file(path):
         return path
@@ -104,11 +101,8 @@ def _is_file(path: Path) -> bool:
 
 def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Problem]]:
     """The tree of a recipe file with all layers merged, not yet checked, and the overrides that could not be laid over
-    it.
-
-    Raises:
-        RecipeError: an unreadable file, bad YAML, a missing or circular ``extends``; with all problems together.
-    """
+    it. Raises ``RecipeError``: an unreadable file, bad YAML, a missing or circular ``extends``; with all problems
+    together."""
     reader = _Reader()
     tree = reader.read(path, ())
     if tree is None:
@@ -222,11 +216,9 @@ def read_recipe_text(path: Path) -> str:
 
 
 def apply_overrides(tree: Node | None, overrides: Sequence[str]) -> tuple[Node, list[Problem]]:
-    """Lay ``a.b=value`` flags over a copy of a tree, in order; returns it, and what is wrong with the flags.
-
-    The value is YAML; a mapping is merged, anything else replaces what lies below. A number in the key is an index
-    where the tree has a list; the index after the last appends. Without a tree (None), only the form is checked.
-    """
+    """Lay ``a.b=value`` flags over a copy of a tree, in order; returns it, and what is wrong with the flags. The value
+    is YAML; a mapping is merged, anything else replaces what lies below. A number in the key is an index where the tree
+    has a list; the index after the last appends. Without a tree (None), only the form is checked."""
     result = tree or Node({}, Origin("command line"))
     problems: list[Problem] = []
     for flag in overrides:

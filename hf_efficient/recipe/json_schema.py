@@ -13,14 +13,9 @@ _COMPLETE = frozenset({"SourceSection"})
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of a recipe file, or of a base that others extend, as plain data.
-
-    No key is required, because ``extends`` may bring it; ``train`` holds the fields of the installed trl, of one
-    configuration class where the file says ``method``.
-
-    Raises:
-        SetupError: trl or transformers is not installed.
-    """
+    """The schema of a recipe file, or of a base that others extend, as plain data. No key is required, because
+    ``extends`` may bring it; ``train`` holds the fields of the installed trl, of one configuration class where the file
+    says ``method``. Raises ``SetupError``: trl or transformers is not installed."""
     schema = Recipe.model_json_schema()
     for name, section in schema["$defs"].items():
         if name not in _COMPLETE:

@@ -78,11 +78,8 @@ def train_versions() -> dict[str, str]:
 
 
 def train_fields(method: str) -> Mapping[str, TrainField]:
-    """Fields of the configuration class of ``method`` (sft or dpo) by name, in the class's order.
-
-    Raises:
-        SetupError: trl or transformers is not installed or cannot be imported.
-    """
+    """Fields of the configuration class of ``method`` (sft or dpo) by name, in the class's order. Raises
+    ``SetupError``: trl or transformers is not installed or cannot be imported."""
     path = _cache_path(method)
     remembered = _recall(path)
     if remembered is not None:

@@ -154,12 +154,9 @@ def dotted(path: KeyPath) -> str:
 
 
 def parse_yaml(text: str, origin: Origin) -> Node:
-    """The tree of one YAML document; with an ``origin.text`` (a flag) all values share the origin.
-
-    Raises:
-        RecipeError: bad syntax; or, reported together, duplicate or non-text keys, tags, merge keys, recursive or
-            exploding aliases, nesting deeper than 32, control characters.
-    """
+    """The tree of one YAML document; with an ``origin.text`` (a flag) all values share the origin. Raises
+    ``RecipeError``: bad syntax; or, reported together, duplicate or non-text keys, tags, merge keys, recursive or
+    exploding aliases, nesting deeper than 32, control characters."""
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:

@@ -58,11 +58,8 @@ def dump_yaml(data: Any, *, blocks: bool = False) -> str:
 
 
 def check_new_file(path: Path, flag: str) -> None:
-    """Refuse a recipe file named by ``flag``, before work is done for it.
-
-    Raises:
-        OutputError: the file exists, its folder does not, or its name is not that of a recipe.
-    """
+    """Refuse a recipe file named by ``flag``, before work is done for it. Raises ``OutputError``: the file exists, its
+    folder does not, or its name is not that of a recipe."""
     if path.suffix not in SUFFIXES:
         raise OutputError(f"{flag}: {path} is not named like a recipe. Write a name that ends in .yaml.")
     if path.exists() or path.is_symlink():

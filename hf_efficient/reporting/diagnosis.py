@@ -128,9 +128,7 @@ def _came(held: Confirmation, value: float) -> str:
 
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
     """The tested prediction, the findings, the limit of a run without any, and what could not be judged.
-
-    ``evidence=False``, a short form below the account: a line per finding and its first remedy.
-    """
+    ``evidence=False``, a short form below the account: a line per finding and its first remedy."""
     abstained = [f"{rules}: {told}" for told, rules in told_abstentions(diagnosis)]
     return [
         *(_end(diagnosis) if evidence else []),

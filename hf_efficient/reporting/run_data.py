@@ -75,11 +75,8 @@ class RunData:
 
 
 def read_run(directory: Path, *, trace: bool = False) -> RunData:
-    """Read the records in the ``efficiency`` folder of a run, and diagnose it; a trace may take seconds more.
-
-    Raises:
-        OutputError: there are no records, or they cannot be read.
-    """
+    """Read the records in the ``efficiency`` folder of a run, and diagnose it; a trace may take seconds more. Raises
+    ``OutputError``: there are no records, or they cannot be read."""
     if has_only_account(directory):
         run = _known(directory, read_account(directory / RUN_JSON))
     else:

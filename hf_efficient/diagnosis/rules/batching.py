@@ -73,11 +73,9 @@ def _less_padding(case: Case, computed: float, padded: float) -> list[Remedy]:
 
 
 def grouped_padding_share(length_buckets: Mapping[str, int], rows: int | None) -> float | None:
-    """Share of padding where examples of like length share a batch; None without lengths or rows.
-
-    As transformers' sampler does: shuffled, in stretches of fifty batches, each sorted by length. Documents lie evenly
-    between the bounds of their bucket.
-    """
+    """Share of padding where examples of like length share a batch; None without lengths or rows. As transformers'
+    sampler does: shuffled, in stretches of fifty batches, each sorted by length. Documents lie evenly between the
+    bounds of their bucket."""
     if not length_buckets or not rows:
         return None
     lengths = _shuffled(length_buckets)
@@ -172,10 +170,8 @@ def _sorted(tokens: Column) -> bool:
 
 
 def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) -> float:
-    """Positions for the same tokens where a micro-batch has so many times the rows, against those of now.
-
-    1 with packing, or without known lengths. ``grouped``: where examples of like length are put together.
-    """
+    """Positions for the same tokens where a micro-batch has so many times the rows, against those of now. 1 with
+    packing, or without known lengths. ``grouped``: where examples of like length are put together."""
     sequences, larger = case.account.sequences, rows * times
     if not sequences.length_buckets or (sequences.samples or 0) > 1.05 * (sequences.rows or math.inf):
         return 1.0
@@ -317,10 +313,8 @@ def _accumulate(case: Case, held: MicroBatch, most: int, *, grouped: bool) -> Re
 @rule()
 def small_micro_batch(case: Case) -> Verdict:
     """The fixed part of a micro-batch is 30% of its time or more, and larger ones would save a twentieth of the loop.
-
     Where they come out of the accumulation, ``accumulation`` says so. A larger step has fewer updates for the same
-    tokens, and perhaps more padding.
-    """
+    tokens, and perhaps more padding."""
     if isinstance(accumulation(case), Finding):
         return None
     wait = core_wait(case)

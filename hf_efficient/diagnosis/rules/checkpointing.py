@@ -26,9 +26,7 @@ _UNKNOWN = "what the layers keep, or the memory that is left, is not known"
 @rule()
 def checkpointing_missing(case: Case) -> Verdict:
     """Activation checkpointing is off, memory is four fifths full, mostly of activations, and rows are accumulated.
-
-    What a larger micro-batch saves of its fixed cost must be more than the layers' second forward takes.
-    """
+    What a larger micro-batch saves of its fixed cost must be more than the layers' second forward takes."""
     if case.settings("model").get("activation_checkpointing") is not False or case.accumulated < 2:
         return None
     room, kept = memory_room(case), category_bytes(case, "activations")
@@ -132,11 +130,9 @@ def checkpointing_unneeded(case: Case) -> Verdict:
 
 
 def _recompute_share(case: Case) -> float | None:
-    """Of the FLOPs computed, the most that the second forward can be; None where FLOPs are not counted.
-
-    Beyond the model's FLOPs lie padding, which is taken out by its share of the positions, masked pairs, and recompute.
-    Hand-worked: 800 computed, 300 of the model, half of the positions padding: 300 / 0.5 = 600; 200 / 800 = 0.25.
-    """
+    """Of the FLOPs computed, the most that the second forward can be; None where FLOPs are not counted. Beyond the
+    model's FLOPs lie padding, which is taken out by its share of the positions, masked pairs, and recompute.
+    Hand-worked: 800 computed, 300 of the model, half of the positions padding: 300 / 0.5 = 600; 200 / 800 = 0.25."""
     work, padded = case.account.work, case.account.tokens.padding_share
     if not work.hardware_flops or not work.model_flops or padded is None or padded >= 1:
         return None

@@ -123,11 +123,9 @@ def _would_fit(case: Case, strategy: str, room: MemoryRoom, persistent: int, who
 
 
 def _spared(case: Case) -> float:
-    """Of the bytes sent, those that DDP does not send (``estimate/communication.py``).
-
-    Spread: the weights W gathered twice, the gradients of the T trained values scattered once; DDP: these gradients
-    twice. Hand-worked: all trained: 1 - 2 / 3 = 1 / 3; one of 100: 1 - 2 / 201 = 0.99.
-    """
+    """Of the bytes sent, those that DDP does not send (``estimate/communication.py``). Spread: the weights W gathered
+    twice, the gradients of the T trained values scattered once; DDP: these gradients twice. Hand-worked: all trained: 1
+    - 2 / 3 = 1 / 3; one of 100: 1 - 2 / 201 = 0.99."""
     model = case.settings("model")
     trained, parameters = model.get("trainable_parameters"), model.get("parameters")
     if not trained or not parameters:

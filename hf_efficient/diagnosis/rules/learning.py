@@ -89,10 +89,8 @@ def _higher_rate(case: Case, highest: float) -> Remedy:
 
 @rule()
 def learning_rate_diverges(case: Case) -> Verdict:
-    """The loss, in medians of ten windows, rises by 30% and by three times its noise: from its start, or its best.
-
-    A rise at the start is overcome where the loss ends a quarter below where it began.
-    """
+    """The loss, in medians of ten windows, rises by 30% and by three times its noise: from its start, or its best. A
+    rise at the start is overcome where the loss ends a quarter below where it began."""
     losses = _logged(case, "loss")
     if len(losses) < 4:
         return abstains("fewer than four losses were logged", "train.logging_steps")

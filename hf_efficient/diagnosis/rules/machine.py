@@ -225,10 +225,8 @@ class _Other:
 
 @rule(needs_steps=False)
 def unused_memory(case: Case) -> Verdict:
-    """Less than half of a CUDA device's memory was taken, and another one that holds it would cost a tenth less.
-
-    Its slowdown is estimated as the worse of the ratios of their stated peaks and bandwidths.
-    """
+    """Less than half of a CUDA device's memory was taken, and another one that holds it would cost a tenth less. Its
+    slowdown is estimated as the worse of the ratios of their stated peaks and bandwidths."""
     room = memory_room(case)
     here = accelerator_of_device(str(case.settings("device").get("name", ""))) if case.on_cuda else None
     price, cost = case.price_usd_per_hour, case.account.money.cost_usd

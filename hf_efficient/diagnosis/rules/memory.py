@@ -47,11 +47,9 @@ class MemoryRoom:
 
 
 def memory_room(case: Case) -> MemoryRoom | None:
-    """None where the device's memory, or what was held of it, is not known.
-
-    A CUDA device: its memory less the CUDA context's and NCCL's buffers (estimates), and what torch's allocator
-    reserved at its peak. A CPU: the host's memory less the least that was available.
-    """
+    """None where the device's memory, or what was held of it, is not known. A CUDA device: its memory less the CUDA
+    context's and NCCL's buffers (estimates), and what torch's allocator reserved at its peak. A CPU: the host's memory
+    less the least that was available."""
     total, memory = case.settings("device").get("memory_bytes"), case.account.memory
     if not total:
         return None
@@ -74,11 +72,9 @@ def category_bytes(case: Case, *names: str) -> int | None:
 
 
 def position_bytes(case: Case) -> tuple[float, int] | None:
-    """What each position of a micro-batch takes at the peak, and how many the largest micro-batch had.
-
-    On a CUDA device the measured peak without what is there for any micro-batch; on a CPU twice what a forward keeps
-    for its backward, for gradients and temporary tensors. None where it was not counted.
-    """
+    """What each position of a micro-batch takes at the peak, and how many the largest micro-batch had. On a CUDA device
+    the measured peak without what is there for any micro-batch; on a CPU twice what a forward keeps for its backward,
+    for gradients and temporary tensors. None where it was not counted."""
     positions = case.facts.get("memory", {}).get("positions")
     kept = category_bytes(case, "activations", "logits")
     if not positions or kept is None:
@@ -90,10 +86,8 @@ def position_bytes(case: Case) -> tuple[float, int] | None:
 
 
 def smaller_micro_batch(case: Case) -> dict[str, Any] | None:
-    """Half of the rows, or the most below that which divide a step's rows; None where there is but one.
-
-    Hand-worked: 5 rows accumulated twice are 10: of 2 or fewer rows 2 divide them, 5 times.
-    """
+    """Half of the rows, or the most below that which divide a step's rows; None where there is but one. Hand-worked: 5
+    rows accumulated twice are 10: of 2 or fewer rows 2 divide them, 5 times."""
     all_rows = case.rows * case.accumulated
     fewer = next((few for few in range(case.rows // 2, 0, -1) if all_rows % few == 0), None)
     if fewer is None:
@@ -142,9 +136,7 @@ def out_of_memory(case: Case) -> Verdict:
 @rule(needs_steps=False)
 def near_out_of_memory(case: Case) -> Verdict:
     """95% of what tensors may take of a CUDA device were reserved; on a CPU, 97% of the host's memory were taken.
-
-    Batches of many sizes fill a healthy device with cache: so the tensors must have taken 85% themselves.
-    """
+    Batches of many sizes fill a healthy device with cache: so the tensors must have taken 85% themselves."""
     room, tensors = memory_room(case), case.account.memory.device_peak_allocated_bytes
     if room is None:
         why = "the device's memory, or its peak, is not known"
@@ -215,10 +207,8 @@ def large_micro_batch(case: Case) -> Verdict:
 
 @rule()
 def fragmentation(case: Case) -> Verdict:
-    """The allocator retries after warm-up, or reserves 30% and 1 GiB more at its peak than the tensors need.
-
-    A retry frees the whole cache, which waits for the device, and every allocation after it asks the driver again.
-    """
+    """The allocator retries after warm-up, or reserves 30% and 1 GiB more at its peak than the tensors need. A retry
+    frees the whole cache, which waits for the device, and every allocation after it asks the driver again."""
     memory = case.account.memory
     reserved, allocated = memory.device_peak_reserved_bytes, memory.device_peak_allocated_bytes
     if reserved is None or allocated is None:
@@ -342,11 +332,9 @@ class _Growth:
 
 @rule()
 def memory_growth(case: Case) -> Verdict:
-    """Memory grows steadily after warm-up, by 64 MiB and a twentieth or more: something is kept from every step.
-
-    The C library alone can grow a process by half in ten seconds of small steps: a warning takes thirty readings, or
-    memory that doubles.
-    """
+    """Memory grows steadily after warm-up, by 64 MiB and a twentieth or more: something is kept from every step. The C
+    library alone can grow a process by half in ten seconds of small steps: a warning takes thirty readings, or memory
+    that doubles."""
     curves = (_device_growth(case), _host_growth(case))
     known = [one for one in curves if one is not None and one.known >= 6]
     if not known:

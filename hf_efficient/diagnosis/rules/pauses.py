@@ -227,9 +227,7 @@ def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
 
 def _rarer(case: Case, spent_seconds: float, argument: str, allowed: float) -> tuple[int, float] | None:
     """Every how many steps a pause takes no more than a share of the loop, and the seconds it then takes in this run.
-
-    None where the run is shorter than the distance of now, or the pauses follow no distance (``best``).
-    """
+    None where the run is shorter than the distance of now, or the pauses follow no distance (``best``)."""
     if case.argument(f"{argument}_strategy") not in ("steps", "epoch"):
         return None
     steps, schedule = case.account.steps.count, case.facts.get("run", {})
@@ -249,10 +247,8 @@ def _rarer(case: Case, spent_seconds: float, argument: str, allowed: float) -> t
 
 def _distance(pause_seconds: float, step_seconds: float, allowed: float) -> int:
     """After how many steps a pause takes a share of the loop: ``n = p * (1 - a) / (a * s)``, rounded up to two digits.
-
     ``n`` steps and a pause then take ``p / a``, since ``p / (n * s + p) = a``. Hand-worked: pauses of 6 s, steps of 0.6
-    s, 10% allowed: 6 * 0.9 / (0.1 * 0.6) = 90.
-    """
+    s, 10% allowed: 6 * 0.9 / (0.1 * 0.6) = 90."""
     steps = pause_seconds * (1 - allowed) / (allowed * step_seconds)
     digit = 10 ** max(0, math.floor(math.log10(steps)) - 1)
     return max(1, math.ceil(round(steps / digit, 9)) * digit)  # 89.999999999 is what a division leaves of 90

@@ -92,10 +92,8 @@ class SlowRank:
 @rule(needs_steps=False)
 def straggler(case: Case) -> Verdict:
     """The same rank is the last in most steps, evaluations or saves; the others wait a twentieth of the loop for it.
-
     Since all ranks wait for each other in the backward, only phases in which a rank waits for nobody are compared. The
-    last in nearly all evaluations or saves counts from a hundredth of the loop, but for rank 0, which writes.
-    """
+    last in nearly all evaluations or saves counts from a hundredth of the loop, but for rank 0, which writes."""
     ranks = case.ranks
     if ranks < 2 or not case.has_steps:
         return None
@@ -234,11 +232,9 @@ def _by_phases(case: Case, held: Held, rows: Rows) -> SlowRank:
 
 
 def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bool) -> dict[str, Column]:
-    """A step's time of a rank's own.
-
-    The data wait is that for its own loader, without the ranks' exchange of token counts. On CUDA the forward, and
-    where waits are known the backward, is what the device took; optimizer and loss wait for it.
-    """
+    """A step's time of a rank's own. The data wait is that for its own loader, without the ranks' exchange of token
+    counts. On CUDA the forward, and where waits are known the backward, is what the device took; optimizer and loss
+    wait for it."""
     names = _WAITS_APART if apart and not on_cuda else _OWN if on_cuda else (*_OWN, "optimizer")
     found = {name: columns.own(name)[rows] for name in names}
     if "wait_seconds" in columns.loader and not apart:
@@ -265,11 +261,8 @@ def _backward_extra(case: Case, backward: float, forward: float, usual: float) -
 
 
 def _busier(case: Case, held: Held, rows: Rows) -> SlowRank | None:
-    """By CPU time: on a CPU a rank that waits computes nothing, while DDP's buffers make all phases look alike.
-
-    None where CPU time is not recorded, or none stands out by a seventh. Steps with a save or an evaluation are left
-    out.
-    """
+    """By CPU time: on a CPU a rank that waits computes nothing, while DDP's buffers make all phases look alike. None
+    where CPU time is not recorded, or none stands out by a seventh. Steps with a save or an evaluation are left out."""
     rows = _without_pauses(held, rows)
     cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
     if not all(np.isfinite(of).all() for of in cpu.values()):

@@ -17,10 +17,8 @@ _DOING = {"forward": "forward", "backward": "backward", "recompute": "backward",
 
 
 class Score:
-    """Takes changes of a simulation's log (storages resized, cut short or added), and writes it anew.
-
-    Events are counted as in the old log; changes at the same event happen before it, in the order asked for.
-    """
+    """Takes changes of a simulation's log (storages resized, cut short or added), and writes it anew. Events are
+    counted as in the old log; changes at the same event happen before it, in the order asked for."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -111,11 +109,8 @@ def _moved(simulation: Simulation, log: TensorLog, counts: list[int]) -> Simulat
 
 
 class Walk:
-    """Goes through a log and calls the methods below where forwards, backwards and their units begin and end.
-
-    A unit runs from the first allocation in its modules to the first in another's; in the forward, the root's ends it
-    too.
-    """
+    """Goes through a log and calls the methods below where forwards, backwards and their units begin and end. A unit
+    runs from the first allocation in its modules to the first in another's; in the forward, the root's ends it too."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._log = simulation.log

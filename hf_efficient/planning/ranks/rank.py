@@ -107,9 +107,7 @@ def _add_buckets(simulation: Simulation, score: Score) -> None:
 
 def bucket_bytes(gradients: Iterable[int]) -> list[int]:
     """Bytes of each bucket; gradients come in the order in which they are made, and a bucket is closed at its limit.
-
-    Hand-worked, MiB: 0.5, 0.75, 20, 10, 3 are in buckets of 1.25, 30 and 3.
-    """
+    Hand-worked, MiB: 0.5, 0.75, 20, 10, 3 are in buckets of 1.25, 30 and 3."""
     found: list[int] = []
     held, limit = 0, _FIRST_BUCKET
     for gradient in gradients:

@@ -33,11 +33,9 @@ def model_width(config: Any) -> int | None:
 
 
 def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None = None) -> Sharding:
-    """How the recipe's run is spread; ``processes: auto`` counts for one on each machine.
-
-    ``width``, of the model, sets DeepSpeed's buckets; default: its own sizes. Raises ``RecipeError`` where the strategy
-    cannot have as many processes, or cannot offload what the recipe asks for.
-    """
+    """How the recipe's run is spread; ``processes: auto`` counts for one on each machine. ``width``, of the model, sets
+    DeepSpeed's buckets; default: its own sizes. Raises ``RecipeError`` where the strategy cannot have as many
+    processes, or cannot offload what the recipe asks for."""
     distributed = recipe.distributed
     ranks = processes or planned_processes(recipe)
     strategy: Strategy = "none" if ranks == 1 else "ddp"

@@ -135,11 +135,9 @@ class ZeroWalk(Walk):
 
 
 def spread_gradients(simulation: Simulation, score: Score, sizes: Sizes) -> None:
-    """Under ZeRO-2 and 3 whole gradients last for a moment, and the rank's share takes their place.
-
-    A gradient is copied into the bucket at once; one larger than a bucket waits whole for the next gradient
-    (``extra_large_param_to_reduce`` in ``stage_1_and_2.py``, ``__add_grad_to_ipg_bucket`` in ``stage3.py``).
-    """
+    """Under ZeRO-2 and 3 whole gradients last for a moment, and the rank's share takes their place. A gradient is
+    copied into the bucket at once; one larger than a bucket waits whole for the next gradient
+    (``extra_large_param_to_reduce`` in ``stage_1_and_2.py``, ``__add_grad_to_ipg_bucket`` in ``stage3.py``)."""
     if sizes.sharding.whole_gradients:
         return
     steps: dict[int, list[int]] = {}

@@ -144,12 +144,8 @@ def global_batch_is_divided(settings: Settings) -> Iterator[Contradiction]:
 
 def with_accumulation(recipe: Recipe, processes: int, remark: str = "") -> Recipe:
     """The recipe with the accumulation that its global batch takes; as it is where it names none, or both.
-
-    ``processes`` are those on all machines; ``remark`` is on where their number comes from.
-
-    Raises:
-        RecipeError: they do not divide the global batch, or the accumulation that the recipe names is another.
-    """
+    ``processes`` are those on all machines; ``remark`` is on where their number comes from. Raises ``RecipeError``:
+    they do not divide the global batch, or the accumulation that the recipe names is another."""
     if recipe.distributed.global_batch_size is None:
         return recipe
     settings = Settings(recipe, train_fields(recipe.method))

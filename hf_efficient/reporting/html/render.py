@@ -82,10 +82,8 @@ def render(
     written: datetime | None,
     **context: Any,
 ) -> str:
-    """A whole page from the template ``run``, ``compare`` or ``plan``; sections that are None are left out.
-
-    ``span``: the columns behind the figures of a selected span; None where there are none.
-    """
+    """A whole page from the template ``run``, ``compare`` or ``plan``; sections that are None are left out. ``span``:
+    the columns behind the figures of a selected span; None where there are none."""
     shown = [section for section in sections if section is not None]
     figures = {fig.id: _for_page(fig) for section in shown for fig in section.figures if isinstance(fig, Figure)}
     first, second = page_scripts()

@@ -201,10 +201,8 @@ def time_axis(wall_seconds: float) -> TimeAxis:
 
 
 def evaluation_places(evaluations: Sequence[Evaluation], steps: StepSeries, where: StepAxis) -> list[float]:
-    """Where each evaluation lies: at the end of the step that it followed, or before the first one.
-
-    A step done again after a resumption is taken from the first bucket at or after the last evaluation's.
-    """
+    """Where each evaluation lies: at the end of the step that it followed, or before the first one. A step done again
+    after a resumption is taken from the first bucket at or after the last evaluation's."""
     places: list[float] = []
     bucket = 0
     for evaluation in evaluations:
@@ -248,9 +246,7 @@ def stack_traces(
     layers: Sequence[Layer], centers: Sequence[float], widths: Sequence[float] | None, told: str = "%{y:.3~s}s"
 ) -> list[Trace]:
     """The layers that hold something, the lowest first: bars, or areas where bars would be thinner than a pixel or two.
-
-    ``told`` formats a value for the pointer, as plotly.js writes it.
-    """
+    ``told`` formats a value for the pointer, as plotly.js writes it."""
     held = [layer for layer in layers if any(layer.values)]
     x = rounded(centers)
     if len(centers) > _MOST_BARS:

@@ -89,9 +89,8 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
 
 def _phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequence[str]) -> Figure | None:
     """Seconds per step with the finding's phases on top, their mean, and the mean that the first remedy would leave.
-
-    Evaluations and checkpoints, which tower over steps, are left out elsewhere. None where none of the phases was seen.
-    """
+    Evaluations and checkpoints, which tower over steps, are left out elsewhere. None where none of the phases was
+    seen."""
     parts = _parts(run, phases)
     if parts is None:
         return None
