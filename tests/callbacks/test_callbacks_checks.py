@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -88,10 +89,6 @@ def test_without_bitsandbytes_nothing_happens(monkeypatch):
 ARGS = SimpleNamespace(torch_compile=False, optim="adamw_torch")
 
 
-def hooked(model):
-    return [name for name, module in model.named_modules() if module._forward_hooks]
-
-
 def half_frozen():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU(), nn.Embedding(3, 2))
     model[1].requires_grad_(False)
@@ -102,18 +99,17 @@ def half_frozen():
 def test_frozen_leaves_are_watched_during_the_first_step_only():
     model, check = half_frozen(), GradientCheck()
     check.on_step_begin(ARGS, None, None, model=model)
-    assert hooked(model) == []
+    assert not any(module._forward_hooks for module in model.modules())
     check.on_train_begin(ARGS, None, None)
     check.on_step_begin(ARGS, None, None, model=model)
     check.on_step_begin(ARGS, None, None, model=model)
-    assert hooked(model) == ["", "1", "3"]
-    assert [len(module._forward_hooks) for module in (model, model[1], model[3])] == [1, 1, 1]
+    assert [name for name, module in model.named_modules() if module._forward_hooks] == ["", "1", "3"]
     with pytest.raises(TrainingCheckError, match=r"^2 trainable parameters got no gradient .* 0\.weight, 0\.bias\. "):
         check.on_pre_optimizer_step(ARGS, None, None, model=model)
-    assert hooked(model) == []
+    assert not any(module._forward_hooks for module in model.modules())
     check.on_step_begin(ARGS, None, None, model=model)
     check.on_pre_optimizer_step(ARGS, None, None, model=model)
-    assert hooked(model) == []
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize(
@@ -133,13 +129,11 @@ def test_gradients_that_are_not_on_the_parameters_are_left_out(monkeypatch, capl
     model, check = half_frozen(), GradientCheck()
     args = SimpleNamespace(torch_compile=False, optim=optimizer)
     check.on_train_begin(args, None, None)
-    with caplog.at_level(logging.DEBUG, logger="hf_efficient"):
-        if reason is None:
-            with pytest.raises(TrainingCheckError):
-                check.on_pre_optimizer_step(args, None, None, model=model)
-        else:
-            check.on_pre_optimizer_step(args, None, None, model=model)
-            assert caplog.messages == [f"Gradients are not checked: with {reason} they are not on the parameters."]
+    said = pytest.raises(TrainingCheckError) if reason is None else nullcontext()
+    with caplog.at_level(logging.DEBUG, logger="hf_efficient"), said:
+        check.on_pre_optimizer_step(args, None, None, model=model)
+    if reason is not None:
+        assert caplog.messages == [f"Gradients are not checked: with {reason} they are not on the parameters."]
 
 
 @pytest.fixture
@@ -181,25 +175,14 @@ def model(request, tiny_llama_dir):
     return model.train()
 
 
-def check(model):
-    FusedHeadCheck().on_train_begin(None, None, None, model=model)
-
-
 def test_a_head_that_computes_the_same_passes(model):
     assert head_error(model) < (1e-5 if model.dtype == torch.float32 else 0.02)
-    check(model)
+    FusedHeadCheck().on_train_begin(None, None, None, model=model)
     assert model.training
 
 
-@pytest.mark.parametrize("scale", [0.5, 1.5])
-def test_a_model_that_scales_its_logits_otherwise_is_named(model, scale):
+def test_a_model_that_scales_its_logits_otherwise_is_named(model):
     """As a family would that TRL does not know."""
-    model.lm_head.register_forward_hook(lambda module, args, output: scale * output)
+    model.lm_head.register_forward_hook(lambda module, args, output: 1.5 * output)
     with pytest.raises(TrainingCheckError, match=r"chunked_nll does not compute the logits of llama as the model does"):
-        check(model)
-
-
-def test_a_head_of_zeros_is_no_fault(model):
-    with torch.no_grad():
-        model.lm_head.weight.zero_()
-    check(model)
+        FusedHeadCheck().on_train_begin(None, None, None, model=model)

@@ -6,6 +6,8 @@ from transformers import TrainerState, TrainingArguments
 from hf_efficient.callbacks.run_facts import schedule_of
 from hf_efficient.estimate.forecast import Schedule
 
+STEPS = {"eval_strategy": "steps", "eval_steps": 10}
+
 
 def schedule(max_steps=30, batches=None, at_end=False, **arguments):
     """As the Trainer begins: its state holds the steps that shares of the run come to."""
@@ -16,7 +18,7 @@ def schedule(max_steps=30, batches=None, at_end=False, **arguments):
 
 
 def test_by_steps():
-    found = schedule(eval_strategy="steps", eval_steps=10, eval_delay=5, save_strategy="steps", save_steps=0.5)
+    found = schedule(**STEPS, eval_delay=5, save_strategy="steps", save_steps=0.5)
     assert found == Schedule(30, evaluate_every=10, evaluate_from=5, save_every=15)
 
 
@@ -26,15 +28,13 @@ def test_by_epochs():
         batches=21, gradient_accumulation_steps=2, eval_strategy="epoch", eval_delay=2, save_strategy="epoch"
     )
     assert found == Schedule(30, evaluate_every=11, evaluate_from=22, save_every=11)
-
-
-def test_an_epoch_of_unknown_length_ends_with_the_run():
+    # An epoch of unknown length ends with the run.
     assert schedule(eval_strategy="epoch", save_strategy="no") == Schedule(30, evaluate_every=30)
 
 
 def test_nothing_and_the_best():
     assert schedule(eval_strategy="no", save_strategy="no") == Schedule(30)
-    best = schedule(eval_strategy="steps", eval_steps=10, save_strategy="best", metric_for_best_model="loss")
+    best = schedule(**STEPS, save_strategy="best", metric_for_best_model="loss")
     assert best == Schedule(30, evaluate_every=10, save_best=True)
 
 
@@ -42,12 +42,9 @@ def test_nothing_and_the_best():
     ("arguments", "after"),
     [
         ({"eval_strategy": "no"}, True),
-        ({"eval_strategy": "steps", "eval_steps": 10}, False),  # the Trainer evaluates after the last step
-        ({"eval_strategy": "steps", "eval_steps": 10, "eval_delay": 31}, True),
-        (
-            {"eval_strategy": "steps", "eval_steps": 10, "save_steps": 10, "load_best_model_at_end": True},
-            True,  # of another model
-        ),
+        (STEPS, False),  # the Trainer evaluates after the last step
+        (STEPS | {"eval_delay": 31}, True),
+        (STEPS | {"save_steps": 10, "load_best_model_at_end": True}, True),  # of another model
     ],
 )
 def test_an_evaluation_after_the_training(arguments, after):

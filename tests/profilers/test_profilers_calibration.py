@@ -83,12 +83,6 @@ class Given:
         self.asked.append("settle")
 
 
-def test_one_slow_round_does_not_matter():
-    watch = Given(0.01, 0.010, 0.011, 0.500, 0.012, 0.009)
-    assert steady_seconds(watch, lambda: None) == 0.011
-    assert watch.asked == ["settle", 1, 3, 3, 3, 3, 3]
-
-
 def steady(monkeypatch, *seconds):
     """Each thing that is measured takes as long as given, and is done once."""
     answers = list(seconds)
@@ -111,13 +105,6 @@ def bench(**changes):
         "copy_bytes": 4096,
     }
     return Bench(**{**values, **changes})
-
-
-def test_products(monkeypatch):
-    """2 * 4 ** 3 = 128 FLOPs in 1 us, 2 * 8 ** 3 = 1024 in 2 us."""
-    steady(monkeypatch, 1e-6, 2e-6)
-    found = list(product_rates("bf16", CPU, Given(), sizes=(4, 8)))
-    assert found == [MatmulRate("bf16", 4, pytest.approx(128e6)), MatmulRate("bf16", 8, pytest.approx(512e6))]
 
 
 def test_a_launch_is_the_mean_of_a_chain_and_the_median_of_rounds():
@@ -219,7 +206,6 @@ def cache(tmp_path, monkeypatch):
 
 def test_what_is_kept_is_found(cache, caplog):
     assert load_calibration(HELD.device_name) is None
-    assert caplog.messages == []
     assert save_calibration(HELD) == cache / "calibrations/nvidia-geforce-rtx-4090.json"
     assert load_calibration(HELD.device_name) == HELD
     assert load_calibration("nvidia geforce rtx 4090") is None  # another device of the same file name
@@ -262,15 +248,6 @@ def products_take(monkeypatch, seconds, cpu_seconds=None):
     return tried
 
 
-def test_the_fastest_product_is_the_peak(monkeypatch):
-    """256: 2 * 256 ** 3 = 33,554,432 FLOPs in 1 ms; at that rate 2048 would take half a second."""
-    tried = products_take(monkeypatch, {128: 1e-3, 256: 1e-3, 512: 20e-3, 1024: 80e-3})
-    found = measure_matmul(torch.float32)
-    assert (found.flops_per_second, found.size) == (33_554_432 / 1e-3, 256)
-    assert found.threads == torch.get_num_threads()
-    assert tried == [128, 256, 512, 1024]
-
-
 @pytest.mark.parametrize(
     ("cpu", "share", "busy"),
     [
@@ -283,11 +260,13 @@ def test_the_fastest_product_is_the_peak(monkeypatch):
         ({256: 0.0}, 1.0, False),  # the clock did not tick
     ],
 )
-def test_a_product_that_did_not_get_the_cpu_it_asked_for(monkeypatch, cpu, share, busy):
+def test_the_fastest_product_is_the_peak_whatever_cpu_it_got(monkeypatch, cpu, share, busy):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    products_take(monkeypatch, {128: 1e-3, 256: 1e-3, 512: 20e-3, 1024: 80e-3}, cpu)
+    tried = products_take(monkeypatch, {128: 1e-3, 256: 1e-3, 512: 20e-3, 1024: 80e-3}, cpu)
     found = measure_matmul(torch.float32)
     assert (found.size, found.cpu_share, found.is_of_a_busy_machine) == (256, share, busy)
+    # 2 * 256 ** 3 = 33,554,432 FLOPs in 1 ms; at that rate 2048 would take half a second.
+    assert (found.flops_per_second, found.threads, tried) == (33_554_432 / 1e-3, 2, [128, 256, 512, 1024])
 
 
 def test_a_peak_is_measured_once_for_each_dtype_and_number_of_threads(cache, monkeypatch):

@@ -1,12 +1,16 @@
-"""An instrument is driven, its cost measured, its faults caught."""
+"""An instrument is driven, its cost measured, its faults caught; and what Nsight hears from inside."""
 
 from __future__ import annotations
 
+import itertools
 import logging
+from types import SimpleNamespace
 
 import pytest
 
-from hf_efficient.profilers.instrument import Instrument, InstrumentRun
+from hf_efficient.profilers.instrument import Instrument, InstrumentRun, Place
+from hf_efficient.profilers.nsight import Capture, NvtxRanges
+from hf_efficient.recording.events import EventLog
 
 
 class Facts:
@@ -22,11 +26,20 @@ class Facts:
 class Clock:
     """Stands still unless it is moved on."""
 
-    def __init__(self):
-        self.seconds = 100.0
+    seconds = 100.0
 
     def __call__(self):
         return self.seconds
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def facts():
+    return Facts()
 
 
 class Slow(Instrument):
@@ -66,10 +79,10 @@ def train(run, clock, tmp_path, steps=(5.0, 1.0, 3.0, 3.0, 1.0, 1.0)):
         run.step_ends(step)
 
 
-def test_its_own_time_and_what_its_steps_were_slower(tmp_path):
-    clock, facts = Clock(), Facts()
+def test_its_own_time_and_what_its_steps_were_slower(clock, facts, tmp_path):
     run = InstrumentRun(Slow(clock), facts, clock)
     train(run, clock, tmp_path)
+    assert facts.told["profile"]["slow"]["files"] == ["profile/slow.json"]  # should the process be killed now
     run.end()
     run.end()
     told = facts.told["profile"]["slow"]
@@ -79,16 +92,7 @@ def test_its_own_time_and_what_its_steps_were_slower(tmp_path):
     assert told["note"] == "its steps compared with 3 others, by their medians"
 
 
-def test_what_it_wrote_is_told_at_once(tmp_path):
-    clock, facts = Clock(), Facts()
-    run = InstrumentRun(Slow(clock), facts, clock)
-    train(run, clock, tmp_path, steps=(1.0,) * 4)
-    assert facts.told["profile"]["slow"]["files"] == ["profile/slow.json"]  # should the process be killed now
-    run.end()
-
-
-def test_a_fault_ends_it_with_one_warning(tmp_path, caplog):
-    clock, facts = Clock(), Facts()
+def test_a_fault_ends_it_with_one_warning(clock, facts, tmp_path, caplog):
     slow = Slow(clock, fails_at=2)
     run = InstrumentRun(slow, facts, clock)
     with caplog.at_level(logging.WARNING):
@@ -101,8 +105,7 @@ def test_a_fault_ends_it_with_one_warning(tmp_path, caplog):
     assert facts.told["profile"]["slow"]["note"] == "ended by a fault: OSError: disk full"
 
 
-def test_a_second_training_starts_anew(tmp_path):
-    clock, facts = Clock(), Facts()
+def test_a_second_training_starts_anew(clock, facts, tmp_path):
     run = InstrumentRun(Slow(clock), facts, clock)
     train(run, clock, tmp_path)
     train(run, clock, tmp_path, steps=(1.0, 1.0))  # the first was ended by an exception that nobody told
@@ -110,3 +113,78 @@ def test_a_second_training_starts_anew(tmp_path):
     told = facts.told["profile"]["slow"]
     assert (told["steps"], told["files"]) == (0, [])
     assert told["own_seconds"] == pytest.approx(1.0 + 2 * 0.5 + 2.0)
+
+
+class Marker:
+    """Stands for ``torch.cuda.nvtx``."""
+
+    def __init__(self):
+        self.calls, self._ids = [], itertools.count(1)
+
+    def range_start(self, name):
+        self.calls.append(name)
+        return next(self._ids)
+
+    def range_end(self, number):
+        self.calls.append(-number)
+
+    def range_push(self, name):
+        self.calls.append(name)
+
+    def range_pop(self):
+        self.calls.append("/")
+
+
+def train_with(instrument, tmp_path, steps):
+    instrument.start(Place(tmp_path, 0))
+    under = []
+    for step in range(1, steps + 1):
+        under.append(instrument.active)
+        instrument.step_begins(step)
+        instrument.step_ends(step)
+    instrument.stop()
+    return under
+
+
+def test_a_range_per_step(tmp_path):
+    marker = Marker()
+    nvtx = NvtxRanges(marker)
+    train_with(nvtx, tmp_path, 2)
+    assert marker.calls == ["step 1", -1, "step 2", -2]
+
+
+def test_loops_that_begin_meanwhile_mark_their_phases(tmp_path):
+    marker = Marker()
+    nvtx = NvtxRanges(marker)
+    nvtx.start(Place(tmp_path, 0))
+    for expected in (["forward", "/"], []):
+        log = EventLog(lambda: 0)
+        log.loop(True)
+        log.mark("forward")
+        log.loop(False)
+        assert marker.calls == expected
+        nvtx.stop()
+        marker.calls.clear()
+
+
+@pytest.mark.parametrize(
+    ("steps", "calls", "under"),
+    [
+        (6, ["start", "stop"], [False, False, True, True, False, False]),
+        (3, ["start", "stop"], [False, False, True]),  # training ends inside
+        (2, ["start", "stop"], [False, False]),
+        (1, [], [False]),
+    ],
+)
+def test_the_steps_that_are_captured(tmp_path, steps, calls, under):
+    found = []  # stands for ``torch.cuda.profiler``
+    profiler = SimpleNamespace(start=lambda: found.append("start"), stop=lambda: found.append("stop"))
+    assert train_with(Capture(2, 2, profiler), tmp_path, steps) == under
+    assert found == calls
+
+
+@pytest.mark.parametrize("instrument", [NvtxRanges(), Capture()])
+def test_without_a_gpu_it_says_so(tmp_path, instrument, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert train_with(instrument, tmp_path, 7) == [False] * 7
+    assert instrument.notes == ["needs a CUDA device, and there is none"]

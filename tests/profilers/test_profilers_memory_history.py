@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 from hf_efficient.accounting.memory_history import read_snapshot
 from hf_efficient.profilers.instrument import Place
 from hf_efficient.profilers.memory_history import CudaAllocator, MemoryHistory, ModuleLabels
-from hf_efficient.recording.activations import is_compiled
 
 SNAPSHOT = {
     "segments": [
@@ -200,26 +199,24 @@ def of_layer(number, way, suffix=""):
     return found if way == "forward" else found[::-1]
 
 
-def run(model, labels=None):
-    given = torch.ones(3, requires_grad=True)
-    model(given)["loss"].backward()
-    if labels is not None:
-        labels.close()
-    return [given.grad, *(one.grad for one in model.parameters())]
+def run(notes, checkpointed=None):
+    """What a training's forward and backward notes under the labels."""
+    model = Model(notes, checkpointed)
+    labels = ModuleLabels(model, notes.tell)
+    model(torch.ones(3, requires_grad=True))["loss"].backward()
+    labels.close()
+    return notes.seen
 
 
 def test_forward_and_backward(notes):
-    model = Model(notes)
-    run(model, ModuleLabels(model, notes.tell))
+    run(notes)
     assert notes.seen[:6] == of_layer(0, "forward") + of_layer(1, "forward")
     assert notes.seen[6:] == of_layer(1, "backward", " (backward)") + of_layer(0, "backward", " (backward)")
     assert notes.label == ""
 
 
 def test_a_forward_again_in_the_backward_counts_as_itself(notes):
-    model = Model(notes, checkpointed=True)
-    run(model, ModuleLabels(model, notes.tell))
-    assert notes.seen[6:] == [
+    assert run(notes, checkpointed=True)[6:] == [
         *of_layer(1, "forward"),
         *of_layer(1, "backward", " (backward)"),
         *of_layer(0, "forward"),
@@ -228,8 +225,7 @@ def test_a_forward_again_in_the_backward_counts_as_itself(notes):
 
 
 def test_a_forward_again_for_a_saved_tensor_stops_at_the_last_one_and_the_backward_goes_on(notes):
-    model = Model(notes, checkpointed=False)
-    run(model, ModuleLabels(model, notes.tell))
+    run(notes, checkpointed=False)
     # The product in `second` needs what it saved: the forward runs again up to there, inside the backward of `second`.
     for number, seen in ((1, notes.seen[6:11]), (0, notes.seen[11:])):
         first, own, second = of_layer(number, "backward", " (backward)")[::-1]
@@ -271,10 +267,3 @@ def test_the_step_of_the_optimizer(notes):
     labels.close()
     optimizer.step(closure)
     assert notes.seen[-1] == ("step", "")
-
-
-def test_a_compiled_part_is_seen():
-    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
-    assert not is_compiled(model)
-    model[0].compile()
-    assert is_compiled(model)

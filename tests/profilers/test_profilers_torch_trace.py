@@ -95,9 +95,8 @@ def test_torch_itself_agrees():
             layer(torch.ones(4, 16)).relu().sum().backward()
     sums = OperatorSums()
     sums.add(profiler.profiler.kineto_results.events())
-    mine = {row.name: row for row in sums.table(0, 1000).operators if row.name == "aten::addmm"}
-    theirs = {row.key: row for row in profiler.key_averages()}["aten::addmm"]
-    found = mine["aten::addmm"]
+    (found,) = [row for row in sums.table(0, 1000).operators if row.name == "aten::addmm"]
+    (theirs,) = [row for row in profiler.key_averages() if row.key == "aten::addmm"]
     assert (found.calls, found.flops, found.shapes) == (3, 3 * 2 * 4 * 16 * 16, "[16] [4, 16] [16, 16]")
     assert found.calls == theirs.count
     assert found.self_cpu_seconds == pytest.approx(theirs.self_cpu_time_total * 1e-6)

@@ -67,16 +67,6 @@ def test_a_device_that_has_nothing_to_do_waits_and_one_that_is_behind_does_not(c
     assert [read(second), read(third)] == [{"exposed_wait": wait, **ALONE} for wait in (0.0, 2.0)]
 
 
-def test_a_device_that_the_host_feeds_slowly_is_busy_for_as_long_as_the_phase(clock, device):
-    clock.enter("forward")
-    for _ in range(4):
-        device.queue(0.1)
-        device.host += 0.5
-    clock.leave("forward")
-    device.host = 3.0
-    assert read(clock.cut()) == {"forward": 2.0}
-
-
 def test_micro_batches_add_up(clock, device):
     step(clock, device, micro_batches=3)
     device.host = 50.0
@@ -127,24 +117,6 @@ def test_a_phase_inside_another_is_part_of_it_and_one_left_open_ends_with_the_st
     step(clock, device)
     device.host = 20.0
     assert read(clock.cut()) == ALONE
-
-
-def test_a_device_that_never_gets_there_runs_out_of_events_and_of_times(device):
-    clock = DeviceClock(EventPool(device.event, most=9))
-    device.stuck = True
-    step(clock, device)
-    first = clock.cut()
-    step(clock, device)
-    second = clock.cut()
-    device.host = 1000.0
-    assert first.read() is None
-    assert len(device.events) == 9
-    device.stuck = False
-    assert read(first) == ALONE
-    assert (second.ready(), second.read()) == (True, None)  # the events sufficed for half of it
-    step(clock, device)
-    device.host = 2000.0
-    assert clock.cut().read() is None  # five came back, one of six is missing
 
 
 def test_a_device_that_failed_tells_nothing(clock, device, monkeypatch):

@@ -82,45 +82,6 @@ def test_waits_inside_an_opaque_phase_are_counted_beside_it_and_once():
     assert (step.phase_ns, step.waits_ns, step.step) == ({"evaluation": 30}, {"evaluation": 15}, STEP)
 
 
-def test_outside_the_loop_each_outermost_phase_and_each_named_gap_is_a_span():
-    line = {"kind": "train"}
-    events = [
-        ("gap", 103, "before_trainer", "outside_trainer"),
-        enter(104, "trainer_setup", 1),
-        enter(105, "model_load", 2),
-        leave(107, 1),
-        ("line", 0, line, None),
-        enter(110, "evaluation", 3),
-        ("gap", 111, None, None),  # names what follows the phase that is open
-        leave(113, 3),
-        enter(115, "shutdown", 4),
-        cut(117, None),
-    ]
-    assert fold(*events) == [
-        (100, 3, {"before_trainer": 3}),
-        (103, 1, {"outside_trainer": 1}),
-        (104, 3, {"trainer_setup": 1, "model_load": 2}),
-        line,
-        (107, 3, {"outside_trainer": 3}),
-        (110, 3, {"evaluation": 3}),
-        (115, 2, {"shutdown": 2}),
-    ]
-
-
-def test_the_loop_ends_the_phase_before_it_and_its_own_time_is_the_steps():
-    events = [enter(100, "trainer_setup", 1), ("loop", 105, True, None), mark(106, "forward"), cut(110)]
-    events += [mark(111, "data_wait"), ("loop", 112, False, None), enter(112, "shutdown", 2), leave(113, 2)]
-    assert fold(*events) == [(100, 5, {"trainer_setup": 5}), (105, 5, {"forward": 4}), (112, 1, {"shutdown": 1})]
-
-
-def test_the_span_that_goes_on():
-    one = Fold(100)
-    one.take([LOOP, mark(102, "forward"), enter(105, "compilation", 1)])
-    assert one.so_far(109) == Span(100, 109, {"forward": 3, "compilation": 4}, open_phase="compilation")
-    assert one.so_far(102).phase_ns == {"forward": 3, "compilation": 0}
-    assert one.since_ns == 105
-
-
 class Watch:
     """Of a device: what it is told."""
 
@@ -236,21 +197,6 @@ def test_a_wait_takes_the_place_of_the_phase_around_it_on_the_device(log, hand, 
     log.mark(None)
     forward = ["+forward", "-forward", "+communication", "-communication", "+forward", "-forward"]
     assert watch.told == [*forward, "+backward", "-backward", "+communication", "-communication", "-backward"]
-
-
-def test_the_edge_of_the_outermost_phase_outside_the_loop(log):
-    edges = []
-    log.on_edge = edges.append
-    with log.phase("evaluation"), log.phase("checkpointing"):
-        assert edges == [True]
-    log.enter("evaluation")
-    log.end_phases()
-    log.end_phases()
-    log.enter("trainer_setup")
-    log.loop(True)
-    with log.phase("logging"):
-        pass
-    assert edges == [True, False, True, False, True, False]
 
 
 def test_what_is_marked_is_a_range_around_those_that_were_entered(hand, ranges):

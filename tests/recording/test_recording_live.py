@@ -8,7 +8,7 @@ import logging
 import pytest
 from hand_clock import SECOND, timeline_of
 
-from hf_efficient.estimate.forecast import Limits, Pace, Schedule, Spent
+from hf_efficient.estimate.forecast import Limits, Schedule, Spent
 from hf_efficient.recording.budget import BudgetWatch, Look, Passing
 from hf_efficient.recording.earlier import read_earlier
 from hf_efficient.recording.live import Earlier, LiveRun, Outlook, RecentSpeed, RunningFigures, log_figures
@@ -94,18 +94,6 @@ def test_the_outlook(timeline, hand):
     again = Outlook(112.0, Spent(220.0, pytest.approx(2.2), pytest.approx(0.012 / 3.6)), False)
     assert live.outlook(4, another_start=True) == again
     assert live.outlook(4).seconds_left == 72.0
-
-
-def test_the_time_of_a_step_is_looked_at_once_a_second(timeline, hand):
-    live = LiveRun(timeline, RunningFigures())
-    live.figures.add(step(1, 2.0))
-    assert live.pace().step_seconds == 2.0
-    live.figures.add(step(2, 4.0))
-    hand.wait(0.9)
-    live.figures.saves.add(2, 5.0)
-    assert live.pace() == Pace(2.0, None, 5.0)
-    hand.wait(0.1)
-    assert live.pace() == Pace(4.0, None, 5.0)  # one of two is warm-up
 
 
 def test_the_figures_of_a_log(timeline, hand):
@@ -257,23 +245,6 @@ def run(hand, steps=6, wall=1.0, max_steps=1000):
 def test_the_next_look_comes_when_it_is_worth_it(hand, seconds, next_step):
     look = BudgetWatch(Limits(hours=seconds / 3600)).look(run(hand, max_steps=7), 6, evaluates=False, saves=False)
     assert look == Look(None, None, next_step)
-
-
-def test_tiny_steps_are_looked_at_at_least_every_thousandth(hand):
-    look = BudgetWatch(Limits(hours=1)).look(run(hand, wall=0.001), 6, evaluates=False, saves=False)
-    assert look.next_step == 1006
-
-
-def test_there_must_be_room_for_what_is_due_a_step_and_a_checkpoint(hand):
-    live = run(hand)
-    live.figures.evaluations.add(3, 20.0)
-    live.figures.saves.add(3, 5.0)
-
-    # 1 + 5 s beyond the 100; 20 more for an evaluation, 5 more for a save.
-    for seconds, evaluates, saves in ((106, False, False), (126, True, False), (131, True, True)):
-        watches = [BudgetWatch(Limits(hours=(seconds + more) / 3600)) for more in (-0.1, 0.1)]
-        spent = [watch.look(live, 6, evaluates=evaluates, saves=saves).spent for watch in watches]
-        assert spent == ["hours", None]
 
 
 def test_a_forecast_that_passes(hand):

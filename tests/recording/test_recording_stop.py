@@ -242,18 +242,3 @@ def test_a_worker_whose_training_process_is_gone_ends_by_anybodys_signal(tmp_pat
         (worker,) = [one for one in psutil.process_iter() if session_of(one) == parent.pid]
     from_elsewhere(worker.pid)
     worker.wait(SECONDS)
-
-
-def wait_for_batches(process, batches):
-    process.join(SECONDS)
-    list(batches)
-
-
-def test_torchs_own_worker_ends_the_training():
-    """What the shelter is for."""
-    batches = iter(DataLoader(Numbers(), num_workers=1, prefetch_factor=1))
-    next(batches)
-    (process,) = batches._workers
-    from_elsewhere(process.pid)
-    with pytest.raises(RuntimeError, match="DataLoader worker"):  # it may come while the process is waited for
-        wait_for_batches(process, batches)

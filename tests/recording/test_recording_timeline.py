@@ -264,24 +264,6 @@ def test_a_training_that_never_ended_ends_when_another_run_opens(timeline, hand,
     assert timeline.live is None
 
 
-def test_the_last_step_of_a_training_that_never_ended_ends_with_its_last_event(timeline, hand, tmp_path):
-    timeline.open(tmp_path, 0, "callback")
-    recorder = StepRecorder(timeline)
-    recorder.open()
-    recorder.next_step()
-    recorder.mark("forward_backward")
-    hand.wait(3)
-    recorder.step_done(1, None)
-    recorder.mark("evaluation")  # which raises, as nobody sees
-    hand.wait(60)
-    timeline.open(tmp_path, 0, "callback")
-    hand.wait(1)
-    timeline.end()
-    (step,) = lines(tmp_path / "steps.jsonl")
-    assert (step["wall_seconds"], step["phase_seconds"]) == (3.0, {"forward_backward": 3.0, "evaluation": 0.0})
-    assert told(tmp_path)[2:] == [("train", 3.0), ("train_end", 6.0), ("end", 67.0)]
-
-
 def test_a_training_that_raised_before_its_first_step(timeline, hand, tmp_path):
     timeline.open(tmp_path, 0, "callback")
     timeline.enter("trainer_setup")

@@ -1,4 +1,4 @@
-"""The bar by hand: what stands beside it, how often it is rewritten, and that it can fail."""
+"""Progress: what stands beside the bar, how often it is rewritten, that it can fail, and the lines of the logs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import io
 import sys
 
 import pytest
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    ProgressCallback,
+    Trainer,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from hf_efficient.callbacks import progress as figure_bars
-from hf_efficient.callbacks.progress import FigureBar, ProgressLines
+from hf_efficient.callbacks.progress import FigureBar, ProgressLines, log_line, use_progress_lines
+from hf_efficient.callbacks.progress_text import Progress, progress_text, room_for_figures
 from hf_efficient.estimate.forecast import Schedule
 from hf_efficient.recording import timeline as timelines
 from hf_efficient.recording.clocks import ProcessStart
@@ -21,14 +29,7 @@ SECOND = 1_000_000_000
 
 
 class Terminal(io.StringIO):
-    """A terminal of so many columns, as tqdm asks for it."""
-
-    def __init__(self, columns):
-        super().__init__()
-        self.columns = columns
-
-    def isatty(self):
-        return True
+    isatty = staticmethod(lambda: True)
 
 
 @pytest.fixture
@@ -41,14 +42,10 @@ def live(monkeypatch):
     timeline.live = LiveRun(timeline, RunningFigures())
     timeline.live.schedule = Schedule(max_steps=50, evaluate_every=25)
     for number in range(1, 7):
-        timeline.live.figures.add(record(number))
+        tokens, work = TokenCounts(3000, 2469, 100), StepWork(500, 600)
+        timeline.live.figures.add(StepRecord(0, 0, number, None, 2.0, 0.0, {"forward": 2.0}, 1, tokens, work=work))
     timeline.live.figures.evaluations.add(0, 6.0)
     return timeline.live
-
-
-def record(number):
-    tokens = TokenCounts(3000, 2469, 100)
-    return StepRecord(0, 0, number, None, 2.0, 0.0, {"forward": 2.0}, 1, tokens, work=StepWork(500, 600))
 
 
 class Bar:
@@ -56,7 +53,7 @@ class Bar:
 
     def __init__(self, monkeypatch, columns, kind):
         self.seconds = 0.0
-        self.terminal = Terminal(columns)
+        self.terminal = Terminal()
         monkeypatch.setattr(sys, "stderr", self.terminal)
         monkeypatch.setattr("tqdm.utils._screen_shape_wrapper", lambda: lambda fp: (columns - 1, 30))
         monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda fp: (columns - 1, 30))
@@ -91,16 +88,17 @@ def draw(monkeypatch):
             bar.callback.training_bar.close()
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
-def test_it_fits_beside_the_bar(live, draw, columns):
+@pytest.mark.parametrize(("columns", "world_size", "tokens"), [(80, 1, "1.23k"), (120, 8, "9.88k")])
+def test_it_fits_beside_the_bar(live, draw, columns, world_size, tokens):
+    live.world_size = world_size
     bar = draw(columns)
     bar.step(6)
     # 44 steps of 2 s, and the evaluations after 25 and 50 of 6 s: 100 s; as much again as is spent.
-    assert bar.lines[-1].endswith(", 1:40 left, 1.23k tok/s, 25% MFU, $1.00 of $2.00]")
+    assert bar.lines[-1].endswith(f", 1:40 left, {tokens} tok/s, 25% MFU, $1.00 of $2.00]")
     assert " 6/50 [" in bar.lines[-1]
     assert all(len(line) < columns for line in bar.lines)
     bar.callback.on_train_end(bar.args, bar.state, TrainerControl())
-    assert bar.lines[-1].endswith(", 1.23k tok/s, 25% MFU, $1.00]")
+    assert bar.lines[-1].endswith(f", {tokens} tok/s, 25% MFU, $1.00]")
 
 
 def test_in_a_narrow_terminal_the_time_left_stays(live, draw):
@@ -120,13 +118,6 @@ def test_it_is_rewritten_once_a_second_at_most(live, draw, monkeypatch):
     assert asked == [1, 5, 9]
 
 
-def test_several_ranks_read_as_many_tokens(live, draw):
-    live.world_size = 8
-    bar = draw(100)
-    bar.step(6)
-    assert "9.88k tok/s" in bar.lines[-1]
-
-
 def test_without_records_it_is_the_bar_of_transformers(draw, monkeypatch):
     monkeypatch.setattr(timelines, "_timeline", None)
     bar = draw(80)
@@ -135,10 +126,7 @@ def test_without_records_it_is_the_bar_of_transformers(draw, monkeypatch):
 
 
 def test_a_fault_is_told_once_and_the_bar_goes_on(live, draw, monkeypatch, caplog):
-    def broken(*args):
-        raise RuntimeError("planted")
-
-    monkeypatch.setattr(figure_bars, "progress_text", broken)
+    monkeypatch.setattr(figure_bars, "progress_text", lambda *args: 1 / 0)
     bar = draw(80)
     for number in range(1, 4):
         bar.step(number)
@@ -177,3 +165,62 @@ def test_nothing_is_guessed_of_the_time_left_before_it_is_known(live, draw):
     assert " 1/50 [" in bar.lines[-2]
     assert " 2/50 [" in bar.lines[-1]
     assert not any("it/s" in line or "s/it" in line or "<" in line for line in bar.lines[1:])
+
+
+def test_a_log_is_one_line_and_leaves_its_speed_out():
+    logs = {"loss": 3.85617, "grad_norm": 0.82361, "learning_rate": 0.0008, "epoch": 0.0075, "total_flos": 1e12}
+    assert log_line(5, 50, logs) == "step  5/50  loss 3.856  grad_norm 0.8236  learning_rate 0.0008"
+
+    speed = {"eval_runtime": 57.5, "eval_samples_per_second": 0.1, "epoch": 0}
+    logs = {"eval_loss": 3.57, "eval_perplexity": 35.53, **speed}
+    assert log_line(0, 6, logs) == "step 0/6  evaluation:  loss 3.57  perplexity 35.53"
+
+
+def test_it_takes_the_place_of_the_trainers_bar(tiny_llama_dir, tmp_path):
+    def trainer(**options):
+        args = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **options)
+        return Trainer(AutoModelForCausalLM.from_pretrained(tiny_llama_dir), args)
+
+    shown = trainer(disable_tqdm=False)
+    use_progress_lines(shown)
+    bars = [type(one) for one in shown.callback_handler.callbacks if isinstance(one, ProgressCallback)]
+    assert bars == [ProgressLines]
+    silent = trainer(disable_tqdm=True)
+    use_progress_lines(silent)
+    assert not any(isinstance(one, ProgressCallback) for one in silent.callback_handler.callbacks)
+
+
+ALL = Progress(
+    seconds_left=9065.0, tokens_per_second=12_345.6, step_seconds=0.5, mfu=0.314, cost_usd=1.2, total_usd=4.8
+)
+
+
+@pytest.mark.parametrize(
+    ("room", "text"),
+    [
+        (None, "2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80"),
+        (51, "2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80"),
+        (49, "2:31:05 left, 12.3k tok/s, 31% MFU, $1.20"),
+        (40, "2:31:05 left, 12.3k tok/s, $1.20"),
+        (30, "2:31:05 left, $1.20"),
+        (15, "2:31:05 left"),
+        (11, ""),
+    ],
+)
+def test_as_much_as_there_is_room_for(room, text):
+    assert progress_text(ALL, room) == text
+
+
+def test_what_is_not_known_is_left_out():
+    assert progress_text(Progress()) == ""
+    assert progress_text(Progress(seconds_left=42.4, step_seconds=0.0312)) == "0:42 left, 31.2 ms a step"
+    assert progress_text(Progress(tokens_per_second=99.0, cost_usd=0.5)) == "99 tok/s, $0.50"
+    text = progress_text(Progress(seconds_left=125, lower_bound=True, cost_usd=0.5, total_usd=0.75))
+    assert text == ">2:05 left, $0.50 of >$0.75"
+
+
+def test_the_room_beside_a_bar_of_eight_characters():
+    # "100%|" + 8 + "| 46/120 [" + "12:05" + ", " + figures + "]", and one for tqdm's "00:05"
+    assert room_for_figures(80, 46, 120, 725.0) == 80 - (5 + 8 + 10 + 5 + 2 + 1 + 1)
+    assert room_for_figures(20, 46, 120, 725.0) == 0
+    assert room_for_figures(None, 46, 120, 725.0) is None
