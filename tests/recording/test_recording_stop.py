@@ -110,19 +110,6 @@ def test_a_single_process_stops_at_once():
     assert alone.after(2)
 
 
-def test_a_rank_that_never_answers(monkeypatch):
-    """The training is not held up: it goes on, and is told that the ranks cannot agree."""
-    monkeypatch.setattr(stop_agreement, "_ANSWERS_SECONDS", 0.2)
-    one = StopAgreement(lambda: True, 0, 2, Store())
-    one.begin(0)
-    step, began = 0, time.monotonic()
-    while not one.failed:
-        step += 1
-        assert not one.after(step)
-        assert time.monotonic() - began < 10
-        time.sleep(0.01)
-
-
 def test_ranks_that_answer_one_after_another_too_late_do_not_part(monkeypatch):
     """Rank 2 answers 0.4 s after the proposal, rank 3 0.8 s: too late for 0.5 s in all, so that none stops."""
     monkeypatch.setattr(stop_agreement, "_ANSWERS_SECONDS", 0.5)
@@ -156,23 +143,6 @@ def test_a_store_that_is_gone():
     asked.append(True)
     assert not one.after(2)
     assert one.failed
-
-
-def test_a_store_that_is_gone_for_a_while():
-    store, looks = Store(), []
-    check = store.check
-
-    def look(keys):
-        looks.append(keys)
-        store.broken = len(looks) < 4
-        return check(keys)
-
-    store.check = look
-    one = StopAgreement(lambda: False, 1, 2, store)
-    one.begin(0)
-    wait_for(lambda: len(looks) > 6, 10)
-    one.close()
-    assert not one._deaf
 
 
 def test_who_asks_again_half_a_minute_later_asked_in_vain():

@@ -264,48 +264,10 @@ def test_a_training_that_never_ended_ends_when_another_run_opens(timeline, hand,
     assert timeline.live is None
 
 
-def test_a_training_that_raised_before_its_first_step(timeline, hand, tmp_path):
-    timeline.open(tmp_path, 0, "callback")
-    timeline.enter("trainer_setup")
-    hand.wait(1)
-    timeline.leave_all()
-    timeline.enter("evaluation")
-    recorder = StepRecorder(timeline)
-    recorder.open()
-    hand.wait(60)
-    timeline.release()
-    assert told(tmp_path) == [
-        ("process", 0.0),
-        (0.0, {"before_trainer": 3.0}),
-        (3.0, {"trainer_setup": 1.0}),
-        ("train", 4.0),
-        ("train_end", 4.0),
-        ("end", 64.0),
-    ]
-
-
 def test_a_process_that_exits_in_the_middle_of_a_training(timeline, hand, tmp_path):
     left_in_the_middle(timeline, hand, tmp_path)
     timeline.exits()
     assert_left(tmp_path, "the process exited before its training ended", ended=13.0)
-
-
-def test_facts_that_take_a_while_are_gathered_by_the_thread_that_writes(timeline, tmp_path):
-    gathered_by = []
-
-    def gather():
-        gathered_by.append(threading.current_thread())
-        return {"python": "3.11.7"}
-
-    timeline.state_later("environment", gather)  # nobody's run
-    timeline.open(tmp_path, 0, "trainer")
-    timeline.state_later("environment", gather)
-    timeline.state_later("environment", gather)  # once is enough
-    timeline.end()
-    facts = [line["facts"] for line in lines(tmp_path / "spans.jsonl") if line["kind"] == "facts"]
-    facts = [one for one in facts if "system" not in one]
-    assert facts == [{"environment": {"python": "3.11.7"}}]
-    assert [thread.name for thread in gathered_by] == ["hf-efficient records"]
 
 
 def test_a_start_that_is_ready_takes_its_records_along(timeline, hand, tmp_path):
