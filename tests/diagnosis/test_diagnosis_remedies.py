@@ -126,13 +126,7 @@ def overrides(folder, change, recipe=NAMED):
 
 @pytest.mark.parametrize(
     ("change", "batch"),
-    [
-        ({ACCUMULATION: 8}, 128),
-        ({ROWS: 8, ACCUMULATION: 2}, 128),
-        ({ROWS: 8, ACCUMULATION: 1}, None),
-        ({ROWS: 1}, 32),
-        ({"train.packing": True}, None),
-    ],
+    [({ACCUMULATION: 8}, 128), ({ROWS: 8, ACCUMULATION: 1}, None), ({ROWS: 1}, 32), ({"train.packing": True}, None)],
 )
 def test_another_batch_is_said(tmp_path, change, batch):
     expected = change if batch is None else {**change, "distributed.global_batch_size": batch}
@@ -250,11 +244,8 @@ def test_what_a_recipe_asks_is_read_from_its_values():
 
 
 def test_a_run_is_measured_without_its_warm_up_but_with_its_pauses(tmp_path):
-    phases = {"forward": 1.0}
-    steps = [step(1, phases={"forward": 9.0}, non_padding=200)]
-    steps += [step(n, phases=phases, non_padding=200) for n in range(2, 4)]
-    steps += [step(n, phases={**phases, "checkpointing": 2.0 if n == 5 else 4.0} if n in (5, 9) else phases,
-                   non_padding=200) for n in range(4, 12)]  # fmt: skip
+    pauses = {5: {"checkpointing": 2.0}, 9: {"checkpointing": 4.0}, 1: {"forward": 9.0}}
+    steps = [step(n, phases={"forward": 1.0, **pauses.get(n, {})}, non_padding=200) for n in range(1, 12)]
     facts = {"settings": settings(host={"cores": 2})}
     found = measured_run(case_in(tmp_path, steps, facts=facts, recipe=RECIPE, memory={"peak_rss_bytes": 5000}))
     # 9 + 10 + 6 s for 11 * 200 tokens; 8 steady steps of 1 s without spread, pauses of 2 and 4 s.
@@ -262,39 +253,45 @@ def test_a_run_is_measured_without_its_warm_up_but_with_its_pauses(tmp_path):
     assert found.spread == pytest.approx(2.365 * 2 / 14)
     assert found.peak_bytes == 5000
     assert found.setup == {
-        "method": "sft", "model": "tiny", "adapter": "lora", "data": "a.jsonl train, b.jsonl train", "processes": "1",
-        "device": "cpu, 2 cores", "train.save_steps": "2", "train.accelerator_config.split_batches": "True",
-    }  # fmt: skip
+        "method": "sft",
+        "model": "tiny",
+        "adapter": "lora",
+        "data": "a.jsonl train, b.jsonl train",
+        "processes": "1",
+        "device": "cpu, 2 cores",
+        "train.save_steps": "2",
+        "train.accelerator_config.split_batches": "True",
+    }
 
 
 def remedy(gain=None, **overrides):
     return Remedy("change it", overrides or {"train.save_steps": 50}, "", gain)
 
 
-def test_the_prediction_is_written_with_what_it_is_held_against(tmp_path):
-    case = case_in(tmp_path, [step(n) for n in range(1, 12)], recipe=RECIPE)
-    told = prediction(case, slow_transform(), remedy(Gain(0.25, 3.0, 700, None, "")))
-    assert told["rule"] == "data_transform"
-    assert told["run"] == "out/run"
+def test_the_prediction_is_written_with_what_it_is_held_against(first_run):
+    told = prediction(first_run, slow_transform(), remedy(Gain(0.25, 3.0, 700, None, "")))
+    assert (told["rule"], told["run"]) == ("data_transform", "out/run")
     assert (told["predicted_saving"], told["predicted_bytes"]) == (0.25, 700)
     assert (told["seconds_per_token"], told["peak_bytes"]) == (pytest.approx(1 / 400), 1000)
     assert told["spread"] == pytest.approx(0, abs=1e-12)
     assert ConfirmsSection.model_validate(told).setup["model"] == "tiny"
 
 
-def test_what_the_remedy_changes_need_not_be_alike(tmp_path):
-    case = case_in(tmp_path, [step(n) for n in range(1, 12)], recipe=RECIPE)
-    told = prediction(case, slow_transform(), remedy(**{"adapter.method": "lora", "distributed.strategy": "ddp"}))
-    assert {"method", "model", "data", "processes", "device"} == {
-        name for name in told["setup"] if not name.startswith("train.")
-    }
+@pytest.fixture
+def first_run(tmp_path):
+    return case_in(tmp_path, [step(n) for n in range(1, 12)], recipe=RECIPE)
+
+
+def test_what_the_remedy_changes_need_not_be_alike(first_run):
+    told = prediction(first_run, slow_transform(), remedy(**{"adapter.method": "lora", "distributed.strategy": "ddp"}))
+    names = {name for name in told["setup"] if not name.startswith("train.")}
+    assert names == {"method", "model", "data", "processes", "device"}
     assert "seconds_per_token" not in told
 
 
-def test_what_the_remedy_sets_must_be_set(tmp_path):
-    case = case_in(tmp_path, [step(n) for n in range(1, 12)], recipe=RECIPE)
+def test_what_the_remedy_sets_must_be_set(first_run):
     change = remedy(**{"train.save_steps": 50, "train.learning_rate": 1e-3, "train.accelerator_config": {"even": True}})
-    told = prediction(case, slow_transform(), change)["setup"]
+    told = prediction(first_run, slow_transform(), change)["setup"]
     assert {name: value for name, value in told.items() if name.startswith("train.")} == {
         "train.save_steps": "50",
         "train.accelerator_config.split_batches": "True",

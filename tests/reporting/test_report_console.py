@@ -122,9 +122,7 @@ def test_the_terminal_shows_them_and_nothing_of_one_rank(account):
     for part in rank_renderables(account):
         console.print(part)
     text = console.export_text()
-    assert "node-b, NVIDIA H100 0" in text
-    assert "waits" in text
-    assert "rank 1 (node-b" in text
+    assert all(told in text for told in ("node-b, NVIDIA H100 0", "waits", "rank 1 (node-b"))
     assert list(rank_renderables(dataclasses.replace(account, across=None))) == []
 
 
@@ -141,22 +139,6 @@ def test_runs_on_different_numbers_of_ranks_have_a_scaling_efficiency(bare_run):
     assert "scaling" not in comparison_rows([run(2, 1.0), run(2, 2.0)])[-1].label
 
 
-def test_words():
-    assert restart_words(
-        [
-            RestartAccount(1, 5, 3, 2, 20.0, 80.0, 0.1),
-            RestartAccount(2, 5, None, 0, 0.0, 30.0, None),
-            RestartAccount(3, 3, 0, 3, 9.0, 12.0, None),
-            RestartAccount(4, 8, 8, 0, 0.0, 12.0, None),
-        ]
-    ) == [
-        "start 2 on from step 3, 2 steps done again: 1 min 20 s until it trained and 20.0 s of lost steps, $0.10",
-        "start 3 never came to train: 30.0 s",
-        "start 4 from the first step again, 3 steps done again: 12.0 s until it trained and 9.0 s of lost steps",
-        "start 5 on from step 8: 12.0 s until it trained",
-    ]
-
-
 WHOLE = Preflight(
     "f", True, 93.0, world_size=2, device="a GPU", batch_rows=4, batch_tokens=2048, micro_batches=2,
     recipe_micro_batches=8, memory_bytes=24 * GIB, training_peak_bytes=12 * GIB, evaluation_peak_bytes=3 * GIB,
@@ -164,6 +146,25 @@ WHOLE = Preflight(
     compared_tensors=40, next_loss=1.25, next_loss_after_load=1.25, checkpoints_to_come=12, needed_bytes=6 * GIB,
     free_bytes=90 * GIB,
 )  # fmt: skip
+
+
+RESTARTS = [
+    (
+        RestartAccount(1, 5, 3, 2, 20.0, 80.0, 0.1),
+        "start 2 on from step 3, 2 steps done again: 1 min 20 s until it trained and 20.0 s of lost steps, $0.10",
+    ),
+    (RestartAccount(2, 5, None, 0, 0.0, 30.0, None), "start 3 never came to train: 30.0 s"),
+    (
+        RestartAccount(3, 3, 0, 3, 9.0, 12.0, None),
+        "start 4 from the first step again, 3 steps done again: 12.0 s until it trained and 9.0 s of lost steps",
+    ),
+    (RestartAccount(4, 8, 8, 0, 0.0, 12.0, None), "start 5 on from step 8: 12.0 s until it trained"),
+]
+
+
+@pytest.mark.parametrize(("restart", "told"), RESTARTS)
+def test_a_restart_in_words(restart, told):
+    assert restart_words([restart]) == [told]
 
 
 def test_what_passed():
@@ -235,59 +236,53 @@ def shown(view, width=80):
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
+SCREEN = """\
+where the time went       seconds   share
+start of Python, imports     5.00    5.0%  █
+model load                   2.00    2.0%
+forward                     30.00   30.0%  ███████
+backward                    40.00   40.0%  ██████████
+optimizer                    3.00    3.0%  █
+evaluation                  15.00   15.0%  ████
+other phases                 3.00    3.0%  █
+unattributed                 2.00    2.0%
+in all                     100.00  100.0%
+
+loss       4 █▅▃▁ 2
+evaluated  after step 40: loss 2.91
+steps      p50 1.50 s, p95 2.25 s
+tokens     120 per second without padding, 10% padding, 31% MFU
+memory     3.00 GiB of the host's, at most
+"""
+
+
 def test_a_run_that_goes_on():
     lines = shown(VIEW)
     assert lines[0] == "outputs/one  running for 1 min 40 s, in forward"
     assert lines[1].endswith("  46/120 steps, 2:32 left, $1.25 of about $3.15")
-    assert lines[3:14] == [
-        "where the time went       seconds   share", "start of Python, imports     5.00    5.0%  █",
-        "model load                   2.00    2.0%", "forward                     30.00   30.0%  ███████",
-        "backward                    40.00   40.0%  ██████████", "optimizer                    3.00    3.0%  █",
-        "evaluation                  15.00   15.0%  ████", "other phases                 3.00    3.0%  █",
-        "unattributed                 2.00    2.0%", "in all                     100.00  100.0%", "",
-    ]  # fmt: skip
-    assert lines[14:] == [
-        "loss       4 █▅▃▁ 2",
-        "evaluated  after step 40: loss 2.91",
-        "steps      p50 1.50 s, p95 2.25 s",
-        "tokens     120 per second without padding, 10% padding, 31% MFU",
-        "memory     3.00 GiB of the host's, at most",
-    ]
+    assert lines[3:] == SCREEN.splitlines()
     assert len(lines) <= 23
+
+
+SILENT, GONE = {"state": "silent", "silent_seconds": 12.0}, {"state": "gone", "silent_seconds": 61.0}
+KILLED = "no sign of life for 1 min 01 s: it was killed, or its machine stands still; it had run for 1 min 40 s"
+SPENT = MoneyAccount(budget=BudgetAccount(2.0, None, None, "usd: $1.98 of $2.00 spent", 46))
+FAILED = {"ended": "error", "error": "ValueError: [no]"}
 
 
 @pytest.mark.parametrize(
     ("changes", "account", "said"),
     [
-        (
-            {"state": "silent", "silent_seconds": 12.0},
-            {},
-            "no sign of life for 12.0 s; it had run for 1 min 40 s, in forward",
-        ),
-        (
-            {"state": "gone", "silent_seconds": 61.0},
-            {},
-            "no sign of life for 1 min 01 s: it was killed, or its machine stands still; it had run for 1 min 40 s, in "
-            "forward",
-        ),
-        ({"state": "ended"}, {"ended": "done"}, "ended after 1 min 40 s"),
-        (
-            {"state": "ended"},
-            {"ended": "error", "error": "ValueError: [no]"},
-            "failed after 1 min 40 s: ValueError: [no]",
-        ),
-        (
-            {"state": "ended"},
-            {
-                "ended": "done",
-                "money": MoneyAccount(budget=BudgetAccount(2.0, None, None, "usd: $1.98 of $2.00 spent", 46)),
-            },
-            "ended by its budget after 1 min 40 s: usd: $1.98 of $2.00 spent",
-        ),
+        (SILENT, {}, "no sign of life for 12.0 s; it had run for 1 min 40 s, in forward"),
+        (GONE, {}, f"{KILLED}, in forward"),
+        ({}, {"ended": "done"}, "ended after 1 min 40 s"),
+        ({}, FAILED, "failed after 1 min 40 s: ValueError: [no]"),
+        ({}, {"ended": "done", "money": SPENT}, "ended by its budget after 1 min 40 s: usd: $1.98 of $2.00 spent"),
     ],
 )
 def test_how_it_stands(changes, account, said):
-    lines = shown(replace(VIEW, rest=None, total_usd=None, account=replace(ACCOUNT, **account), **changes), 160)
+    view = replace(VIEW, state="ended", rest=None, total_usd=None, account=replace(ACCOUNT, **account))
+    lines = shown(replace(view, **changes), 160)
     assert lines[0] == f"outputs/one  {said}"
     assert "left" not in lines[1]
 

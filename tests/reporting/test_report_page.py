@@ -10,6 +10,7 @@ from page_reader import Page
 from sample_findings import diagnosed, healthy
 from sample_run import write_records
 
+from hf_efficient.accounting.account import account_of, write_account
 from hf_efficient.records.account import TrainingAccount
 from hf_efficient.records.findings import Confirmation
 from hf_efficient.reporting.diagnosis import told_confirmation
@@ -43,9 +44,8 @@ def test_every_page_is_whole(name, request):
 
 def test_the_headline(full_run):
     said = words(full_run)
-    wall = "Wall time 3 min 29 s 120 steps of 927 ms (median)"
     for told in (
-        wall,
+        "Wall time 3 min 29 s 120 steps of 927 ms (median)",
         "Throughput 14,941 tokens/s 1.70 million without padding, and 13.3% padding",
         "MFU 41.2 % HFU 50.3%, of 989 TFLOP/s peak",
         "Peak memory 41.00 GiB allocated on the device, 46.00 GiB reserved",
@@ -142,22 +142,17 @@ def test_hostile_texts_stay_texts(full_run):
 
 def test_a_recipe_that_cannot_be_read_is_said(tmp_path):
     folder = write_records(tmp_path, steps=2)
-    (folder / "recipe.resolved.yaml").write_text(
-        "recipe: [</script><script>window.taken = 1</script>", encoding="utf-8"
-    )
+    (folder / "recipe.resolved.yaml").write_text(f"recipe: [{SCRIPT}", encoding="utf-8")
     run = read_run(folder)
-    assert run.recipe is None
-    assert run.name == tmp_path.name
+    assert (run.recipe, run.name) == (None, tmp_path.name)
     assert "recipe.resolved.yaml: cannot be read" in words(run)
 
 
 def test_only_run_json_is_left(tmp_path):
-    from hf_efficient.accounting.account import account_of, write_account
-
     folder = write_records(tmp_path, steps=5)
     write_account(folder, account_of(folder))
-    for name in ("steps.jsonl", "spans.jsonl", "system.jsonl"):
-        (folder / name).unlink()
+    for path in folder.glob("*.jsonl"):
+        path.unlink()
     page = Page(run_page(read_run(folder)))
     assert list(page.data["figures"]) == ["time-bar"]
     assert "Per step: only run.json was kept of this run, not its records." in page.said
