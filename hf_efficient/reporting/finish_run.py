@@ -72,7 +72,7 @@ def finish_run(
 
 def _diagnosis_and_page(directory: Path, accounted: AccountedRun, said: set[str]) -> Diagnosis | None:
     run = None
-    with _logged("The run could not be diagnosed, because of a fault; it is not affected."):
+    with _logged("The run could not be diagnosed, because of a fault; it is not affected.", said):
         run = run_data(accounted)
         if run.diagnosis is not None:
             write_whole(directory / DIAGNOSIS_JSON, diagnosis_to_json(run.diagnosis))
@@ -80,7 +80,7 @@ def _diagnosis_and_page(directory: Path, accounted: AccountedRun, said: set[str]
         return None
     if "page" not in said:
         said.add("page")  # until it is there
-        with _logged("report.html could not be made, because of a fault; the run is not affected."):
+        with _logged("report.html could not be made, because of a fault; the run is not affected.", said):
             _write_page(directory, replace(run, trace=read_run_trace(directory)), said)
     return run.diagnosis
 
@@ -97,8 +97,10 @@ def _write_page(directory: Path, run: RunData, said: set[str]) -> None:
 
 
 @contextmanager
-def _logged(told: str) -> Iterator[None]:
+def _logged(told: str, said: set[str]) -> Iterator[None]:
     try:
         yield
     except Exception:
-        logger.warning(told, exc_info=True)
+        if told not in said:
+            logger.warning(told, exc_info=True)
+        said.add(told)

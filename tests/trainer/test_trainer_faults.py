@@ -11,6 +11,7 @@ from tiny_training import assert_same_run, causal_trainer, records, train_causal
 from transformers import TrainerCallback
 
 from hf_efficient.accounting.account import account_of
+from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.trainer import EfficientTrainer
 
 MEMORY = "Memory is no longer told by category, because of a fault; training goes on."
@@ -70,6 +71,7 @@ def test_a_fault_is_one_warning(tiny_dir, tmp_path, monkeypatch, warned, plain_r
     def fails(*args, **kwargs):
         raise ZeroDivisionError("planted")
 
+    process_timeline().release()  # an earlier test's run ends here, not under the fault
     monkeypatch.setattr(f"hf_efficient.{broken}", fails)
     monkeypatch.setattr("hf_efficient.callbacks.run_facts._MOST_LOSSES", 2)
     ours = train_causal(EfficientTrainer, tiny_dir, tmp_path, mixin={"budget": {"hours": 1}})
