@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -154,6 +151,7 @@ def _diagnose_recipe(
     recipe: str, overrides: Sequence[str], steps: int | None, apply: Path | None, number: int | None, as_json: bool
 ) -> None:
     from hf_efficient.isolate.result import FEWEST_STEPS, STEPS, isolate
+    from hf_efficient.preflight.launches import ends_on_signals
     from hf_efficient.recipe.writing import check_new_file
     from hf_efficient.reporting.isolation import isolation_renderables
     from hf_efficient.reporting.terminal import show
@@ -163,7 +161,7 @@ def _diagnose_recipe(
         raise SetupError(f"--steps: {wanted} are too few to tell a difference from its spread; write {FEWEST_STEPS}")
     if apply is not None:
         check_new_file(apply, "--apply")
-    with _ends_as_by_keyboard():
+    with ends_on_signals():
         found = isolate(recipe, overrides, wanted, _Lines())
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=2, allow_nan=False))
@@ -196,18 +194,3 @@ class _Lines:
         from hf_efficient.text import seconds as shown
 
         print(f" {shown(seconds)}{f', failed: {failure}' if failure else ''}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _ends_as_by_keyboard() -> Iterator[None]:
-    """A signal to end leaves no process and no folder behind, as Ctrl-C does."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -1,8 +1,8 @@
 """Attention document by document: packed rows without the pairs of tokens that belong to two documents.
 
 transformers computes a packed row under a block mask, with work in the square of the row. Here each document is a
-causal attention of its own: on CUDA devices by one kernel of variable length, elsewhere by a loop. A batch with a
-padding mask, or with a cache, goes to transformers' own ``sdpa``.
+causal attention of its own, one after the other; it has been run on CPUs only. A batch with a padding mask, or with a
+cache, goes to transformers' own ``sdpa``.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def preflight(recipe: Recipe, launch: PreflightLaunch) -> Preflight:
         folder.mkdir(parents=True)
     except OSError as error:
         raise OutputError(f"output_dir: {folder} cannot be written: {error.strerror or error}.") from error
-    with _ends_on_signals():
+    with ends_on_signals():
         try:
             figures, failure = _checked(recipe, launch)
             if failure is not None and failure.kind not in ("disk", "differs", "input") and not launch.debug:
@@ -236,7 +236,7 @@ def _kept_log(recipe: Recipe) -> str:
 
 
 @contextmanager
-def _ends_on_signals() -> Iterator[None]:
+def ends_on_signals() -> Iterator[None]:
     """A signal that would end this process at once ends what it has started first."""
 
     def end(number: int, frame: FrameType | None) -> None:
