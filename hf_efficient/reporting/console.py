@@ -14,7 +14,7 @@ from hf_efficient.accounting.live import RunView
 from hf_efficient.records.account import PlanAccount, RunAccount, TimeAccount
 from hf_efficient.reporting.labels import phase_label
 from hf_efficient.reporting.profile_tables import profile_renderables
-from hf_efficient.reporting.run_rows import across_lines, plan_notes, plan_rows, rank_rows, run_rows, told_parts
+from hf_efficient.reporting.run_rows import across_lines, plan_notes, plan_rows, rank_rows, run_rows, times_run
 from hf_efficient.reporting.terminal import dim_lines, grid, share_bar, table
 from hf_efficient.text import clock, seconds, share, short_count, short_seconds, size, usd
 
@@ -39,14 +39,15 @@ def account_renderables(account: RunAccount) -> list[RenderableType]:
 
 def _title(account: RunAccount) -> Text:
     last = account.time.processes[-1]
-    parts, wall = told_parts(account), seconds(account.time.wall_seconds)
+    parts, wall = times_run(account), seconds(account.time.wall_seconds)
     if account.ended == "died":
-        how = f"did not end: its last sign is {seconds(last.last_sign_at_seconds)} after its start{_doing(account)}"
+        how = (
+            f"did not end: its last heartbeat is {seconds(last.last_sign_at_seconds)} after its start{_doing(account)}"
+        )
         return Text(f"The run {how}{parts}", "bold red")
-    if account.ended == "stopped":
-        return Text(f"The run stopped after {wall}{parts}: {account.error}", "bold yellow")
-    if account.ended == "error":
-        return Text(f"The run failed after {wall}{parts}: {account.error}", "bold red")
+    if account.ended in ("stopped", "error"):
+        words, style = _end(account, parts)
+        return Text(f"The run {words}", style)
     budget = account.money.budget
     why = f"; its budget ended it ({budget.reached})" if budget is not None and budget.reached is not None else ""
     return Text(f"The run took {wall}{parts}{why}", "bold")
@@ -139,7 +140,7 @@ def _head(view: RunView, run_dir: Path) -> Text:
     if view.state == "ended":
         return name.append(*_end(view.account, starts))
     killed = ": it was killed, or its machine stands still" if view.state == "gone" else ""
-    return name.append(f"no sign of life for {silence}{killed}; it had run {ran}", "bold red")
+    return name.append(f"no heartbeat for {silence}{killed}; it had run {ran}", "bold red")
 
 
 def _end(account: RunAccount, starts: str) -> tuple[str, str]:

@@ -66,7 +66,7 @@ def finish_run(
         said.add("finding")
         title = diagnosis.findings[0].title
         told = f"{title[:1].upper()}{title[1:]}"
-        logger.warning("%s. `hf-efficient diagnose %s` tells what to change.", told, directory)
+        logger.warning("%s. Run `hf-efficient diagnose %s` to see what to change.", told, directory)
     return FinishedRun(run.account, diagnosis, reader, said)
 
 

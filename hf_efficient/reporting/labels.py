@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hf_efficient.records.account import TimeAccount
 from hf_efficient.records.steps import PHASES
@@ -98,6 +98,10 @@ def or_nothing(value: float | None, form: Callable[[float], str]) -> str:
 def signed_percent(relative: float | None) -> str:
     """``+3.1%``; empty where it is not known."""
     return "" if relative is None else f"{100 * relative + 0.0:+.1f}%".replace("-0.0%", "+0.0%")
+
+
+def tensor_shape(shape: Sequence[int]) -> str:
+    return " x ".join(f"{length:,}" for length in shape)
 
 
 def in_gib(size_bytes: float) -> str:

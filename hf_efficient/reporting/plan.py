@@ -23,7 +23,7 @@ from hf_efficient.records.plan import (
     PlannedOutcome,
     PlannedRanks,
 )
-from hf_efficient.reporting.labels import category_label, in_gib, or_nothing, phase_label, short_number
+from hf_efficient.reporting.labels import category_label, in_gib, or_nothing, phase_label, short_number, tensor_shape
 from hf_efficient.reporting.terminal import table
 from hf_efficient.text import count, flops, share, short_seconds, size, usd
 
@@ -60,7 +60,7 @@ def _title(plan: Plan) -> Text:
 
 
 def step_shape(plan: Plan) -> str:
-    return " x ".join(f"{one:,}" for one in plan.step_rows)
+    return tensor_shape(plan.step_rows)
 
 
 def _ranks(ranks: PlannedRanks) -> Iterator[RenderableType]:
@@ -140,10 +140,6 @@ def _largest_tensors(plan: Plan) -> Table:
     for one in plan.memory.largest:
         made.add_row(f"  {category_label(one.category)}", size(one.bytes), tensor_shape(one.shape), one.dtype)
     return made
-
-
-def tensor_shape(shape: Sequence[int]) -> str:
-    return " x ".join(f"{length:,}" for length in shape)
 
 
 def _notes(plan: Plan) -> Iterator[RenderableType]:
@@ -276,8 +272,7 @@ class GpuTable:
 
     def __init__(self, plan: Plan) -> None:
         self._gpus = plan.gpus
-        exposed = [] if plan.ranks is None else [_EXPOSED]
-        self._columns = [*_COMMON, *exposed, *_money(plan)]
+        self._columns = gpu_columns(plan)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         for gap, columns in self._widths():
@@ -321,12 +316,14 @@ _COMMON = [
 _EXPOSED = _Column("comm", lambda gpu: or_nothing(gpu.bound_shares.get("communication"), share), 2)
 
 
-def _money(plan: Plan) -> list[_Column]:
-    """Of the whole run, or of a million tokens where its length is not known."""
+def gpu_columns(plan: Plan) -> list[_Column]:
+    """Memory, time, price; then money and energy of the whole run, or of a million tokens where the run has no end."""
     spot = any(gpu.market == "spot" for gpu in plan.gpus)
     beside = not spot and any(gpu.spot is not None for gpu in plan.gpus)
+    columns = [*_COMMON, *([] if plan.ranks is None else [_EXPOSED])]
     if plan.steps is None:
         return [
+            *columns,
             _Column("spot/M" if spot else "USD/M", lambda gpu: _short(gpu.usd_per_million_tokens)),
             *(
                 [_Column("spot/M", lambda gpu: _short(gpu.spot.usd_per_million_tokens if gpu.spot else None))]
@@ -337,6 +334,7 @@ def _money(plan: Plan) -> list[_Column]:
             _Column("gCO2e/M", lambda gpu: _short(gpu.co2e_grams_per_million_tokens)),
         ]
     return [
+        *columns,
         _Column("hours", lambda gpu: _short(gpu.run_seconds, 3600)),
         _Column("spot USD" if spot else "USD", lambda gpu: _usd(gpu.run_usd)),
         *([_Column("spot", lambda gpu: _usd(gpu.spot.run_usd if gpu.spot else None))] if beside else []),

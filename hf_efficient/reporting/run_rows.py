@@ -37,7 +37,7 @@ def has_several_trainings(account: RunAccount) -> bool:
     return any(len(process.trainings) > 1 for process in account.time.processes)
 
 
-def told_parts(account: RunAccount) -> str:
+def times_run(account: RunAccount) -> str:
     """Its starts and its calls of ``train()``, to be put behind others; nothing for a run of one start and one call."""
     starts = len(account.time.processes)
     told = f", {starts} starts" if starts > 1 else ""
@@ -63,16 +63,16 @@ def price_source(money: MoneyAccount) -> str:
 
 def run_rows(account: RunAccount) -> list[tuple[str, str]]:
     rows = [
-        ("steps", _steps(account)),
-        ("tokens", _tokens(account.tokens)),
-        ("sequences", _sequences(account.sequences)),
-        ("work", _work(account.work)),
+        ("steps", step_words(account)),
+        ("tokens", token_words(account.tokens)),
+        ("sequences", sequence_words(account.sequences)),
+        ("work", work_words(account.work)),
         *memory_rows(account.memory),
     ]
     if account.time.device_seconds:
         told = [f"{phase_label(name)} {value:.2f} s" for name, value in account.time.device_seconds.items()]
         rows.append(("device", ", ".join(told)))
-    rows += [("energy", _energy(account.energy)), ("money", _money(account.money))]
+    rows += [("energy", energy_words(account.energy)), ("money", money_words(account.money))]
     if account.restarts:
         rows.append(("restarts", "; ".join(restart_words(account.restarts))))
     if account.preflight is not None:
@@ -80,7 +80,7 @@ def run_rows(account: RunAccount) -> list[tuple[str, str]]:
     return rows
 
 
-def _steps(account: RunAccount) -> str:
+def step_words(account: RunAccount) -> str:
     steps = account.steps
     percentiles = (("p50", steps.p50_seconds), ("p95", steps.p95_seconds), ("p99", steps.p99_seconds))
     times = [f"{name} {short_seconds(value)}" for name, value in percentiles if value is not None]
@@ -91,7 +91,7 @@ def _steps(account: RunAccount) -> str:
     return f"{steps.count:,}: {', '.join(times)}, without {steps.warm_up_count} of warm-up{until}"
 
 
-def _tokens(tokens: TokenAccount) -> str:
+def token_words(tokens: TokenAccount) -> str:
     named = {"processed": tokens.processed, "without padding": tokens.non_padding, "bear loss": tokens.loss_bearing}
     told = [f"{count(value)} {name}" for name, value in named.items() if value is not None]
     if tokens.padding_share is not None:
@@ -101,7 +101,7 @@ def _tokens(tokens: TokenAccount) -> str:
     return ", ".join(told) or "not counted"
 
 
-def _sequences(held: SequenceAccount) -> str:
+def sequence_words(held: SequenceAccount) -> str:
     told = []
     if held.samples is not None:
         rows = f" in {count(held.rows)} rows" if held.rows is not None and held.rows != held.samples else ""
@@ -116,7 +116,7 @@ def _sequences(held: SequenceAccount) -> str:
     return ", ".join(told) or "not counted"
 
 
-def _work(work: WorkAccount) -> str:
+def work_words(work: WorkAccount) -> str:
     """``12.3 TFLOPs (14 TFLOPs computed), MFU 31.2% (HFU 40.1%) of 1.2 TFLOP/s (bf16, a matmul measured here)``."""
     if work.model_flops is None:
         return f"n/a: {work.reason or 'not known'}"
@@ -133,20 +133,24 @@ def _work(work: WorkAccount) -> str:
 
 def memory_rows(memory: MemoryAccount) -> Iterator[tuple[str, str]]:
     """The peaks; then, where they are known, the categories and the phases, the largest first."""
-    peaks = (
-        (memory.peak_rss_bytes, "at most in the host's memory"),
-        (memory.device_peak_allocated_bytes, "allocated on the device"),
-        (memory.device_peak_reserved_bytes, "reserved"),
-    )
-    told = [f"{size(value)} {words}" for value, words in peaks if value is not None]
-    if memory.device_allocation_retries:
-        told.append(f"{memory.device_allocation_retries} allocation retries")
-    yield ("memory", ", ".join(told) or "not known")
+    yield ("memory", memory_peaks(memory))
     if memory.categories:
         yield ("", _categories(memory))
     if memory.phase_peak_allocated_bytes:
         phases = sorted(memory.phase_peak_allocated_bytes.items(), key=lambda one: -one[1])
         yield ("", "at most in " + ", ".join(f"{phase_label(name)} {size(peak)}" for name, peak in phases))
+
+
+def memory_peaks(memory: MemoryAccount) -> str:
+    peaks = (
+        (memory.peak_rss_bytes, "at most in the host's memory"),
+        (memory.device_peak_allocated_bytes, "allocated on the device"),
+        (memory.device_peak_reserved_bytes, "reserved"),
+    )
+    words = [f"{size(value)} {what}" for value, what in peaks if value is not None]
+    if memory.device_allocation_retries:
+        words.append(f"{memory.device_allocation_retries} allocation retries")
+    return ", ".join(words) or "not known"
 
 
 def _categories(memory: MemoryAccount) -> str:
@@ -162,7 +166,7 @@ def more_than_the_peak(memory: MemoryAccount) -> int:
     return -sum(kind.bytes for kind in memory.categories if kind.bytes < 0)
 
 
-def _energy(energy: EnergyAccount) -> str:
+def energy_words(energy: EnergyAccount) -> str:
     if energy.joules is None:
         return "not known"
     told = kilowatt_hours(energy.joules)
@@ -176,7 +180,7 @@ def _energy(energy: EnergyAccount) -> str:
     return f"{told}; {grams(energy.co2e_grams)} CO2e at {grid}"
 
 
-def _money(money: MoneyAccount) -> str:
+def money_words(money: MoneyAccount) -> str:
     if money.cost_usd is None or money.price_usd_per_hour is None:
         return "not known"
     estimated = "estimated: " if money.estimated else ""
@@ -190,7 +194,7 @@ def _money(money: MoneyAccount) -> str:
 
 
 def restart_words(restarts: Sequence[RestartAccount]) -> list[str]:
-    """What it took to go on: a line for each restart."""
+    """What it took to resume: a line for each restart."""
     return [_restart(one) for one in restarts]
 
 
@@ -275,7 +279,13 @@ class PlanRow:
 
 
 def plan_rows(plan: PlanAccount) -> list[PlanRow]:
-    return [_plan_row(figure) for figure in _planned(plan)]
+    rows = []
+    for figure in _planned(plan):
+        label, form = _form(figure.name)
+        is_exact = figure.relative_error is not None and figure.predicted == figure.observed
+        error = "exact" if is_exact else signed_percent(figure.relative_error)
+        rows.append(PlanRow(label, or_nothing(figure.predicted, form), or_nothing(figure.observed, form), error))
+    return rows
 
 
 def plan_notes(plan: PlanAccount) -> list[str]:
@@ -289,13 +299,6 @@ def plan_notes(plan: PlanAccount) -> list[str]:
 
 def _planned(plan: PlanAccount) -> list[PlanFigure]:
     return [one for one in plan.figures if one.predicted is not None or one.observed is not None]
-
-
-def _plan_row(figure: PlanFigure) -> PlanRow:
-    label, tell = _form(figure.name)
-    is_exact = figure.relative_error is not None and figure.predicted == figure.observed
-    error = "exact" if is_exact else signed_percent(figure.relative_error)
-    return PlanRow(label, or_nothing(figure.predicted, tell), or_nothing(figure.observed, tell), error)
 
 
 def _form(name: str) -> _Form:

@@ -141,7 +141,7 @@ def test_a_run_that_was_killed_says_so(run, output):
     add(output, kind="alive", at_seconds=7.5, started_at_seconds=4.0, **alive)
     done = run("report", str(output))
     assert done.code == 0
-    assert done.out.startswith("The run did not end: its last sign is 7.5 s after its start, in evaluation")
+    assert done.out.startswith("The run did not end: its last heartbeat is 7.5 s after its start, in evaluation")
     assert "  the end of the run: the process left no end: it was killed, or it is still running" in done.out
 
 

@@ -1,7 +1,5 @@
 """A headless Chromium without a network, and what the tests ask of a page in it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -14,8 +12,6 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
-
-__all__ = ["Browser", "start_browser"]
 
 FLAGS = (
     "--headless=new",

@@ -1,7 +1,5 @@
 """Runs that several tests of the page look at."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """A series of a few buckets, of which every figure can be worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

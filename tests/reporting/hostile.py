@@ -1,7 +1,5 @@
 """Texts that would take a page over if it let them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from sample_trace import DEVICE, TRACE
@@ -31,37 +29,27 @@ def hostile(run: RunData) -> RunData:
     band = next(iter(run.series.system.watts.values()))
     watts, gpus = {IMAGE: band}, {IMAGE: {"sm_clock_mhz": band}}
     throttled = {IMAGE: {SCRIPT: [1.0] * len(run.series.system)}}
+    parts = dataclasses.replace(
+        account, ended="error", error=SCRIPT + IMAGE,
+        time=dataclasses.replace(account.time, processes=[last, last], phase_seconds=phases),
+        memory=dataclasses.replace(account.memory, categories=[MemoryCategory(IMAGE, 2**30, "exact", SCRIPT)]),
+        evaluations=[Evaluation(0, {SCRIPT: 1.0, IMAGE: 2.0, "loss": 2.0}, 1.0)],
+        not_measured=[NotMeasured(SCRIPT, IMAGE + QUOTES)],
+        money=dataclasses.replace(account.money, price_source=SCRIPT),
+        energy=dataclasses.replace(account.energy, grid_source=IMAGE),
+        work=dataclasses.replace(account.work, peak_source=SCRIPT, dtype=IMAGE),
+    )  # fmt: skip
+    series = dataclasses.replace(
+        run.series, steps=dataclasses.replace(steps, phase_seconds=by_phase),
+        system=dataclasses.replace(run.series.system, watts=watts, gpus=gpus, throttled=throttled),
+    )  # fmt: skip
+    values = [ResolvedValue(SCRIPT, IMAGE, QUOTES + SCRIPT), ResolvedValue("model.id", SCRIPT, None)]
+    machine = {"cpu": IMAGE, "versions": {SCRIPT: IMAGE}, "git_commit": QUOTES, "gpus": [{"name": SCRIPT}]}
+    answers = [SampleAnswers(SCRIPT, IMAGE, {0: QUOTES, 9: TEMPLATE + SCRIPT})]
     return dataclasses.replace(
-        run,
-        name=SCRIPT + IMAGE + QUOTES + TEMPLATE,
-        directory=f"/tmp/{QUOTES}{SCRIPT}",
-        account=dataclasses.replace(
-            account,
-            ended="error",
-            error=SCRIPT + IMAGE,
-            time=dataclasses.replace(account.time, processes=[last, last], phase_seconds=phases),
-            memory=dataclasses.replace(account.memory, categories=[MemoryCategory(IMAGE, 2**30, "exact", SCRIPT)]),
-            evaluations=[Evaluation(0, {SCRIPT: 1.0, IMAGE: 2.0, "loss": 2.0}, 1.0)],
-            not_measured=[NotMeasured(SCRIPT, IMAGE + QUOTES)],
-            money=dataclasses.replace(account.money, price_source=SCRIPT),
-            energy=dataclasses.replace(account.energy, grid_source=IMAGE),
-            work=dataclasses.replace(account.work, peak_source=SCRIPT, dtype=IMAGE),
-        ),
-        series=dataclasses.replace(
-            run.series,
-            steps=dataclasses.replace(steps, phase_seconds=by_phase),
-            system=dataclasses.replace(run.series.system, watts=watts, gpus=gpus, throttled=throttled),
-        ),
-        recipe=ResolvedRecipe(
-            SCRIPT,
-            IMAGE,
-            [ResolvedValue(SCRIPT, IMAGE, QUOTES + SCRIPT), ResolvedValue("model.id", SCRIPT, None)],
-            {"cpu": IMAGE, "versions": {SCRIPT: IMAGE}, "git_commit": QUOTES, "gpus": [{"name": SCRIPT}]},
-        ),
-        answers=[SampleAnswers(SCRIPT, IMAGE, {0: QUOTES, 9: TEMPLATE + SCRIPT})],
-        diagnosis=_diagnosis(),
-        trace=_trace(),
-    )
+        run, name=SCRIPT + IMAGE + QUOTES + TEMPLATE, directory=f"/tmp/{QUOTES}{SCRIPT}", account=parts, series=series,
+        recipe=ResolvedRecipe(SCRIPT, IMAGE, values, machine), answers=answers, diagnosis=_diagnosis(), trace=_trace(),
+    )  # fmt: skip
 
 
 def _diagnosis() -> Diagnosis:

@@ -1,7 +1,5 @@
 """A page as what it holds: elements, texts, and the data of its figures."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

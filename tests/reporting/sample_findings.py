@@ -1,13 +1,9 @@
 """A diagnosis with a finding of every kind of plot."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from hf_efficient.records.findings import Abstention, Cost, Diagnosis, Evidence, Finding, Gain, Limit, Remedy
 from hf_efficient.reporting.run_data import RunData
-
-__all__ = ["diagnosed", "finding", "healthy"]
 
 GIB = 2**30
 BASIS = "a checkpoint after every 65 steps, each as long as those that were measured"

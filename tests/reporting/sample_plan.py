@@ -1,7 +1,5 @@
 """A plan made by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from hf_efficient.records.plan import (

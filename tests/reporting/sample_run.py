@@ -1,12 +1,11 @@
 """Runs for the page's tests: records of a run on a GPU as a folder holds them, and accounts with every part filled."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
 from pathlib import Path
 
+from hf_efficient.accounting.evaluations import SampleAnswers
 from hf_efficient.records.account import PlanAccount, PlanFigure
 from hf_efficient.records.amounts import (
     BudgetAccount,
@@ -53,24 +52,11 @@ environment:
 
 
 def write_records(
-    folder: Path,
-    *,
-    steps: int = 120,
-    name: str = "llama3.1-8b-lora",
-    every: int = 30,
-    speed: float = 1.0,
-    rate: str = "2.0e-4",
-    segment: int = 0,
-    first: int = 1,
-    number: int = 0,
-    ended: str | None = "done",
-    error: str | None = None,
-) -> Path:
-    """Write a process of a run that evaluates and saves every so many steps; call again with another for a resumption.
-
-    Returns:
-        The ``efficiency`` folder.
-    """
+    folder: Path, *, steps: int = 120, name: str = "llama3.1-8b-lora", every: int = 30, speed: float = 1.0, rate: str = "2.0e-4",
+    segment: int = 0, first: int = 1, number: int = 0, ended: str | None = "done", error: str | None = None,
+) -> Path:  # fmt: skip
+    """Write a process of a run that evaluates and saves every so many steps, and return the ``efficiency`` folder.
+    Call again with another ``number`` for a resumption."""
     directory = folder / "efficiency"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "recipe.resolved.yaml").write_text(RESOLVED.format(name=json.dumps(name), rate=rate), encoding="utf-8")
@@ -135,10 +121,8 @@ def _step(step: int, first: int, start: float, speed: float, every: int, segment
         "phase_seconds": {name: round(value, 6) for name, value in phases.items()}, "micro_batches": 4,
         "tokens": {"processed": 16384, "non_padding": real, "loss_bearing": int(0.42 * real)},
         "memory": {
-            "peak_allocated_bytes": int((38 + 2 * _wave(step, 9)) * GIB),
-            "peak_reserved_bytes": 46 * GIB,
-            "phase_peak_allocated_bytes": {"forward": 38 * GIB, "backward": 41 * GIB},
-            "allocation_retries": 0,
+            "peak_allocated_bytes": int((38 + 2 * _wave(step, 9)) * GIB), "peak_reserved_bytes": 46 * GIB,
+            "phase_peak_allocated_bytes": {"forward": 38 * GIB, "backward": 41 * GIB}, "allocation_retries": 0,
         },
         "loss": None,
     }  # fmt: skip
@@ -153,17 +137,12 @@ def _reading(second: int, end: float, number: int) -> dict[str, object]:
     loaded = second > 14
     allocated = (17 + (21 + 2 * _wave(second, 9) if second > 41 else 0)) * GIB if loaded else 0
     return {
-        "schema_version": 1,
-        "process": number,
-        "at_seconds": float(second),
-        "rss_bytes": int(min(second / 14, 1) * 6.4 * GIB) + GIB // 2,
-        "device_allocated_bytes": int(allocated),
-        "device_reserved_bytes": int(allocated * 1.12),
-        "joules": {"GPU 0": 400.0 * second},
+        "schema_version": 1, "process": number, "at_seconds": float(second),
+        "rss_bytes": int(min(second / 14, 1) * 6.4 * GIB) + GIB // 2, "device_allocated_bytes": int(allocated),
+        "device_reserved_bytes": int(allocated * 1.12), "joules": {"GPU 0": 400.0 * second},
         "watts": {"GPU 0": 540 + 90 * _wave(second, 21) if second > 41 else 95.0, "CPU package 0": 120.0},
-        "host_available_bytes": 110 * GIB - int(min(second / 14, 1) * 6.4 * GIB),
-        **_loads(second),
-    }
+        "host_available_bytes": 110 * GIB - int(min(second / 14, 1) * 6.4 * GIB), **_loads(second),
+    }  # fmt: skip
 
 
 def _loads(second: int) -> dict[str, object]:
@@ -181,13 +160,10 @@ def _loads(second: int) -> dict[str, object]:
     }  # fmt: skip
     hot = second > 170
     gpu = {
-        "utilization_percent": 96 if trains else 3,
-        "memory_utilization_percent": 41 if trains else 1,
-        "memory_used_bytes": 48 * GIB,
-        "temperature_celsius": min(38 + second / 4, 87),
-        "sm_clock_mhz": 1500 if hot else 1980,
-        "memory_clock_mhz": 2619,
-    }
+        "utilization_percent": 96 if trains else 3, "memory_utilization_percent": 41 if trains else 1,
+        "memory_used_bytes": 48 * GIB, "temperature_celsius": min(38 + second / 4, 87),
+        "sm_clock_mhz": 1500 if hot else 1980, "memory_clock_mhz": 2619,
+    }  # fmt: skip
     return {"host": host, "gpus": {"0": gpu}, **({"throttled": {"0": ["thermal"]}} if hot else {})}
 
 
@@ -207,80 +183,47 @@ def full(run: RunData) -> RunData:
     ]
     planned = [(kind.name, kind.bytes, kind.bytes) for kind in categories[:4]]
     planned += [("peak_allocated", 42 * GIB, 41 * GIB), ("activations", 19 * GIB, int(18.5 * GIB))]
+    spent = sum(joules.values())
+    cost = wall / 3600 * 3.99
+    losses = {step: round(1.2 + 1.3 * math.exp(-step / 50), 3) for step in range(30, steps + 1, 30)}
+    memory = dataclasses.replace(
+        account.memory, phase_peak_allocated_bytes={"forward": 38 * GIB, "backward": 41 * GIB}, categories=categories
+    )
     full_account = dataclasses.replace(
-        account,
-        memory=dataclasses.replace(
-            account.memory,
-            phase_peak_allocated_bytes={"forward": 38 * GIB, "backward": 41 * GIB},
-            categories=categories,
-        ),
+        account, memory=memory,
         sequences=SequenceAccount(
-            rows=32 * steps,
-            samples=38 * steps,
-            mean_tokens=371.4,
-            shortest_tokens=12,
-            longest_tokens=2048,
+            rows=32 * steps, samples=38 * steps, mean_tokens=371.4, shortest_tokens=12, longest_tokens=2048,
             length_buckets={"64": 310, "128": 1105, "256": 1640, "512": 900, "1024": 420, "2048": 185},
-            samples_per_second=41.2,
-            fill_rate=0.984,
+            samples_per_second=41.2, fill_rate=0.984,
         ),
         work=WorkAccount(
             model_flops=int(6.1e17), hardware_flops=int(7.4e17), mfu=0.412, hfu=0.503, peak_flops_per_second=9.89e14,
             peak_source="NVIDIA data sheet, 2025-01", dtype="bfloat16",
         ),
         energy=EnergyAccount(
-            joules=sum(joules.values()),
-            estimated=True,
-            parts=[
-                EnergyPart("GPU 0", sum(joules.values()) * 0.8, "nvml", False, wall, 0.0),
-                EnergyPart("CPU", sum(joules.values()) * 0.2, "estimate", True, wall, 0.0, "0.7 x 280 W (TDP)"),
+            joules=spent, estimated=True, phase_joules=joules, co2e_grams=spent / 3.6e6 * 380, grid_grams_per_kwh=380.0,
+            grid_source="Ember, Germany, 2024", parts=[
+                EnergyPart("GPU 0", spent * 0.8, "nvml", False, wall, 0.0),
+                EnergyPart("CPU", spent * 0.2, "estimate", True, wall, 0.0, "0.7 x 280 W (TDP)"),
             ],
-            phase_joules=joules,
-            co2e_grams=sum(joules.values()) / 3.6e6 * 380,
-            grid_grams_per_kwh=380.0,
-            grid_source="Ember, Germany, 2024",
         ),
         money=MoneyAccount(
-            cost_usd=wall / 3600 * 3.99,
-            usd_per_million_non_padding_tokens=wall / 3600 * 3.99 / ((account.tokens.non_padding or 1) / 1e6),
-            phase_usd={name: value / 3600 * 3.99 for name, value in by_phase.items()},
-            price_usd_per_hour=3.99,
-            price_source="list price of one H200, 2025-06",
-            estimated=True,
-            budget=BudgetAccount(usd=40.0, hours=2.0),
+            cost_usd=cost, usd_per_million_non_padding_tokens=cost / ((account.tokens.non_padding or 1) / 1e6),
+            phase_usd={name: value / 3600 * 3.99 for name, value in by_phase.items()}, price_usd_per_hour=3.99,
+            price_source="list price of one H200, 2025-06", estimated=True, budget=BudgetAccount(usd=40.0, hours=2.0),
         ),
-        plan=PlanAccount(
-            "NVIDIA H200",
-            steps,
-            [
-                *(PlanFigure(f"{name}_bytes", one, other, one / other - 1) for name, one, other in planned),
-                PlanFigure("step_seconds", 1.31, 1.44, 1.31 / 1.44 - 1),
-                PlanFigure("training_energy_joules", 2.1e5, None, None, "a reason that is rather long, to be wrapped"),
-            ],
-        ),
+        plan=PlanAccount("NVIDIA H200", steps, [
+            *(PlanFigure(f"{name}_bytes", one, other, one / other - 1) for name, one, other in planned),
+            PlanFigure("step_seconds", 1.31, 1.44, 1.31 / 1.44 - 1),
+            PlanFigure("training_energy_joules", 2.1e5, None, None, "a reason that is rather long, to be wrapped"),
+        ]),
         evaluations=[
             Evaluation(0, {"loss": 2.613, "perplexity": 13.64, "token_accuracy": 0.471, "runtime": 25.9}, 26.0),
-            *(
-                Evaluation(step, {"loss": round(1.2 + 1.3 * math.exp(-step / 50), 3), "token_accuracy": 0.61}, 11.5)
-                for step in range(30, steps + 1, 30)
-            ),
+            *(Evaluation(step, {"loss": loss, "token_accuracy": 0.61}, 11.5) for step, loss in losses.items()),
         ],
     )  # fmt: skip
-    return dataclasses.replace(run, account=full_account, answers=_answers(steps))
-
-
-def _answers(steps: int):
-    from hf_efficient.accounting.evaluations import SampleAnswers
-
-    return [
-        SampleAnswers(
-            "Write the docstring of:\n\ndef clamp(value, low, high)",
-            "Limit value to the range from low to high.",
-            {0: "def clamp(value, low, high):\n    return value", steps: "Return value limited to [low, high]."},
-        ),
-        SampleAnswers(
-            "What does os.path.commonpath do?",
-            "Return the longest common sub-path of each path name in the sequence.",
-            {0: "os.path.commonpath is a Python module that", steps: "Return the longest common sub-path of paths."},
-        ),
-    ]
+    asked = SampleAnswers(
+        "Write the docstring of:\n\ndef clamp(value, low, high)", "Limit value to the range from low to high.",
+        {0: "def clamp(value, low, high):\n    return value", steps: "Return value limited to [low, high]."},
+    )  # fmt: skip
+    return dataclasses.replace(run, account=full_account, answers=[asked])

@@ -1,7 +1,5 @@
 """The breakdown of a trace, made by hand: every part of it is filled."""
 
-from __future__ import annotations
-
 from hf_efficient.records.trace import (
     BusyBreakdown,
     Communication,
@@ -20,8 +18,6 @@ from hf_efficient.records.trace import (
     TraceFile,
     TraceStep,
 )
-
-__all__ = ["DEVICE", "TRACE"]
 
 LENGTHS = Percentiles(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
 BUSY = BusyBreakdown(10.0, 6.0, 4.0, 0.4, 4.0, IdleSplit(2.5, 1.0, 0.5, 0.0, 7, 8, 9))

@@ -1,7 +1,5 @@
 """The pages in a real browser: drawn, quiet, readable, and what they do when they are used."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

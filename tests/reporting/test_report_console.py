@@ -1,7 +1,5 @@
 """Rows about a run in words, and its screens on a terminal."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from dataclasses import replace
@@ -265,7 +263,7 @@ def test_a_run_that_goes_on():
 
 
 SILENT, GONE = {"state": "silent", "silent_seconds": 12.0}, {"state": "gone", "silent_seconds": 61.0}
-KILLED = "no sign of life for 1 min 01 s: it was killed, or its machine stands still; it had run for 1 min 40 s"
+KILLED = "no heartbeat for 1 min 01 s: it was killed, or its machine stands still; it had run for 1 min 40 s"
 SPENT = MoneyAccount(budget=BudgetAccount(2.0, None, None, "usd: $1.98 of $2.00 spent", 46))
 FAILED = {"ended": "error", "error": "ValueError: [no]"}
 
@@ -273,7 +271,7 @@ FAILED = {"ended": "error", "error": "ValueError: [no]"}
 @pytest.mark.parametrize(
     ("changes", "account", "said"),
     [
-        (SILENT, {}, "no sign of life for 12.0 s; it had run for 1 min 40 s, in forward"),
+        (SILENT, {}, "no heartbeat for 12.0 s; it had run for 1 min 40 s, in forward"),
         (GONE, {}, f"{KILLED}, in forward"),
         ({}, {"ended": "done"}, "ended after 1 min 40 s"),
         ({}, FAILED, "failed after 1 min 40 s: ValueError: [no]"),

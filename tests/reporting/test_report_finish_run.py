@@ -1,7 +1,5 @@
 """The page that a run leaves: written, written again, and no danger to the run."""
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -1,7 +1,5 @@
 """The page of a run, and of several: what it holds, what it does without, what it says of what is missing."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -65,7 +63,10 @@ def test_the_sections_in_their_order(full_run, resumed_run):
     assert " ".join(titles) in words(full_run)
     said = words(resumed_run)
     assert "Recipe Segments Not measured" in said
-    assert "1 1 to 47 1 min 41 s 43.1 s 0.385 % no end was recorded; last sign after 1 min 41 s, in evaluation" in said
+    assert (
+        "1 1 to 47 1 min 41 s 43.1 s 0.385 % no end was recorded; last heartbeat after 1 min 41 s, in evaluation"
+        in said
+    )
     assert "2 31 to 60" in said
 
 
@@ -93,13 +94,13 @@ def test_how_it_ended(full_run, crashed_run, resumed_run):
     told = resumed_run.account
     first = dataclasses.replace(told.time, processes=told.time.processes[:1])
     killed = dataclasses.replace(resumed_run, account=dataclasses.replace(told, ended="died", time=first))
-    why = "It was killed, or is still running: no end was recorded; last sign after 1 min 41 s"
+    why = "It was killed, or is still running: no end was recorded; last heartbeat after 1 min 41 s"
     assert f"did not end {why}" in words(killed)
 
 
 def test_estimates_are_marked(full_run):
     said = words(full_run)
-    assert "cost of the wall time $0.23 estimated" in said
+    assert "money $0.23 at $3.99/h (estimated: list price of one H200, 2025-06)" in said
     assert "CPU 0.00486 kWh estimated 0.7 x 280 W (TDP)" in said
     assert "GPU 0 0.0194 kWh nvml" in said
     account = full_run.account

@@ -1,7 +1,5 @@
 """A plan on a terminal and as a page."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -219,13 +217,6 @@ def test_memory_over_the_steps_and_its_phases():
     assert held["layout"]["shapes"][0]["x0"] == 60
 
 
-def points(plan):
-    figure = read(plan).data["figures"]["time-money"]
-    return figure["layout"], {
-        trace["name"]: list(zip(trace["text"], trace["x"], trace["y"], strict=True)) for trace in figure["traces"]
-    }
-
-
 def test_time_against_money():
     dear = dataclasses.replace(FITS, name="A10", run_seconds=7200.0, run_usd=3.0, on_frontier=False, spot=None)
     figure = read(dataclasses.replace(PLAN, gpus=[FITS, dear, TOO_SMALL])).data["figures"]["time-money"]
@@ -243,8 +234,8 @@ def test_time_against_money():
 def test_accelerators_advice_and_assumptions_are_told():
     said = read(ADVISED).said
     for told in (
-        "L4 best 21.5 22.0 2.00 s 16,384 1.5 $1.20 $0.64 0.10 0.048 $0.80 somebody, 2026-11-20",
-        "T4 does not fit 21.5 14.5 n/a n/a 1.5 $1.20 n/a 0.10 0.048 $0.80",
+        "L4 best 21.5 22.0 2.00 s 16,384 0.80 1.5 1.20 0.64 0.10 0.048 somebody, 2026-11-20",
+        "T4 does not fit 21.5 14.5 no n/a n/a 0.80 1.5 1.20 n/a 0.10 0.048",
         "adapter.method=qlora train.max_length=1024 changes what is learned",
         "12 rows of 2,048 tokens: train.per_device_train_batch_size=12",
         "Again: hf-efficient plan it",

@@ -1,7 +1,5 @@
 """What is drawn, by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -81,7 +79,7 @@ def test_memory_lines_break_between_processes_and_kinds_stand_while_it_trained(f
     assert (host["x"], host["y"]) == ([1.0, 2.5, 2.5, 4.5], [1.0, 2.0, None, 3.0])
     assert weights["x"] == [2.0, 2.0, 4.0, 4.0, 5.0, 5.0, 6.0, 6.0]
     assert weights["y"] == [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]
-    assert "At most: 3.00 GiB in the host's memory." in figure.summary
+    assert "Peaks: 3.00 GiB at most in the host's memory." in figure.summary
     assert isinstance(memory_over_time(account, series(held)), Missing)
 
 

@@ -1,12 +1,11 @@
 """What every page is made of: colours, scripts, data that cannot be taken for something else."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +13,13 @@ import pytest
 
 import hf_efficient
 from hf_efficient.records.steps import COARSE_PHASES, PHASES, STEP_PHASES
-from hf_efficient.reporting.html.render import (
-    DARK,
-    LIGHT,
-    json_for_script,
-    library_name,
-    library_script,
-    policy,
-    script_text,
-)
+from hf_efficient.reporting.html.render import json_for_script, library_name, library_script, policy, script_text
 from hf_efficient.reporting.labels import CATEGORY_COLORS, PHASE_COLORS, category_label, phase_color, phase_label
 
+STYLE = Path(hf_efficient.__file__).parent.joinpath("reporting/html/static/report.css").read_text(encoding="utf-8")
+LIGHT, DARK, BUTTON = (
+    dict(re.findall(r"--([a-z-]+): (#\w{6});", line)) for line in STYLE.splitlines() if "color-scheme:" in line
+)
 # Linear RGB as a dichromat sees it: Machado, Oliveira, Fernandes 2009, "A Physiologically-based Model for Simulation
 # of Color Vision Deficiency", severity 1.0.
 SIGHTS = {
@@ -94,6 +89,7 @@ def test_no_phase_vanishes_into_the_page():
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
 def test_text_can_be_read(scheme):
+    assert BUTTON == DARK
     for name in ("text", "muted", "link", "good", "warn", "bad"):
         for ground in ("page", "panel"):
             assert contrast(scheme[name], scheme[ground]) >= 4.5, (name, ground)

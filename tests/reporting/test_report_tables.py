@@ -1,7 +1,5 @@
 """The trace, the profile and the isolation of a run on a terminal and on its page."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import io

@@ -10,7 +10,7 @@ from typing import Any
 from hf_efficient.recipe.writing import differing_keys
 from hf_efficient.reporting.comparison import comparison_rows, letter
 from hf_efficient.reporting.html.render import Section, render
-from hf_efficient.reporting.html.run_page import told_end
+from hf_efficient.reporting.html.run_page import ended_words
 from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, phases_in_order
 from hf_efficient.reporting.plots.steps import compare_losses, compare_step_times
 from hf_efficient.reporting.plots.time import compare_phases
@@ -25,7 +25,7 @@ def compare_page(runs: Sequence[RunData], written: datetime | None = None) -> st
             "letter": label,
             "name": run.name,
             "directory": run.directory,
-            "ended": told_end(run.account.time.processes[-1]),
+            "ended": ended_words(run.account.time.processes[-1]),
         }
         for label, run in zip(labels, runs, strict=True)
     ]

@@ -10,11 +10,12 @@ from typing import Any
 from hf_efficient.records.plan import Plan, PlannedGpu, PlannedOutcome, PlannedRanks
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_sections import Tile
-from hf_efficient.reporting.labels import category_color, category_label, in_gib, or_nothing, phase_label, short_number
+from hf_efficient.reporting.labels import in_gib, phase_label
 from hf_efficient.reporting.plan import (
     advice_title,
     batching_cells,
     data_sentence,
+    gpu_columns,
     largest_lines,
     offload_figure,
     offloaded_label,
@@ -23,7 +24,6 @@ from hf_efficient.reporting.plan import (
     step_shape,
     strategy_label,
     taken_for_granted,
-    tensor_shape,
     unknown_of,
 )
 from hf_efficient.reporting.plots.memory import planned_memory_over_steps, time_against_money
@@ -156,39 +156,11 @@ def _energy_tile(plan: Plan) -> Tile:
 
 def _memory(plan: Plan) -> Section:
     memory = plan.memory
-    whole = memory.peak_allocated_bytes
-    kinds = [
-        {
-            **_kind(name),
-            "size": size(held),
-            "share": share(held / whole),
-            "width": 100 * held / max(memory.categories.values()),
-        }
-        for name, held in sorted(memory.categories.items(), key=lambda item: -item[1])
-        if held > 0
-    ]
-    tensors = [
-        {
-            **_kind(one.category),
-            "size": size(one.bytes),
-            "shape": tensor_shape(one.shape),
-            "dtype": one.dtype,
-            "module": one.module,
-        }
-        for one in memory.largest
-    ]
     context = {
-        "kinds": kinds,
-        "tensors": tensors,
-        "phases": [(phase_label(name), size(value)) for name, value in memory.phase_peak_allocated_bytes.items()],
-        "where": memory.peak_module,
-        "paged": size(memory.paged_bytes) if memory.paged_bytes else "",
+        "kinds": sorted(((name, held) for name, held in memory.categories.items() if held), key=lambda one: -one[1]),
+        "memory": memory,
     }
     return Section("planned_memory", "Memory", [planned_memory_over_steps(memory)], context)
-
-
-def _kind(name: str) -> dict[str, str]:
-    return {"label": category_label(name), "color": category_color(name)}
 
 
 def _data(plan: Plan) -> Section | None:
@@ -199,43 +171,15 @@ def _data(plan: Plan) -> Section | None:
 
 
 def _gpus(plan: Plan) -> Section | None:
+    """The figures of the table on a terminal, and where the prices are from."""
     if not plan.gpus:
         return None
-    spot_alone = any(gpu.market == "spot" for gpu in plan.gpus)
+    columns = gpu_columns(plan)
     context = {
-        "rows": [_gpu_row(gpu, plan.steps is not None) for gpu in plan.gpus],
-        "whole": plan.steps is not None,
-        "spot_alone": spot_alone,
-        "spot_beside": not spot_alone and any(gpu.spot is not None for gpu in plan.gpus),
-        "has_frontier": any(gpu.on_frontier for gpu in plan.gpus),
+        "heads": ["accelerator", "#GiB", "#of", *(f"#{column.head}" for column in columns[2:]), "price from"],
+        "rows": [(gpu, [str(column.cell(gpu)) for column in columns], _spot_source(gpu)) for gpu in plan.gpus],
     }
     return Section("planned_gpus", "Accelerators", [time_against_money(plan)], context)
-
-
-def _gpu_row(gpu: PlannedGpu, whole: bool) -> dict[str, Any]:
-    spot = gpu.spot
-    hours = gpu.run_seconds and gpu.run_seconds / 3600
-    paid, kwh = gpu.usd_per_million_tokens, gpu.kwh_per_million_tokens
-    co2e = gpu.co2e_grams_per_million_tokens
-    spot_usd = spot.usd_per_million_tokens if spot else None
-    if whole:
-        paid, kwh = gpu.run_usd, gpu.run_kwh
-        co2e = gpu.run_co2e_grams and gpu.run_co2e_grams / 1000
-        spot_usd = spot.run_usd if spot else None
-    return {
-        "gpu": gpu,
-        "needed": in_gib(gpu.needed_bytes),
-        "memory": in_gib(gpu.usable_memory_bytes),
-        "step": or_nothing(gpu.step_seconds, short_seconds),
-        "rate": or_nothing(gpu.tokens_per_second, "{:,.0f}".format),
-        "hourly": or_nothing(gpu.price_usd_per_hour, usd),
-        "hours": or_nothing(hours, short_number),
-        "usd": or_nothing(paid, usd),
-        "spot": or_nothing(spot_usd, usd),
-        "spot_source": _spot_source(gpu),
-        "kwh": or_nothing(kwh, short_number),
-        "co2e": or_nothing(co2e, short_number),
-    }
 
 
 def _spot_source(gpu: PlannedGpu) -> str:

@@ -17,42 +17,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from hf_efficient.reporting.labels import category_color, category_label, phase_color, phase_label, tensor_shape
 from hf_efficient.reporting.plots.figure import Figure, Missing
-from hf_efficient.text import seconds, size
+from hf_efficient.text import kilowatt_hours, seconds, share, size
 from hf_efficient.version import __version__
 
-# Text on these has a contrast of at least 4.5 : 1.
-LIGHT = {
-    "page": "#ffffff",
-    "panel": "#f6f7f9",
-    "line": "#e2e5ea",
-    "line-strong": "#b9c0ca",
-    "text": "#14181f",
-    "muted": "#57606c",
-    "link": "#0b5cad",
-    "good": "#196b3a",
-    "warn": "#855300",
-    "bad": "#b3261e",
-}
-DARK = {
-    "page": "#101318",
-    "panel": "#181c23",
-    "line": "#2a303a",
-    "line-strong": "#4a5362",
-    "text": "#e8ebf0",
-    "muted": "#9ba6b4",
-    "link": "#74b5f7",
-    "good": "#62cf8d",
-    "warn": "#eab45c",
-    "bad": "#ff9086",
-}
-_ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
-    "%3Crect x='1' y='8' width='4' height='7' fill='%2365b5f4'/%3E%3Crect x='6' y='4' width='4' height='11' "
-    "fill='%232e548d'/%3E%3Crect x='11' y='1' width='4' height='14' fill='%23de9b24'/%3E%3C/svg%3E"
-)
 _HTML = Path(__file__).parent
-_ASSETS = _HTML.parent / "assets"
+_STATIC, _ASSETS = _HTML / "static", _HTML.parent / "assets"
 # Inside <script> HTML knows no entities; JSON knows these escapes anywhere in a text.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _UNIT = re.compile(
@@ -86,8 +57,7 @@ def render(
     the columns behind the figures of a selected span; None where there are none."""
     shown = [section for section in sections if section is not None]
     figures = {fig.id: _for_page(fig) for section in shown for fig in section.figures if isinstance(fig, Figure)}
-    first, second = page_scripts()
-    scripts = [first, library_script(), second]
+    scripts = [_read(_STATIC / "scheme.js"), library_script(), _read(_STATIC / "page.js")]
     return (
         _templates()
         .get_template("page.html.jinja")
@@ -96,9 +66,8 @@ def render(
             sections=shown,
             figures_json=json_for_script({"figures": figures, "span": span}),
             scripts=[script_text(script) for script in scripts],
-            style=Markup(style_sheet()),
+            style=Markup(_read(_STATIC / "report.css")),
             policy=policy(scripts),
-            icon=_ICON,
             library=library_name(),
             version=__version__,
             written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
@@ -120,7 +89,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "sentence": _sentence}
+    environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "energy": kilowatt_hours}
+    environment.filters |= {"kind": category_label, "kind_color": category_color, "phase": phase_label}
+    environment.filters |= {"phase_color": phase_color, "share": share, "shape": tensor_shape, "sentence": _sentence}
     return environment
 
 
@@ -137,28 +108,6 @@ def _small(unit: re.Match[str]) -> str:
     return f'<span class="u">{"" if unit[1] == "%" else " "}{unit[1]}</span>'
 
 
-def theme_css() -> str:
-    """Variables: light; dark where the system or the button says so; always light on paper."""
-    light, dark = (" ".join(f"--{name}: {value};" for name, value in scheme.items()) for scheme in (LIGHT, DARK))
-    return (
-        f":root {{ color-scheme: light; {light} }}\n"
-        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-scheme="light"]) '
-        f"{{ color-scheme: dark; {dark} }} }}\n"
-        f'@media screen {{ :root[data-scheme="dark"] {{ color-scheme: dark; {dark} }} }}\n'
-    )
-
-
-@cache
-def style_sheet() -> str:
-    return theme_css() + _read(_HTML / "static" / "report.css")
-
-
-@cache
-def page_scripts() -> tuple[str, str]:
-    """Our own: the first runs before the library, the second behind it."""
-    return _read(_HTML / "static" / "scheme.js"), _read(_HTML / "static" / "page.js")
-
-
 @cache
 def _vendored() -> dict[str, str]:
     """Package, version, licence, file and sha256 of the plotting library."""
@@ -170,12 +119,12 @@ def library_name() -> str:
     return f"{held['name']} {held['version']} ({held['licence']})"
 
 
-@cache
 def library_script() -> str:
     """The plotting library, which defines ``Plotly``."""
     return _read(_ASSETS / _vendored()["file"])
 
 
+@cache
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 

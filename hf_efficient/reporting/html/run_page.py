@@ -92,7 +92,7 @@ def _ended(account: RunAccount) -> tuple[str, str, str]:
         return "warn", "stopped", f"It was asked to: {account.error}. --resume goes on."
     if account.ended == "error":
         return "bad", "failed", account.error or ""
-    told = told_end(account.time.processes[-1])
+    told = ended_words(account.time.processes[-1])
     return "warn", "did not end", f"It was killed, or is still running: {told}."
 
 
@@ -216,7 +216,7 @@ def _segments_section(run: RunData) -> Section | None:
             "number": number,
             **_part(one),
             "unattributed": share(one.unattributed_seconds / one.wall_seconds) if one.wall_seconds > 0 else "",
-            "ended": told_end(one),
+            "ended": ended_words(one),
         }
         for number, one in enumerate(account.time.processes, start=1)
     ]
@@ -246,27 +246,21 @@ def _calls(account: RunAccount) -> list[dict[str, str]]:
             "number": f"{start}.{number}" if several else f"{number}",
             **_part(one),
             "called": seconds(one.called_at_seconds - process.began_at_seconds),
-            "ended": _told_call_end(one),
+            "ended": ended_words(one),
         }
         for start, process in enumerate(account.time.processes, start=1)
         for number, one in enumerate(process.trainings, start=1)
     ]
 
 
-def _told_call_end(call: TrainingAccount) -> str:
-    if call.ended == "error":
-        return f"failed: {call.error}" if call.error else "failed"
-    if call.ended == "stopped":
-        return f"stopped {call.error}"
-    return {"done": "finished", "died": "no end was recorded", None: "not recorded"}[call.ended]
-
-
-def told_end(process: ProcessAccount) -> str:
-    if process.ended == "done":
+def ended_words(one: ProcessAccount | TrainingAccount) -> str:
+    if one.ended == "done":
         return "finished"
-    if process.ended == "stopped":
-        return f"stopped {process.error}"
-    if process.ended == "error":
-        return f"failed: {process.error}" if process.error else "failed"
-    doing = f", in {phase_label(process.open_phase)}" if process.open_phase else ""
-    return f"no end was recorded; last sign after {seconds(process.last_sign_at_seconds)}{doing}"
+    if one.ended == "stopped":
+        return f"stopped {one.error}"
+    if one.ended == "error":
+        return f"failed: {one.error}" if one.error else "failed"
+    if isinstance(one, TrainingAccount):
+        return "not recorded" if one.ended is None else "no end was recorded"
+    doing = f", in {phase_label(one.open_phase)}" if one.open_phase else ""
+    return f"no end was recorded; last heartbeat after {seconds(one.last_sign_at_seconds)}{doing}"

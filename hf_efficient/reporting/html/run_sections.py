@@ -1,4 +1,4 @@
-"""Sections of a run's page that tell where time, memory, tokens, money and energy went."""
+"""Sections of a run's page that show where time, memory, tokens, money and energy went."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 
 from hf_efficient.accounting.headline import grouped, headline
 from hf_efficient.records.account import RunAccount
-from hf_efficient.records.amounts import BudgetAccount, EnergyAccount, MemoryAccount, MoneyAccount
-from hf_efficient.records.series import SystemSeries
+from hf_efficient.records.amounts import BudgetAccount, MemoryAccount
 from hf_efficient.reporting.html.render import Section
 from hf_efficient.reporting.labels import (
     all_phases,
-    category_color,
-    category_label,
     energies,
     phase_color,
     phase_label,
@@ -26,22 +23,28 @@ from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.reporting.plots.memory import memory_over_time
 from hf_efficient.reporting.plots.steps import sequence_lengths, step_times, step_tokens, throughput, training_curve
 from hf_efficient.reporting.plots.system import (
+    NOT_READ,
     cores_figure,
-    disk_figure,
+    flow_figure,
     gpu_figure,
     host_memory_figure,
-    network_figure,
     phases_over_time,
     power,
 )
 from hf_efficient.reporting.plots.time import phase_shares, step_phases, time_bar
 from hf_efficient.reporting.run_data import RunData
-from hf_efficient.reporting.run_rows import hourly_price, more_than_the_peak, price_source, told_parts
+from hf_efficient.reporting.run_rows import (
+    energy_words,
+    memory_peaks,
+    money_words,
+    more_than_the_peak,
+    sequence_words,
+    step_words,
+    times_run,
+    token_words,
+    work_words,
+)
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
-
-_Fact = tuple[str, str, bool]
-"""Name, figure, and whether it is estimated."""
-_NOT_READ = "the sampler read nothing of it"
 
 
 def _why(account: RunAccount, what: str, otherwise: str) -> str:
@@ -84,7 +87,7 @@ def _wall_note(account: RunAccount) -> str:
     told = f"{account.steps.count:,} steps"
     if account.steps.p50_seconds is not None:
         told += f" of {short_seconds(account.steps.p50_seconds)} (median)"
-    return told + told_parts(account)
+    return told + times_run(account)
 
 
 def _throughput_tile(account: RunAccount) -> Tile:
@@ -142,34 +145,16 @@ def _loss_tile(figures: Mapping[str, float | None]) -> Tile:
     return Tile("Loss", None, "none was logged")
 
 
-@dataclass(frozen=True)
-class PhaseRow:
-    """A line of a table by phase.
-
-    Attributes:
-        kind: ``group``: a part of the run; ``part``: a phase of one; ``alone``: the only phase of its part.
-        color: None for a part of the run.
-        seconds, device_seconds: of the wall time, and of the device's, if known.
-    """
-
-    kind: str
-    name: str
-    label: str
-    color: str | None
-    seconds: float = 0.0
-    device_seconds: float | None = None
-
-
-def phase_rows(by_phase: Mapping[str, float], device: Mapping[str, float] | None = None) -> list[PhaseRow]:
-    """Parts of the run, each with its phases below it; a part of one phase is told as the phase alone."""
-    rows = []
+def phase_rows(by_phase: Mapping[str, float], device: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+    """Lines of a table: each ``group`` (part of the run) with a ``part`` per phase; ``alone``: its only phase."""
+    rows: list[dict[str, Any]] = []
     for group in grouped(by_phase):
         alone = len(group.phases) == 1
         if not alone:
-            rows.append(PhaseRow("group", group.name, group.name, None, group.total))
+            rows.append({"kind": "group", "name": group.name, "label": group.name, "seconds": group.total})
         for name, value in group.phases.items():
-            kind = "alone" if alone else "part"
-            rows.append(PhaseRow(kind, name, phase_label(name), phase_color(name), value, (device or {}).get(name)))
+            row = {"kind": "alone" if alone else "part", "name": name, "label": phase_label(name), "seconds": value}
+            rows.append({**row, "color": phase_color(name), "device_seconds": (device or {}).get(name)})
     return rows
 
 
@@ -192,49 +177,25 @@ def system_section(run: RunData) -> Section | None:
         return None
     found = [
         phases_over_time(account, series),
-        cores_figure(account, series, run.cpus) or Missing("Processor", _NOT_READ),
+        cores_figure(account, series, run.cpus) or Missing("Processor", NOT_READ),
         *(gpu_figure(account, series, gpu, f"system-gpu-{gpu}") for gpu in series.system.gpus),
         host_memory_figure(account, series),
-        disk_figure(account, series) or _quiet(series.system, "Disks", "disk_read_bytes_per_second"),
-        network_figure(account, series) or _quiet(series.system, "Network", "network_sent_bytes_per_second"),
+        flow_figure(account, series, "system-disks", "Disks"),
+        flow_figure(account, series, "system-network", "Network"),
     ]
     figures = [one for one in found if one is not None]
     return Section("system", "The machine beside the phases", figures, short="Machine", macro="figures")
 
 
-def _quiet(system: SystemSeries, title: str, counter: str) -> Missing:
-    """That nothing moved, which is not the same as that nobody looked."""
-    return Missing(title, "nothing moved" if counter in system.host else _NOT_READ)
-
-
 def memory_section(run: RunData) -> Section:
     memory = run.account.memory
-    kinds = [
-        {
-            "label": category_label(kind.name),
-            "color": category_color(kind.name),
-            "bytes": kind.bytes,
-            "how": kind.how,
-            "note": kind.note,
-        }
-        for kind in memory.categories
-        if kind.bytes > 0
-    ]
-    peaks = {
-        "allocated on the device, at most": memory.device_peak_allocated_bytes,
-        "reserved on the device, at most": memory.device_peak_reserved_bytes,
-        "host memory of the process, at most": memory.peak_rss_bytes,
-    }
-    told = [(label, size(value)) for label, value in peaks.items() if value is not None]
-    if memory.device_allocation_retries is not None:
-        told.append(("allocation retries", f"{memory.device_allocation_retries:,}"))
     more = more_than_the_peak(memory)
     context = {
-        "kinds": kinds,
+        "kinds": [kind for kind in memory.categories if kind.bytes > 0],
         "largest": max((kind.bytes for kind in memory.categories), default=0),
         "more": size(more) if more else "",
-        "peaks": told,
-        "phases": [(phase_label(name), size(held)) for name, held in (memory.phase_peak_allocated_bytes or {}).items()],
+        "peaks": [("peaks", memory_peaks(memory))],
+        "phases": (memory.phase_peak_allocated_bytes or {}).items(),
     }
     figure = _no_records("Over time") if run.series is None else memory_over_time(run.account, run.series)
     return Section("memory", "Memory", [figure], context)
@@ -251,53 +212,14 @@ def speed_section(run: RunData) -> Section:
     if series is not None:
         rates = throughput(series.steps, account.tokens, len(account.ranks))
         figures = [rates, step_times(account.steps, series.step_seconds)]
-    return Section("speed", "Throughput and step times", figures, {"facts": _speed_facts(account)}, "Speed")
-
-
-def _speed_facts(account: RunAccount) -> list[_Fact]:
-    steps, work = account.steps, account.work
-    times = {
-        "step time, p50": steps.p50_seconds,
-        "step time, p95": steps.p95_seconds,
-        "step time, p99": steps.p99_seconds,
-        "step time, longest": steps.max_seconds,
-        "longest step of the warm-up": steps.warm_up_max_seconds,
-    }
-    facts = [(name, short_seconds(value), False) for name, value in times.items() if value is not None]
-    first, samples = account.time.time_to_first_step_seconds, account.sequences.samples_per_second
-    if first is not None:
-        facts.append(("until the first step was done", seconds(first), False))
-    if samples is not None:
-        facts.append(("samples per second", f"{samples:,.3g}", False))
-    done = {
-        "work of the model": work.model_flops,
-        "work of the hardware, with padding and recomputation": work.hardware_flops,
-    }
-    facts += [(name, f"{flops(value)}FLOP", False) for name, value in done.items() if value is not None]
-    used = {"model FLOPs utilization (MFU)": work.mfu, "hardware FLOPs utilization (HFU)": work.hfu}
-    facts += [(name, share(value), work.peak_estimated) for name, value in used.items() if value is not None]
-    if work.peak_flops_per_second is not None:
-        where = f" ({work.peak_source})" if work.peak_source else ""
-        told = f"{flops(work.peak_flops_per_second)}FLOP/s in {work.dtype or 'the dtype in use'}{where}"
-        facts.append(("peak of one accelerator", told, work.peak_estimated))
-    return facts
+    facts = [("steps", step_words(account)), ("work", work_words(account.work))]
+    return Section("speed", "Throughput and step times", figures, {"facts": facts}, "Speed")
 
 
 def tokens_section(run: RunData) -> Section:
     tokens, sequences = run.account.tokens, run.account.sequences
     first = _no_records("Tokens per step") if run.series is None else step_tokens(run.series.steps, tokens)
-    counts = {
-        "tokens processed, padding included": tokens.processed,
-        "tokens without padding": tokens.non_padding,
-        "tokens that bear loss": tokens.loss_bearing,
-        "samples": sequences.samples,
-        "rows of batches": sequences.rows,
-    }
-    facts = [(name, f"{value:,}") for name, value in counts.items() if value is not None]
-    if tokens.padding_share is not None:
-        facts.insert(2, ("padding", share(tokens.padding_share)))
-    if sequences.fill_rate is not None:
-        facts.append(("packs filled to", share(sequences.fill_rate)))
+    facts = [("tokens", token_words(tokens)), ("sequences", sequence_words(sequences))]
     return Section("tokens", "Tokens and padding", [first, sequence_lengths(sequences)], {"facts": facts}, "Tokens")
 
 
@@ -308,9 +230,9 @@ def cost_section(run: RunData) -> Section:
     context = {
         "by_phase": by_phase,
         "power": watts,
-        "facts": [*_cost_facts(money), *_energy_facts(used)],
+        "facts": [("money", money_words(money)), ("energy", energy_words(used))],
         "rows": _cost_rows(money.phase_usd or {}, used.phase_joules or {}),
-        "meters": _meters(used),
+        "meters": used.parts,
         "budget": _budget(money.budget),
         "no_price": _why(run.account, "cost", "no price is known") if money.cost_usd is None else "",
         "no_energy": _why(run.account, "energy", "no meter was read") if used.joules is None else "",
@@ -321,49 +243,12 @@ def cost_section(run: RunData) -> Section:
     return Section("cost", "Money and energy", figures, context, "Cost")
 
 
-def _cost_facts(money: MoneyAccount) -> list[_Fact]:
-    totals = {
-        "cost of the wall time": money.cost_usd,
-        "per million tokens without padding": money.usd_per_million_non_padding_tokens,
-    }
-    facts = [(name, usd(value), money.estimated) for name, value in totals.items() if value is not None]
-    if money.price_usd_per_hour is not None:
-        where = f" ({price_source(money)})" if money.price_source else ""
-        facts.append(("price", f"{hourly_price(money)}{where}", money.estimated))
-    return facts
-
-
-def _energy_facts(used: EnergyAccount) -> list[_Fact]:
-    facts = []
-    if used.joules is not None:
-        facts.append(("energy", kilowatt_hours(used.joules), used.estimated))
-    if used.co2e_grams is not None:
-        facts.append(("CO₂ equivalent", grams(used.co2e_grams), used.estimated))
-    if used.grid_grams_per_kwh is not None:
-        where = f" ({used.grid_source})" if used.grid_source else ""
-        facts.append(("of the grid", f"{used.grid_grams_per_kwh:,.4g} g/kWh{where}", False))
-    return facts
-
-
-def _meters(used: EnergyAccount) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": part.name,
-            "energy": kilowatt_hours(part.joules),
-            "source": part.source,
-            "estimated": part.estimated,
-            "note": part.note or (f"{seconds(part.missing_seconds)} not covered" if part.missing_seconds > 0 else ""),
-        }
-        for part in used.parts
-    ]
-
-
 def _cost_rows(usd_by_phase: Mapping[str, float], joules_by_phase: Mapping[str, float]) -> list[dict[str, Any]]:
     """Parts of the run, each with its phases below it, in figures that stand under each other."""
     paid, burnt = prices(_with_parts(usd_by_phase)), energies(_with_parts(joules_by_phase))
     known = dict.fromkeys(phases_in_order([*usd_by_phase, *joules_by_phase]), 0.0)
     return [
-        {**vars(row), "usd": paid.get(row.name, ""), "joules": burnt.get(row.name, "")} for row in phase_rows(known)
+        {**row, "usd": paid.get(row["name"], ""), "joules": burnt.get(row["name"], "")} for row in phase_rows(known)
     ]
 
 

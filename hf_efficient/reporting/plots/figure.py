@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from hf_efficient.accounting.series import per_step
@@ -22,18 +22,6 @@ _MOST_BARS = 250
 
 
 @dataclass(frozen=True)
-class LegendEntry:
-    """A name of the legend, which shows and hides its traces (places among the figure's); ``line``: drawn as a line."""
-
-    name: str
-    color: str
-    traces: tuple[int, ...]
-    shown: bool = True
-    line: bool = False
-    dashed: bool = False
-
-
-@dataclass(frozen=True)
 class Figure:
     """One plot.
 
@@ -44,7 +32,7 @@ class Figure:
         height: in pixels.
         x: ``step`` or ``time`` where the horizontal axis is the run's: such plots zoom together, and select a span.
         x_per_second: units of the axis per second of run time, where it is ``time``.
-        legend: empty where the table beside it names the colours.
+        has_legend: not where the table beside it names the colours.
     """
 
     id: str
@@ -55,9 +43,26 @@ class Figure:
     height: int = 280
     x: Literal["step", "time"] | None = None
     x_per_second: float | None = None
-    legend: list[LegendEntry] = field(default_factory=list)
+    has_legend: bool = True
     zoomable: bool = True
     selectable: bool = True
+
+    @property
+    def legend(self) -> list[dict[str, Any]]:
+        """Per name: its colour, how it is drawn, and the places of its traces, which it shows and hides."""
+        entries: dict[str, dict[str, Any]] = {}
+        for place, trace in enumerate(self.traces if self.has_legend else ()):
+            name = trace.get("legendgroup") or trace.get("name")
+            if name:
+                entry = {
+                    "name": trace.get("name", name),
+                    "color": (trace.get("marker") or trace["line"])["color"],
+                    "traces": [],
+                    "line": trace["type"] == "scatter" and not trace.get("fill") and not trace.get("stackgroup"),
+                    "dashed": trace.get("line", {}).get("dash", "solid") != "solid",
+                }
+                entries.setdefault(name, entry)["traces"].append(place)
+        return list(entries.values())
 
 
 @dataclass(frozen=True)
@@ -101,32 +106,6 @@ def area(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **
     """``shape`` is the edge's, everything else the trace's."""
     edge = {"width": 0, **({"shape": more.pop("shape")} if "shape" in more else {}), "color": color}
     return {**line(label, x, y, color), "line": edge, "fillcolor": color, **more}
-
-
-def legend_of(traces: Sequence[Trace]) -> list[LegendEntry]:
-    entries: dict[str, LegendEntry] = {}
-    for place, trace in enumerate(traces):
-        key = trace.get("legendgroup") or trace.get("name")
-        if not key:
-            continue
-        held = entries.get(key) or LegendEntry(
-            name=str(trace.get("name", key)),
-            color=_color(trace),
-            traces=(),
-            shown=trace.get("visible", True) is True,
-            line=trace["type"] == "scatter" and not trace.get("fill") and not trace.get("stackgroup"),
-            dashed=trace.get("line", {}).get("dash", "solid") != "solid",
-        )
-        entries[key] = replace(held, traces=(*held.traces, place))
-    return list(entries.values())
-
-
-def _color(trace: Trace) -> str:
-    for part in ("marker", "line"):
-        color = trace.get(part, {}).get("color")
-        if isinstance(color, str):
-            return color
-    return str(trace.get("fillcolor", GREY))
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,7 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
         "xaxis": {**where.layout(), "title": {"text": f"the training loop, {where.unit}", "standoff": 6}},
         "yaxis": draw.axis("", fixedrange=True, categoryorder="array", categoryarray=rows),
     }
-    legend = draw.legend_of(traces)
-    return Figure(name, "Of the loop's time", told, traces, layout, 84 + 34 * len(rows), legend=legend, zoomable=False)
+    return Figure(name, "Of the loop's time", told, traces, layout, 84 + 34 * len(rows), zoomable=False)
 
 
 def _phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequence[str]) -> Figure | None:
@@ -117,8 +116,7 @@ def _phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequen
     layout["yaxis"]["range"] = [0, top]
     if clipped:
         told += " Some steps reach above the plot, by something else."
-    legend = draw.legend_of(traces)
-    return Figure(name, "Seconds per step", told, traces, layout, 260, "step", legend=legend, selectable=False)
+    return Figure(name, "Seconds per step", told, traces, layout, 260, "step", selectable=False)
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ def _batch_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
         f"Forward and backward of each step over its tokens. Where the line meets the left edge, at "
         f"{short_seconds(fitted.fixed_seconds)}, is what a step takes whatever it holds."
     )
-    return Figure(name, "Time over tokens", told, traces, layout, 260, legend=draw.legend_of(traces))
+    return Figure(name, "Time over tokens", told, traces, layout, 260)
 
 
 def _points(steps: StepSeries) -> Any:
@@ -227,8 +225,8 @@ def _rank_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
         "yaxis": draw.axis("", fixedrange=True, type="category", autorange="reversed"),
     }
     summary = "Where a mean step of each rank went, evaluations and checkpoints left out."
-    height, legend = 80 + min(36 * len(ranks), 560), draw.legend_of(traces)
-    return Figure(name, "By rank", summary, traces, layout, height, legend=legend, zoomable=False)
+    height = 80 + min(36 * len(ranks), 560)
+    return Figure(name, "By rank", summary, traces, layout, height, zoomable=False)
 
 
 def _memory_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
@@ -243,7 +241,7 @@ def _memory_evidence(finding: Finding, run: RunData, name: str) -> Figure | None
     )
     traces = [*shown.traces, drawn]
     summary = f"{shown.summary} The line on top is all that there is: {size(limit)}."
-    return dataclasses.replace(shown, traces=traces, summary=summary, legend=draw.legend_of(traces))
+    return dataclasses.replace(shown, traces=traces, summary=summary)
 
 
 def _shown(figure: Figure | Missing | None, name: str, **parts: Any) -> Figure | None:

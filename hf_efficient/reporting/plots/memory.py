@@ -14,6 +14,7 @@ from hf_efficient.records.series import RunSeries
 from hf_efficient.reporting.labels import CATEGORY_COLORS, category_color, category_label, phase_color, phase_label
 from hf_efficient.reporting.plots import figure as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, TimeAxis, Trace
+from hf_efficient.reporting.run_rows import memory_peaks
 from hf_efficient.text import seconds, size, usd
 
 _TOLD = "%{y:.3~f} GiB"
@@ -45,7 +46,7 @@ def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = Tr
         return Missing("Over time", "no readings were taken while the run went on; the peaks are in the table")
     levels = _levels(account.memory, series, where) if kinds else []
     traces = [*levels, *lines]
-    summary = f"Memory in GiB, as it was read about once per second. {_peaks(account.memory)}"
+    summary = f"Memory in GiB, as it was read about once per second. Peaks: {memory_peaks(account.memory)}."
     if levels:
         summary += " The areas are the kinds of memory in the table, from the first step on."
     layout: dict[str, Any] = {
@@ -54,9 +55,7 @@ def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = Tr
         "yaxis": draw.axis("GiB", rangemode="tozero"),
         "shapes": [draw.upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])],
     }
-    return Figure(
-        "memory-time", "Over time", summary, traces, layout, 300, "time", where.per_second, draw.legend_of(traces)
-    )
+    return Figure("memory-time", "Over time", summary, traces, layout, 300, "time", where.per_second)
 
 
 def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[Trace]:
@@ -88,19 +87,6 @@ def _trained(series: RunSeries, where: TimeAxis) -> list[tuple[float, float]]:
     return found
 
 
-def _peaks(memory: MemoryAccount) -> str:
-    told = [
-        f"{size(value)} {words}"
-        for value, words in (
-            (memory.device_peak_allocated_bytes, "allocated on the device"),
-            (memory.device_peak_reserved_bytes, "reserved"),
-            (memory.peak_rss_bytes, "in the host's memory"),
-        )
-        if value is not None
-    ]
-    return f"At most: {', '.join(told)}." if told else ""
-
-
 def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
     """The kinds of memory stacked over allocations and frees of two steps, and below them a strip of the phases."""
     held = memory.timeline
@@ -120,7 +106,7 @@ def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
         "shapes": [draw.upright(held.second_step, dash="dash")],
     }
     summary = _summary(memory, held)
-    return Figure("planned-memory", "Over two steps", summary, traces, layout, 340, legend=draw.legend_of(traces))
+    return Figure("planned-memory", "Over two steps", summary, traces, layout, 340)
 
 
 def _summary(memory: PlannedMemory, held: PlannedTimeline) -> str:
@@ -180,7 +166,7 @@ def time_against_money(plan: Plan) -> Figure | Missing:
     summary = (
         f"Further left is faster, further down is cheaper, {per}. Nothing that fits beats both figures of: {told}."
     )
-    return Figure("time-money", title, summary, traces, layout, 380, legend=draw.legend_of(traces))
+    return Figure("time-money", title, summary, traces, layout, 380)
 
 
 def _point(gpu: PlannedGpu, plan: Plan) -> _Point | None:

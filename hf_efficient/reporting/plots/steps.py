@@ -48,10 +48,11 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
     for place, (name, value, color, dash) in enumerate(marks):
         traces.append(_mark(name, value, most * (1.22 - 0.1 * place), histogram, color=color, dash=dash))
     low, high = histogram.edges[0], histogram.edges[-1]
+    slowest = "" if times.warm_up_max_seconds is None else f", the longest {short_seconds(times.warm_up_max_seconds)}"
     told = ", ".join(f"{name} {short_seconds(value)}" for name, value, _, _ in marks)
     summary = (
         f"{sum(histogram.counts):,} steps without evaluation and checkpointing, from {short_seconds(low)} to "
-        f"{short_seconds(high)}: {told}. Set apart as warm-up: {times.warm_up_rule} ({times.warm_up_count:,})."
+        f"{short_seconds(high)}: {told}. Set apart as warm-up: {times.warm_up_rule} ({times.warm_up_count:,}{slowest})."
     )
     plain = {"hoverformat": ".3~s", "type": histogram.scale, "showgrid": False, "zeroline": False}
     each = {"dtick": 1} if most <= _EACH_TICKED else {}
@@ -60,7 +61,7 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
         "xaxis": draw.axis("seconds per step", **plain, **(_ticks(low, high) if histogram.scale == "log" else {})),
         "yaxis": draw.axis("steps", rangemode="tozero", range=[0, most * 1.32], **each),
     }
-    return Figure("step-times", "Step times", summary, traces, layout, 280)
+    return Figure("step-times", "Step times", summary, traces, layout, 280, has_legend=False)
 
 
 def _ticks(low: float, high: float) -> dict[str, Any]:
@@ -119,16 +120,7 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
             draw.line("over the run", ends, [mean, mean], draw.ORANGE, width=1.5, dash="dash", hoverinfo="skip")
         )
     summary = f"Tokens without padding per second of training, evaluations and checkpoints apart.{told}"
-    return Figure(
-        "throughput",
-        "Throughput",
-        summary,
-        traces,
-        _over_steps(where, "tokens per second"),
-        280,
-        "step",
-        legend=draw.legend_of(traces),
-    )
+    return Figure("throughput", "Throughput", summary, traces, _over_steps(where, "tokens per second"), 280, "step")
 
 
 def step_tokens(
@@ -149,7 +141,7 @@ def step_tokens(
     padding = f" Padding: {share(tokens.padding_share or 0.0)}." if is_known else ""
     summary = f"Each area lies within the one before. Over the run: {', '.join(told)}.{padding}" if told else ""
     layout = _over_steps(where, "tokens per step")
-    return Figure(name, "Tokens per step", summary, traces, layout, 260, "step", legend=draw.legend_of(traces))
+    return Figure(name, "Tokens per step", summary, traces, layout, 260, "step")
 
 
 def _over_steps(where: StepAxis, title: str) -> dict[str, Any]:
@@ -213,7 +205,7 @@ def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figu
     title = _joined([title for title, _ in panels])
     height = 200 + 90 * len(panels)
     summary = _summary(steps, evaluations)
-    return Figure("training-curve", title, summary, traces, layout, height, "step", legend=draw.legend_of(traces))
+    return Figure("training-curve", title, summary, traces, layout, height, "step")
 
 
 def _is_known(values: Sequence[float | None]) -> bool:
@@ -338,4 +330,4 @@ def _compared(name: str, title: str, summary: str, traces: list[Trace], end: flo
     form = {"tickformat": ",.1~f", "unifiedhovertitle": hover, "showgrid": False, "zeroline": False}
     horizontal = draw.axis("optimizer step", range=[0.5, end], **form)
     layout = {"hovermode": "x unified", "xaxis": horizontal, "yaxis": vertical}
-    return Figure(name, title, summary, traces, layout, 300, "step", legend=draw.legend_of(traces), selectable=False)
+    return Figure(name, title, summary, traces, layout, 300, "step", selectable=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hf_efficient.records.account import RunAccount
@@ -25,16 +24,19 @@ _CORES = (
     ("ranks_cores", "other ranks", draw.PURPLE),
     ("other_cores", "others on the machine", draw.ORANGE),
 )
-_DISKS = (
-    ("disk_read_bytes_per_second", "read, all of the machine", draw.BLUE, "solid"),
-    ("disk_write_bytes_per_second", "written, all of the machine", draw.ORANGE, "solid"),
-    ("read_bytes_per_second", "read by this run", draw.GREEN, "dot"),
-    ("write_bytes_per_second", "written by this run", draw.PURPLE, "dot"),
-)
-_NETWORK = (
-    ("network_received_bytes_per_second", "received", draw.BLUE, "solid"),
-    ("network_sent_bytes_per_second", "sent", draw.ORANGE, "solid"),
-)
+_FLOWS = {
+    "system-disks": (
+        ("disk_read_bytes_per_second", "read, all of the machine", draw.BLUE, "solid"),
+        ("disk_write_bytes_per_second", "written, all of the machine", draw.ORANGE, "solid"),
+        ("read_bytes_per_second", "read by this run", draw.GREEN, "dot"),
+        ("write_bytes_per_second", "written by this run", draw.PURPLE, "dot"),
+    ),
+    "system-network": (
+        ("network_received_bytes_per_second", "received", draw.BLUE, "solid"),
+        ("network_sent_bytes_per_second", "sent", draw.ORANGE, "solid"),
+    ),
+}
+NOT_READ = "the sampler read nothing of it"
 _READ = "Between readings about a second apart; the mean where several are put together."
 _GAP = 0.06
 _GPU_CURVES = {
@@ -56,27 +58,17 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class _Curve:
-    """One quantity by bucket, times ``scale``; ``told`` formats a value for the pointer, ``stacked`` lays it on those
-    before."""
-
-    label: str
-    values: Sequence[float | None]
-    color: str
-    told: str
-    scale: float = 1.0
-    dash: str = "solid"
-    stacked: bool = False
-
-    def drawn(self, system: SystemSeries, where: TimeAxis) -> list[Trace]:
-        """Nothing where it was not read, or was 0 all the time."""
-        if not any(self.values):
-            return []
-        more = {"stackgroup": "cores", "fillcolor": self.color, "width": 0} if self.stacked else {}
-        return draw.time_line(
-            self.label, self.values, system, where, self.color, self.told, self.scale, dash=self.dash, **more
-        )
+def _curve(
+    system: SystemSeries,
+    where: TimeAxis,
+    label: str,
+    values: Sequence[float | None],
+    color: str,
+    told: str,
+    **more: Any,
+) -> list[Trace]:
+    """Nothing where it was not read, or was 0 all the time; ``told`` formats a value for the pointer."""
+    return draw.time_line(label, values, system, where, color, told, **more) if any(values) else []
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -96,8 +88,7 @@ def _figure(
         return None
     upwards = {**draw.axis(vertical, rangemode="tozero"), "automargin": False}
     layout = {**_aligned(where, series), "yaxis": upwards}
-    legend = draw.legend_of(traces)
-    return Figure(name, title, summary, traces, layout, 210, "time", where.per_second, legend, selectable=False)
+    return Figure(name, title, summary, traces, layout, 210, "time", where.per_second, selectable=False)
 
 
 def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing:
@@ -122,8 +113,7 @@ def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
         "yaxis": {**draw.axis("% of the time", range=[0, 100]), "automargin": False},
     }
     told = "What each optimizer step was spent on. Before the first and after the last one the run starts and ends."
-    legend = draw.legend_of(traces)
-    return Figure("phases-time", "Phases", told, traces, layout, 190, "time", where.per_second, legend)
+    return Figure("phases-time", "Phases", told, traces, layout, 190, "time", where.per_second)
 
 
 def _percents(sums: Sequence[float], walls: Sequence[float]) -> list[float | None]:
@@ -133,14 +123,13 @@ def _percents(sums: Sequence[float], walls: Sequence[float]) -> list[float | Non
 def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name: str = "system-cores") -> Figure | None:
     """Areas of cores in use, the load average over them, and a line at all that there are; None: nothing was read."""
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
-    curves = [
-        _Curve(label, system.host[key].mean, color, "%{y:.3~g} cores", stacked=True)
-        for key, label, color in _CORES
-        if key in system.host
-    ]
-    load = system.host.get("load_1_minute", Band())
-    curves.append(_Curve("load average, 1 minute", load.mean, draw.GREY, "%{y:.3~g}", dash="dot"))
-    traces = [trace for curve in curves for trace in curve.drawn(system, where)]
+    traces: list[Trace] = []
+    for key, label, color in _CORES:
+        stacked = {"stackgroup": "cores", "fillcolor": color, "width": 0}
+        values = system.host.get(key, Band()).mean
+        traces += _curve(system, where, label, values, color, "%{y:.3~g} cores", **stacked)
+    load = system.host.get("load_1_minute", Band()).mean
+    traces += _curve(system, where, "load average, 1 minute", load, draw.GREY, "%{y:.3~g}", dash="dot")
     told = f"Cores in use, and by whom.{_most_cores(system.host)}"
     if traces and cpus:
         traces.append(
@@ -160,42 +149,32 @@ def _most_cores(host: dict[str, Band]) -> str:
     return told
 
 
-def disk_figure(account: RunAccount, series: RunSeries) -> Figure | None:
-    """MB per second from and to disks; None where nothing went through them, or nobody looked."""
-    waits = _known(series.system.host.get("disk_latency_milliseconds", Band()).high)
-    slow = f" A request took {max(waits):,.3g} ms at most, on average over a reading." if waits else ""
-    return _flows(account, series, _DISKS, "system-disks", "Disks", slow)
-
-
-def network_figure(account: RunAccount, series: RunSeries) -> Figure | None:
-    """MB per second through the network; None where nothing went through it, or nobody looked."""
-    return _flows(account, series, _NETWORK, "system-network", "Network", "")
-
-
-def _flows(
-    account: RunAccount, series: RunSeries, kinds: Sequence[tuple[str, str, str, str]], name: str, title: str, more: str
-) -> Figure | None:
+def flow_figure(account: RunAccount, series: RunSeries, name: str, title: str) -> Figure | Missing:
+    """MB per second through the ``system-disks`` or the ``system-network``."""
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     traces, most = [], []
-    for key, label, color, dash in kinds:
+    for key, label, color, dash in _FLOWS[name]:
         band = system.host.get(key, Band())
-        traces += _Curve(label, band.mean, color, "%{y:,.3~g} MB/s", 1 / _MB, dash).drawn(system, where)
+        traces += _curve(system, where, label, band.mean, color, "%{y:,.3~g} MB/s", scale=1 / _MB, dash=dash)
         highs = _known(band.high)
         most += [f"{label} {short_number(max(highs) / _MB)} MB/s"] if any(highs) else []
-    told = _READ + (f" At most: {', '.join(most)}." if most else "") + more
-    return _figure(name, title, told, traces, where, series, "MB/s")
+    told = _READ + (f" At most: {', '.join(most)}." if most else "")
+    waits = _known(system.host.get("disk_latency_milliseconds", Band()).high) if name == "system-disks" else []
+    told += f" A request took {max(waits):,.3g} ms at most, on average over a reading." if waits else ""
+    looked = any(key in system.host for key, *_ in _FLOWS[name])
+    nothing = Missing(title, "nothing moved" if looked else NOT_READ)
+    return _figure(name, title, told, traces, where, series, "MB/s") or nothing
 
 
 def host_memory_figure(account: RunAccount, series: RunSeries) -> Figure | None:
     """What the process held of the machine's memory, and what there was left; None where nothing was read of it."""
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
-    curves = [
-        _Curve("held by this process", system.rss_bytes.high, draw.BLUE, "%{y:.3~f} GiB", 1 / draw.GIB),
-        _Curve("available to all", system.host_available_bytes.low, draw.GREEN, "%{y:.3~f} GiB", 1 / draw.GIB, "dot"),
-    ]
-    least = _known(system.host_available_bytes.low)
+    held, free = system.rss_bytes.high, system.host_available_bytes.low
+    gib: dict[str, Any] = {"told": "%{y:.3~f} GiB", "scale": 1 / draw.GIB}
+    traces = _curve(system, where, "held by this process", held, draw.BLUE, **gib)
+    traces += _curve(system, where, "available to all", free, draw.GREEN, dash="dot", **gib)
+    least = _known(free)
     told = "Memory of the machine." + (f" At least {size(round(min(least)))} were available." if least else "")
-    traces = [trace for curve in curves for trace in curve.drawn(system, where)]
     return _figure("system-memory", "Host memory", told, traces, where, series, "GiB")
 
 
@@ -215,8 +194,8 @@ def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> F
         layout[f"yaxis{suffix}"] = {**vertical, "automargin": False}
     told = f"Read about once per second.{_most_gpu(bands)}{_held_back(system, gpu)}"
     height = 90 + 92 * len(panels)
-    unit, legend = where.per_second, draw.legend_of(drawn)
-    return Figure(name, f"GPU {gpu}", told, drawn, layout, height, "time", unit, legend, selectable=False)
+    unit = where.per_second
+    return Figure(name, f"GPU {gpu}", told, drawn, layout, height, "time", unit, selectable=False)
 
 
 def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeAxis) -> list[tuple[str, list[Trace]]]:
@@ -227,7 +206,7 @@ def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeA
         for label, key, color in curves:
             band = bands.get(key, Band()) if key else watts
             scale = 1 / draw.GIB if unit == "GiB" else 1.0
-            traces += _Curve(label, band.mean, color, f"%{{y:,.4~g}} {unit}", scale).drawn(system, where)
+            traces += _curve(system, where, label, band.mean, color, f"%{{y:,.4~g}} {unit}", scale=scale)
         if unit == "MHz" and traces:
             traces += _marks(bands.get("sm_clock_mhz", Band()), system, gpu, where)
         found.append((unit, traces))
@@ -297,4 +276,4 @@ def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
     ]
     layout = {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": draw.axis("W", rangemode="tozero")}
     told = f"Watts as read about once per second: {', '.join(system.watts)}."
-    return Figure("power", "Power", told, traces, layout, 240, "time", where.per_second, draw.legend_of(traces))
+    return Figure("power", "Power", told, traces, layout, 240, "time", where.per_second)

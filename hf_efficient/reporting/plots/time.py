@@ -52,7 +52,7 @@ def time_bar(time: TimeAccount) -> Figure:
     told = ", ".join(f"{phase_label(name)} {seconds(value)}" for value, name in longest)
     summary = f"The wall time of {seconds(time.wall_seconds)} by phase, in the order of the table. Most: {told}."
     horizontal = {**where.layout(), "title": {"text": where.unit, "standoff": 4}}
-    return Figure("time-bar", "Over the run", summary, traces, {**_ONE_BAR, "xaxis": horizontal}, 104)
+    return Figure("time-bar", "Over the run", summary, traces, {**_ONE_BAR, "xaxis": horizontal}, 104, has_legend=False)
 
 
 def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
@@ -70,7 +70,7 @@ def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
     if clipped:
         summary += " Steps with an evaluation, a checkpoint or a slow start reach above the plot: “Whole” shows them."
         layout["yaxis"]["range"] = [0, top]
-    return Figure("step-phases", "Per step", summary, traces, layout, 340, "step", legend=draw.legend_of(traces))
+    return Figure("step-phases", "Per step", summary, traces, layout, 340, "step")
 
 
 def _top(steps: StepSeries, times: StepTimes) -> tuple[float, bool]:
@@ -104,7 +104,8 @@ def phase_shares(account: RunAccount) -> Figure:
         "yaxis": draw.axis("", fixedrange=True),
     }
     summary = f"Which share of the time, and of the {summary}, went to which phase; the table has the figures."
-    return Figure("phase-shares", "By phase", summary, traces, layout, 80 + 48 * len(rows), zoomable=False)
+    height = 80 + 48 * len(rows)
+    return Figure("phase-shares", "By phase", summary, traces, layout, height, has_legend=False, zoomable=False)
 
 
 def compare_phases(times: Sequence[TimeAccount], labels: Sequence[str]) -> Figure:
@@ -125,9 +126,7 @@ def compare_phases(times: Sequence[TimeAccount], labels: Sequence[str]) -> Figur
         "yaxis": draw.axis("", fixedrange=True, type="category"),
     }
     summary = f"The wall time of each run by phase: {told}."
-    return Figure(
-        "compare-phases", "By phase", summary, traces, layout, 90 + 52 * len(times), legend=draw.legend_of(traces)
-    )
+    return Figure("compare-phases", "By phase", summary, traces, layout, 90 + 52 * len(times))
 
 
 def device_color(label: str) -> str:
@@ -165,4 +164,4 @@ def _trace_bar(name: str, title: str, told: str, parts: Sequence[tuple[str, floa
         if value > 0
     ]
     horizontal = draw.axis(unit, range=[0, scale * whole or 1], showgrid=False, zeroline=False)
-    return Figure(name, title, told, traces, {**_ONE_BAR, "xaxis": horizontal}, 104, zoomable=False)
+    return Figure(name, title, told, traces, {**_ONE_BAR, "xaxis": horizontal}, 104, has_legend=False, zoomable=False)
