@@ -41,10 +41,8 @@ def _title(account: RunAccount) -> Text:
     last = account.time.processes[-1]
     parts, wall = times_run(account), seconds(account.time.wall_seconds)
     if account.ended == "died":
-        how = (
-            f"did not end: its last heartbeat is {seconds(last.last_sign_at_seconds)} after its start{_doing(account)}"
-        )
-        return Text(f"The run {how}{parts}", "bold red")
+        how = f"its last heartbeat is {seconds(last.last_sign_at_seconds)} after its start{_doing(account)}{parts}"
+        return Text(f"The run did not end: {how}", "bold red")
     if account.ended in ("stopped", "error"):
         words, style = _end(account, parts)
         return Text(f"The run {words}", style)

@@ -52,8 +52,9 @@ environment:
 
 
 def write_records(
-    folder: Path, *, steps: int = 120, name: str = "llama3.1-8b-lora", every: int = 30, speed: float = 1.0, rate: str = "2.0e-4",
-    segment: int = 0, first: int = 1, number: int = 0, ended: str | None = "done", error: str | None = None,
+    folder: Path, *, steps: int = 120, name: str = "llama3.1-8b-lora", every: int = 30, speed: float = 1.0,
+    rate: str = "2.0e-4", segment: int = 0, first: int = 1, number: int = 0, ended: str | None = "done",
+    error: str | None = None,
 ) -> Path:  # fmt: skip
     """Write a process of a run that evaluates and saves every so many steps, and return the ``efficiency`` folder.
     Call again with another ``number`` for a resumption."""
