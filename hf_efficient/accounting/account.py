@@ -12,8 +12,8 @@ from typing import Any
 from hf_efficient.accounting.evaluations import evaluations_of, few_evaluations
 from hf_efficient.accounting.gaps import across_gaps, not_measured, sequence_gaps, work_gaps
 from hf_efficient.accounting.money import energy_account, money_account
-from hf_efficient.accounting.plan import plan_account, preflight_account, profile_account
-from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.plan import plan_account, profile_account
+from hf_efficient.accounting.processes import ProcessSpans, last_stated
 from hf_efficient.accounting.ranks import across_ranks, rank_account
 from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.accounting.series import build_series
@@ -21,7 +21,7 @@ from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.time import process_account, restarts_of, segments_of, step_times, time_account
 from hf_efficient.accounting.work import loader_account, memory_account, sequence_account, token_account, work_account
 from hf_efficient.errors import OutputError
-from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, RunAccount
+from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, Preflight, RunAccount
 from hf_efficient.records.series import RunSeries
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account, records_folder
@@ -75,20 +75,12 @@ def read_account(path: Path) -> RunAccount:
 
 
 def write_account(directory: Path, account: RunAccount) -> None:
-    """Put ``run.json`` beside the records.
-
-    Raises:
-        OSError: it cannot be written; one that was there stays as it is.
-    """
+    """Put ``run.json`` beside the records; raises OSError where it cannot be written, and leaves an earlier one."""
     write_whole(directory / RUN_JSON, strict_json(account))
 
 
 def build_account(records: RunRecords) -> RunAccount:
-    """The account of records that were read.
-
-    Raises:
-        OutputError: there are neither spans nor steps among them.
-    """
+    """The account of records that were read; raises OutputError where neither spans nor steps are among them."""
     ranks, first = records.ranks, records.first
     lived = list(records.processes) or ([_before_spans(first)] if first.segments else [])
     if not lived:
@@ -105,13 +97,7 @@ def build_account(records: RunRecords) -> RunAccount:
     money, money_gaps = money_account(lived, accounts, tokens.non_padding)
     each = [rank_account(rank, by_rank.get(rank.rank, ())) for rank in ranks]
     across = across_ranks(each, ranks, money, by_rank)
-    gaps = [
-        *across_gaps(across),
-        *sequence_gaps(sequences, tokens_known=tokens.non_padding is not None),
-        *work_gaps(work),
-        *energy_gaps,
-        *money_gaps,
-    ]
+    gaps = [*across_gaps(across), *sequence_gaps(sequences, tokens), *work_gaps(work), *energy_gaps, *money_gaps]
     account = RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -133,18 +119,18 @@ def build_account(records: RunRecords) -> RunAccount:
         profile=profile_account(lived, records.directory),
         loader=loader_account(lived, first.columns),
         across=across,
-        preflight=preflight_account(lived),
+        preflight=last_stated(lived, "preflight", Preflight),
         restarts=restarts_of(lived, accounts, first),
     )
     return dataclasses.replace(account, plan=plan_account(lived, account))
 
 
 def _environment(lived: Sequence[ProcessSpans]) -> dict[str, Any] | None:
-    told = next((one.facts["environment"] for one in reversed(lived) if "environment" in one.facts), {})
-    return {name: value for name, value in told.items() if name != "missing"} or None
+    facts = next((one.facts["environment"] for one in reversed(lived) if "environment" in one.facts), {})
+    return {name: value for name, value in facts.items() if name != "missing"} or None
 
 
 def _before_spans(rank: RankSteps) -> ProcessSpans:
-    """Steps of a version that wrote no spans: what lies outside the loops is not known."""
+    """Steps without spans: what is outside the loops is not known."""
     end = sum(segment.wall_ns for segment in rank.segments) / 1e9
     return ProcessSpans(0, last_at_seconds=end, trains={segment.segment: 0.0 for segment in rank.segments})

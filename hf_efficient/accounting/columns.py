@@ -55,7 +55,6 @@ def table(parts: Sequence[Mapping[str, Any] | None], absent: float = 0.0) -> dic
 
 
 def joined(blocks: Sequence[_C]) -> _C:
-    """One behind the other."""
     first = blocks[0]
     if len(blocks) == 1:
         return first
@@ -94,7 +93,6 @@ def total(counts: Column) -> int | None:
 
 
 def runs(groups: Column) -> Iterator[slice]:
-    """The stretches of rows of one value."""
     edges = np.flatnonzero(np.diff(groups)) + 1
     return (slice(int(start), int(end)) for start, end in pairwise((0, *edges, len(groups))) if end > start)
 

@@ -11,6 +11,12 @@ from hf_efficient.records.amounts import Evaluation
 
 _LONGEST_TEXT = 1000
 _MOST_BYTES = 32_000
+MOST_EVALUATIONS = 100
+"""Some 30 kB of ``run.json``."""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 4] + " ..."
 
 
 def answers_to_note(answers: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
@@ -36,14 +42,6 @@ def evaluations_of(processes: Iterable[ProcessSpans]) -> list[Evaluation]:
     ]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 4] + " ..."
-
-
-MOST_EVALUATIONS = 100
-"""Some 30 kB of ``run.json``."""
-
-
 def few_evaluations(evaluations: Sequence[Evaluation], most: int = MOST_EVALUATIONS) -> list[Evaluation]:
     """At most so many of them, in their order: all, or the first, the last, the extremes of each metric, and others.
 
@@ -53,10 +51,7 @@ def few_evaluations(evaluations: Sequence[Evaluation], most: int = MOST_EVALUATI
     count = len(evaluations)
     if count <= most:
         return list(evaluations)
-    kept = {0, count - 1}
-    for index in _extremes(evaluations):
-        if len(kept) < most:
-            kept.add(index)
+    kept = set(list(dict.fromkeys([0, count - 1, *_extremes(evaluations)]))[:most])
     others = [index for index in range(count) if index not in kept]
     room = most - len(kept)
     kept.update(others[(2 * place + 1) * len(others) // (2 * room)] for place in range(room))
@@ -67,11 +62,8 @@ def _extremes(evaluations: Sequence[Evaluation]) -> list[int]:
     names = dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics)
     found = []
     for name in names:
-        values = {
-            index: value
-            for index, evaluation in enumerate(evaluations)
-            if (value := evaluation.metrics.get(name)) is not None
-        }
+        listed = [evaluation.metrics.get(name) for evaluation in evaluations]
+        values = {index: value for index, value in enumerate(listed) if value is not None}
         if values:
             found += [min(values, key=values.__getitem__), max(values, key=values.__getitem__)]
     return found

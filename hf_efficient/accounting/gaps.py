@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.records.account import AcrossRanks, NotMeasured
-from hf_efficient.records.amounts import SequenceAccount, WorkAccount
+from hf_efficient.records.amounts import SequenceAccount, TokenAccount, WorkAccount
 
 _TOKENS = ("processed", "non_padding", "loss_bearing")
 
@@ -22,83 +22,54 @@ def not_measured(
     last = processes[-1]
     found = [*_of_the_process(last), *_of_the_steps(last, ranks), *parts]
     if last.died:
-        found.append(
-            NotMeasured("the end of the run", "the process left no end: it was killed, or it is still running")
-        )
-    found.extend(_told_by_itself(last))
+        why = "the process left no end: it was killed, or it is still running"
+        found.append(NotMeasured("the end of the run", why))
+    stated = [gap for facts in last.facts.values() for gap in facts.get("missing", ())]
+    found += [NotMeasured(str(gap["what"]), str(gap["why"])) for gap in stated]
     if any("device_peak_allocated_bytes" in process.memory for process in processes):
-        found.extend(_of_the_device(ranks))
-    found.extend(_of_the_files(unreadable))
-    return found
-
-
-def _of_the_files(unreadable: Mapping[str, int]) -> Iterator[NotMeasured]:
+        found += _of_the_device(ranks)
     for name, lines in unreadable.items():
-        were = "line in {} was" if lines == 1 else "lines in {} were"
-        yield NotMeasured(f"a part of {name}", f"{lines} unreadable {were.format(name)} skipped")
-
-
-def _told_by_itself(last: ProcessSpans) -> Iterator[NotMeasured]:
-    """What the process said itself that it could not see: ``missing`` of its facts, whatever their topic."""
-    for facts in last.facts.values():
-        for gap in facts.get("missing", ()):
-            yield NotMeasured(str(gap["what"]), str(gap["why"]))
+        skipped = f"1 unreadable line in {name} was" if lines == 1 else f"{lines} unreadable lines in {name} were"
+        found.append(NotMeasured(f"a part of {name}", f"{skipped} skipped"))
+    return found
 
 
 def _of_the_device(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
     segments = [segment for rank in ranks if rank.rank == 0 for segment in rank.segments]
     steps, timed = sum(segment.steps for segment in segments), sum(segment.device_steps for segment in segments)
     if not timed:
-        yield NotMeasured(
-            "time on the device",
-            "phases are host time: work queued on the device shows in the phase where the host waits for it",
-        )
+        why = "phases are host time: work queued on the device shows in the phase where the host waits for it"
+        yield NotMeasured("time on the device", why)
     elif timed < steps:
-        yield NotMeasured(
-            f"time on the device in {steps - timed} of {steps} steps", "their events were not done in time"
-        )
+        what = f"time on the device in {steps - timed} of {steps} steps"
+        yield NotMeasured(what, "their events were not done in time")
 
 
-def _of_the_process(last: ProcessSpans) -> list[NotMeasured]:
+def _of_the_process(last: ProcessSpans) -> Iterator[NotMeasured]:
     if last.start_from == "records":
-        return [NotMeasured("time outside the training loop", "the records are of a version that did not tell it")]
-    found = []
+        yield NotMeasured("time outside the training loop", "the line that says when the process began is missing")
+        return
     if last.start_from == "import":
-        found.append(
-            NotMeasured("time before hf_efficient was imported", "the system does not tell when the process started")
-        )
+        yield NotMeasured("time before hf_efficient was imported", "the system does not say when the process started")
     if last.way == "recipe":
-        found.append(NotMeasured("the launcher", "it runs before this process starts; its time is in no record"))
+        yield NotMeasured("the launcher", "it runs before this process starts; its time is in no record")
     else:
-        found.append(
-            NotMeasured(
-                "imports, model load and data preparation, each by itself",
-                "they belong to the script, and lie in `before_trainer` together",
-            )
-        )
-    found.append(
-        NotMeasured("the interpreter's own end", "Python takes itself down after the last record that a run can write")
-    )
-    return found
+        what = "imports, model load and data preparation, each by itself"
+        yield NotMeasured(what, "they belong to the script, and are in `before_trainer` together")
+    yield NotMeasured("the interpreter's own end", "Python exits after the last record that a run can write")
 
 
 def _of_the_steps(last: ProcessSpans, ranks: Sequence[RankSteps]) -> list[NotMeasured]:
     found = []
     if last.way == "callback":
+        both = "no event marks where one ends: both are `between_steps`"
         found += [
             NotMeasured("forward and backward, each by itself", "no event marks where one ends: `forward_backward`"),
-            NotMeasured(
-                "data wait and logging, each by itself", "no event marks where one ends: both are `between_steps`"
-            ),
+            NotMeasured("data wait and logging, each by itself", both),
             NotMeasured("evaluations outside train()", "no event marks where one begins: `outside_trainer`"),
             NotMeasured("tokens", "a callback is not given the batches; EfficientTrainer counts them"),
         ]
-    elif any(
-        count is None
-        for rank in ranks
-        for segment in rank.segments
-        for count in (segment.counts[kind] for kind in _TOKENS)
-    ):
+    elif any(one.counts[kind] is None for rank in ranks for one in rank.segments for kind in _TOKENS):
         found.append(NotMeasured("tokens of some kinds", "batches without input_ids, attention_mask or labels"))
     found += _of_killed_ranks(ranks)
     last_steps = {rank.rank: rank.segments[-1].last_step for rank in ranks if rank.segments}
@@ -120,39 +91,29 @@ def _of_killed_ranks(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
             yield NotMeasured(steps, "its process was killed before it wrote their records; tokens and work lack them")
 
 
-_WORTH_NUMPY = 100_000
-"""So many numbers take longer to sort than numpy to import."""
-
-
 def across_gaps(across: AcrossRanks | None) -> list[NotMeasured]:
-    """What is not known of several ranks, and why."""
     if across is None:
         return []
     if across.exposed_by is None:
-        why = "it goes on inside other phases, `backward` above all"
+        why = "it happens inside other phases, `backward` above all"
         return [NotMeasured("communication between the ranks, by itself", why)]
     if across.covered_seconds is not None:
         return []
-    why = "what is told is waited for; a trace tells the rest: efficiency.profile.trace"
+    why = "only what is waited for is shown; a trace shows the rest: efficiency.profile.trace"
     return [NotMeasured("communication that computation covers", why)]
 
 
-def sequence_gaps(account: SequenceAccount, tokens_known: bool) -> list[NotMeasured]:
-    """Why the sequences are not known, where the tokens are."""
-    if account.samples is not None or not tokens_known:
+def sequence_gaps(account: SequenceAccount, tokens: TokenAccount) -> list[NotMeasured]:
+    if account.samples is not None or tokens.non_padding is None:
         return []
-    why = "batches without attention_mask and position_ids, or records of a version that did not tell them"
+    why = "batches without attention_mask and position_ids, or records of a version that did not count them"
     return [NotMeasured("sequences and their lengths", why)]
 
 
 def work_gaps(account: WorkAccount) -> list[NotMeasured]:
-    """What of the work is not known, and why."""
     if account.reason is None:
         return []
-    if account.model_flops is None:
-        what = "FLOPs, MFU and HFU"
-    elif account.hardware_flops is None:
-        what = "FLOPs computed beyond those of the model, and HFU" if account.mfu is not None else "MFU and HFU"
-    else:
-        what = "MFU and HFU"
+    what = "FLOPs, MFU and HFU" if account.model_flops is None else "MFU and HFU"
+    if account.model_flops is not None and account.hardware_flops is None and account.mfu is not None:
+        what = "FLOPs computed beyond those of the model, and HFU"
     return [NotMeasured(what, account.reason)]

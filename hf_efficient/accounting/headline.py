@@ -44,21 +44,10 @@ def grouped(by_phase: Mapping[str, float]) -> list[PhaseGroup]:
 
 
 BETTER = {
-    "wall_seconds": "less",
-    "training_seconds": "less",
-    "non_padding_tokens_per_second": "more",
-    "padding_share": "less",
-    "step_p50_seconds": "less",
-    "step_p95_seconds": "less",
-    "mfu": "more",
-    "hfu": "more",
-    "device_peak_allocated_bytes": "less",
-    "peak_rss_bytes": "less",
-    "cost_usd": "less",
-    "usd_per_million_non_padding_tokens": "less",
-    "energy_joules": "less",
-    "co2e_grams": "less",
-    "loss_after": "less",
+    **dict.fromkeys(("non_padding_tokens_per_second", "mfu", "hfu"), "more"),
+    **dict.fromkeys(("wall_seconds", "training_seconds", "step_p50_seconds", "step_p95_seconds"), "less"),
+    **dict.fromkeys(("padding_share", "device_peak_allocated_bytes", "peak_rss_bytes", "loss_after"), "less"),
+    **dict.fromkeys(("cost_usd", "usd_per_million_non_padding_tokens", "energy_joules", "co2e_grams"), "less"),
 }
 """Which way a figure is better; those of ``headline`` that are not here are neither."""
 
@@ -136,17 +125,14 @@ def _judgement(name: str, relative: float | None) -> str:
 
 def scaling_of(accounts: Sequence[RunAccount]) -> list[float | None]:
     """Scaling efficiency of each run against the first, in non-padding tokens of all ranks, else in all computed."""
-    first = accounts[0]
-    return [_against(account, first) for account in accounts]
+    return [_against(account, accounts[0]) for account in accounts]
 
 
 def _against(account: RunAccount, first: RunAccount) -> float | None:
     ranks, reference = max(1, len(account.ranks)), max(1, len(first.ranks))
-    real = scaling_efficiency(
-        account.tokens.non_padding_tokens_per_second, ranks, first.tokens.non_padding_tokens_per_second, reference
-    )
-    if real is not None:
-        return real
-    return scaling_efficiency(
-        account.tokens.processed_tokens_per_second, ranks, first.tokens.processed_tokens_per_second, reference
-    )
+    for name in ("non_padding_tokens_per_second", "processed_tokens_per_second"):
+        rate, before = getattr(account.tokens, name), getattr(first.tokens, name)
+        found = scaling_efficiency(rate, ranks, before, reference)
+        if found is not None:
+            return found
+    return None

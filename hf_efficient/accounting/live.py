@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -108,14 +108,10 @@ def _rest(schedule: Schedule, step: int, pace: Pace, last: ProcessSpans) -> Fore
     rest = forecast(schedule, step, pace)
     if rest is None or last.alive is None:
         return rest
-    passed = Pace()
+    passed, phases = Pace(), last.alive.phase_seconds
     if is_training:
-        passed = _of_a_step(last.alive.phase_seconds)
+        of_step = math.fsum(seconds for name, seconds in phases.items() if name in _OF_A_STEP)
+        passed = Pace(of_step, phases.get("evaluation"), phases.get("checkpointing"))
     elif ended is not None and schedule.evaluate_after and last.alive.open_phase == "evaluation":
-        passed = Pace(evaluation_seconds=last.alive.phase_seconds["evaluation"])
+        passed = Pace(evaluation_seconds=phases["evaluation"])
     return replace(rest, seconds=max(0.0, rest.seconds - passed_of(pace, passed)))
-
-
-def _of_a_step(phases: Mapping[str, float]) -> Pace:
-    step = math.fsum(seconds for name, seconds in phases.items() if name in _OF_A_STEP)
-    return Pace(step, phases.get("evaluation"), phases.get("checkpointing"))

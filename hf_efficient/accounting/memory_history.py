@@ -26,7 +26,7 @@ def code_place(filename: str, line: int, name: str) -> str:
 
 
 def class_at(filename: str, line: int) -> str:
-    """The innermost class at a 1-based line of a Python file, parsed; empty if none, or the file has changed."""
+    """The innermost class at a 1-based line of a Python file; empty if none, or the file has changed."""
     held = [(last - first, name) for first, last, name in _classes(filename) if first <= line <= last]
     return min(held)[1] if held else ""
 
@@ -62,7 +62,8 @@ def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, 
     The active blocks are the known end. Undone from there, an ``alloc`` takes its block away, a ``free_completed``
     brings it back. The peak is the largest sum on the way.
     """
-    live = {block["address"]: block for segment in segments for block in _with_addresses(segment) if _is_active(block)}
+    blocks = (block for segment in segments for block in _with_addresses(segment))
+    live = {block["address"]: block for block in blocks if block["state"] in _ACTIVE}
     total = sum(_size(block) for block in live.values())
     peak, peak_at = total, len(events)
     for place in range(len(events) - 1, -1, -1):
@@ -95,20 +96,16 @@ def _state(live: dict[int, dict[str, Any]], events: Sequence[dict[str, Any]], un
 
 def _label(event: dict[str, Any]) -> str:
     """Only the history's events have one, the blocks have none; and torch before 2.10 has none at all."""
-    told = event.get("user_metadata")
-    return told if isinstance(told, str) else ""
+    label = event.get("user_metadata")
+    return label if isinstance(label, str) else ""
 
 
 def _with_addresses(segment: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """The blocks of a segment lie one behind the other; older versions of torch leave their addresses out."""
+    """The blocks of a segment are one behind the other; older versions of torch leave their addresses out."""
     address = segment.get("address", 0)
     for block in segment["blocks"]:
         yield {"address": address, **block}
         address += block["size"]
-
-
-def _is_active(block: dict[str, Any]) -> bool:
-    return block["state"] in _ACTIVE
 
 
 def _size(block: dict[str, Any]) -> int:
@@ -145,10 +142,10 @@ def module_sums(live: Sequence[Live], line_of: Callable[[Live], str]) -> list[Mo
     if set(sums) <= {NO_MODULE}:
         return []
     ordered = sorted(sums.items(), key=lambda held: (-held[1].bytes, held[0]))
-    return [_told(name, held) for name, held in ordered]
+    return [_allocations(name, held) for name, held in ordered]
 
 
-def _told(name: str, held: _Sum) -> ModuleAllocations:
+def _allocations(name: str, held: _Sum) -> ModuleAllocations:
     line = max(held.lines, key=lambda one: (held.lines[one], one))
     shown = next(iter(held.names)) if len(held.names) == 1 else name
     return ModuleAllocations(shown, held.bytes, held.blocks, 0 if name == NO_MODULE else len(held.names), line)
@@ -178,7 +175,9 @@ def snapshot_record(
     segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
     traces = snapshot.get("device_traces") or []
     events = traces[device] if device < len(traces) else []
-    split = [block["size"] for segment in segments if _in_use(segment) for block in _free(segment)]
+    free = [[block["size"] for block in segment["blocks"] if block["state"] == "inactive"] for segment in segments]
+    in_use = [len(sizes) < len(segment["blocks"]) for sizes, segment in zip(free, segments, strict=True)]
+    split = [size for sizes, used in zip(free, in_use, strict=True) if used for size in sizes]
     live = live_at_peak(segments, events)
     sites = _sites(live)
     modules = module_sums(live, lambda block: _place(block.frames)[0])
@@ -189,7 +188,7 @@ def snapshot_record(
         allocated_bytes=sum(segment["active_size"] for segment in segments),
         inactive_split_bytes=sum(split),
         inactive_split_blocks=len(split),
-        largest_free_bytes=max((block["size"] for segment in segments for block in _free(segment)), default=0),
+        largest_free_bytes=max((size for sizes in free for size in sizes), default=0),
         peak_bytes=sum(block.bytes for block in live),
         sites=sites[:_MOST_SITES],
         other_sites_bytes=sum(site.bytes for site in sites[_MOST_SITES:]),
@@ -200,14 +199,6 @@ def snapshot_record(
         modules=modules[:_MOST_MODULES],
         other_modules_bytes=sum(one.bytes for one in modules[_MOST_MODULES:]),
     )
-
-
-def _in_use(segment: dict[str, Any]) -> bool:
-    return any(block["state"] != "inactive" for block in segment["blocks"])
-
-
-def _free(segment: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    return (block for block in segment["blocks"] if block["state"] == "inactive")
 
 
 def _sites(live: Sequence[Live]) -> list[AllocationSite]:
@@ -238,11 +229,7 @@ class _PlainData(pickle.Unpickler):
 
 
 def read_snapshot(path: Path) -> dict[str, Any]:
-    """What ``torch.cuda.memory._dump_snapshot`` wrote.
-
-    Raises:
-        OutputError: it cannot be read, or is no snapshot.
-    """
+    """What ``torch.cuda.memory._dump_snapshot`` wrote; raises OutputError where it is no snapshot."""
     try:
         with path.open("rb") as file:
             found = _PlainData(file).load()

@@ -27,7 +27,7 @@ from hf_efficient.records.amounts import BudgetAccount, EnergyAccount, EnergyPar
 from hf_efficient.records.facts import BudgetFacts, GridFacts, PriceFacts
 from hf_efficient.text import seconds
 
-_WORTH_TELLING_SECONDS = 2.0
+_WORTH_NAMING_SECONDS = 2.0
 """Samples are a second apart: a shorter gap at the end of a process that died says nothing."""
 
 
@@ -125,29 +125,28 @@ def _energy_gaps(
     faults: dict[str, str] = {}
     for one in system:
         faults = one.faults | faults
-    late = _late_seconds(metered, accounts)
+    by_process = _late_seconds(metered, accounts)
+    late = sum(by_process.values())
     if not parts:
         yield NotMeasured("energy", "no meter was read")
-    elif sum(late.values()) > _WORTH_TELLING_SECONDS:
-        yield NotMeasured(
-            f"energy of {seconds(sum(late.values()))} at the start",
-            "meters are read from where the run knows its output directory",
-        )
-    unsampled = [account.wall_seconds for account in accounts if account.process not in late]
-    if parts and sum(unsampled) > _WORTH_TELLING_SECONDS:
+    elif late > _WORTH_NAMING_SECONDS:
+        why = "meters are read from where the run knows its output directory"
+        yield NotMeasured(f"energy of {seconds(late)} at the start", why)
+    unsampled = [account.wall_seconds for account in accounts if account.process not in by_process]
+    if parts and sum(unsampled) > _WORTH_NAMING_SECONDS:
         starts = "one start" if len(unsampled) == 1 else f"{len(unsampled)} starts"
         yield NotMeasured(f"energy of {seconds(sum(unsampled))}", f"nothing was sampled in {starts} of the run")
     for part in parts:
         name = part.name.rpartition(": ")[2]
         if part.estimated:
             yield NotMeasured(f"measured energy of {part.name}", f"it is estimated: {part.note}")
-        lost = part.missing_seconds - sum(late.values())
-        if lost > _WORTH_TELLING_SECONDS:
+        lost = part.missing_seconds - late
+        if lost > _WORTH_NAMING_SECONDS:
             why = faults.get(name, "its readings end early, or leave a gap")
             yield NotMeasured(f"energy of {part.name} for {seconds(lost)}", why)
-    told = {part.name.rpartition(": ")[2] for part in parts}
+    named = {part.name.rpartition(": ")[2] for part in parts}
     for name, why in faults.items():
-        if name not in told:
+        if name not in named:
             yield NotMeasured(name if name.startswith(("memory", "load")) else f"energy of {name}", why)
 
 
@@ -201,11 +200,8 @@ def cost_of_processes(lived: Sequence[ProcessSpans], wall_seconds: Sequence[floa
 def _prices(lived: Sequence[ProcessSpans]) -> list[PriceFacts]:
     """The price of each process; none where none of them stated one."""
     own = [one.stated("price", PriceFacts) for one in lived]
-    filled = []
-    for index in range(len(own)):
-        nearest = [*own[index:], *reversed(own[:index])]
-        filled += [one for one in nearest if one is not None][:1]
-    return filled
+    nearest = ([*own[index:], *reversed(own[:index])] for index in range(len(own)))
+    return [price for prices in nearest for price in [one for one in prices if one is not None][:1]]
 
 
 def _budget(last: ProcessSpans) -> BudgetAccount | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from hf_efficient.accounting.processes import ProcessSpans, last_stated
-from hf_efficient.records.account import PlanAccount, PlanFigure, Preflight, RunAccount
+from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.records.account import PlanAccount, PlanFigure, RunAccount
 from hf_efficient.records.amounts import MemoryAccount
 from hf_efficient.records.facts import MemoryFacts
 from hf_efficient.records.plan import PlannedRun
@@ -51,10 +51,8 @@ def plan_account(processes: Sequence[ProcessSpans], account: RunAccount) -> Plan
 
 
 def _peaks(planned: PlannedRun, memory: MemoryAccount) -> Iterator[PlanFigure]:
-    for name, predicted, observed in (
-        ("peak_allocated_bytes", planned.peak_allocated_bytes, memory.device_peak_allocated_bytes),
-        ("peak_reserved_bytes", planned.peak_reserved_bytes, memory.device_peak_reserved_bytes),
-    ):
+    for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
+        predicted, observed = getattr(planned, name), getattr(memory, f"device_{name}")
         if predicted is not None or observed is not None:
             yield _figure(name, predicted, observed)
 
@@ -129,15 +127,10 @@ def _error(predicted: float | None, observed: float | None) -> float | None:
     return predicted / observed - 1 if predicted is not None and observed else None
 
 
-def preflight_account(processes: Sequence[ProcessSpans]) -> Preflight | None:
-    """Of the last process of rank 0 that was checked; None where none was."""
-    return last_stated(processes, "preflight", Preflight)
-
-
 def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> ProfileAccount | None:
     """Of the last process of rank 0 that had instruments, with their tables; None where none had."""
     stated = next((one.facts["profile"] for one in reversed(processes) if "profile" in one.facts), {})
-    instruments = [found for name, told in stated.items() if (found := _instrument(name, told)) is not None]
+    instruments = [found for name, facts in stated.items() if (found := _instrument(name, facts)) is not None]
     if not instruments:
         return None
     files = [file for instrument in instruments for file in instrument.files]
@@ -151,8 +144,8 @@ def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> Profi
     )
 
 
-def _instrument(name: str, told: Any) -> InstrumentAccount | None:
+def _instrument(name: str, facts: Any) -> InstrumentAccount | None:
     try:
-        return msgspec.convert({**told, "name": name}, InstrumentAccount)
+        return msgspec.convert({**facts, "name": name}, InstrumentAccount)
     except (TypeError, msgspec.ValidationError):  # another topic's facts, or those of another version
         return None

@@ -75,8 +75,8 @@ class ProcessSpans:
 
     def state(self, facts: dict[str, dict[str, Any]]) -> None:
         """Take in facts; later ones of a topic join the earlier."""
-        for topic, told in facts.items():
-            self.facts.setdefault(topic, {}).update(told)
+        for topic, stated in facts.items():
+            self.facts.setdefault(topic, {}).update(stated)
         if self.trains and "work" in facts:
             self.work[next(reversed(self.trains))] = facts["work"]
 
@@ -115,8 +115,8 @@ _KINDS: dict[str, type[_Known]] = {
 
 def last_stated(processes: Iterable[ProcessSpans], topic: str, kind: type[_Facts]) -> _Facts | None:
     """What the last of these processes that said something of a topic said; None where none did."""
-    told = (one.stated(topic, kind) for one in reversed(list(processes)))
-    return next((facts for facts in told if facts is not None), None)
+    stated = (one.stated(topic, kind) for one in reversed(list(processes)))
+    return next((facts for facts in stated if facts is not None), None)
 
 
 def read_processes(path: Path) -> list[ProcessSpans]:
@@ -130,7 +130,7 @@ class SpansReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.skipped = 0
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
 
     def look(self) -> list[ProcessSpans]:
         """The processes in the order of their starts; none where the file is missing.
@@ -150,7 +150,10 @@ class SpansReader:
                 is_half = number == len(lines) and line.lstrip().startswith(b"{")
                 fault = "" if is_half or not line.strip() else "not a JSON object"
             if fault:
-                self._skip(number, fault)
+                self.skipped += 1
+            if fault and number not in self._warned:
+                self._warned.add(number)
+                logger.warning("%s:%d is %s; it is skipped", self.path, number, fault)
         return list(found.values())
 
     def _lines(self) -> list[bytes]:
@@ -159,14 +162,8 @@ class SpansReader:
         except FileNotFoundError:
             return []
         except OSError as error:
-            told = f"{self.path}: cannot be read ({error.strerror}); name a run's {self.path.name}"
-            raise OutputError(told) from error
-
-    def _skip(self, number: int, fault: str) -> None:
-        self.skipped += 1
-        if number not in self._told:
-            self._told.add(number)
-            logger.warning("%s:%d is %s; it is skipped", self.path, number, fault)
+            why = f"{self.path}: cannot be read ({error.strerror}); name a run's {self.path.name}"
+            raise OutputError(why) from error
 
 
 def _take(found: dict[int, ProcessSpans], data: dict[str, Any]) -> str:

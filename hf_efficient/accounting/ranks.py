@@ -25,7 +25,9 @@ _ON_DEVICE = ("forward", "backward", "optimizer")
 def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
     """One rank; one that left no spans is known by its steps alone."""
     host, device, waited = rank.total("phase_ns"), rank.total("device_ns"), rank.total("waited_ns")
-    told = not device and ("communication" in host or bool(waited))  # beside a device the host hardly waits for ranks
+    is_known = not device and (
+        "communication" in host or bool(waited)
+    )  # beside a device the host hardly waits for ranks
     return RankAccount(
         rank=rank.rank,
         steps=rank.steps,
@@ -34,7 +36,7 @@ def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
         host=_host(lived),
         device=_device(lived),
         phase_seconds=in_seconds(host) or None,
-        waited_seconds=(host["communication"] + waited.total()) / 1e9 if told else None,
+        waited_seconds=(host["communication"] + waited.total()) / 1e9 if is_known else None,
         device_seconds=in_seconds(device) or None,
         peak_rss_bytes=_peak(lived, "peak_rss_bytes"),
         device_peak_allocated_bytes=_peak(lived, "device_peak_allocated_bytes"),
@@ -44,7 +46,7 @@ def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
 
 
 def _host(lived: Sequence[ProcessSpans]) -> str | None:
-    """Of the last process that named it: a resumed run may go on elsewhere."""
+    """Of the last process that named it: a run may be resumed elsewhere."""
     names = (one.facts.get("system", {}).get("hostname") for one in reversed(lived))
     return next((str(name) for name in names if name), None)
 
@@ -75,16 +77,16 @@ def across_ranks(
     if len(accounts) < 2:
         return None
     exposed, late, by = _communication(accounts)
-    hosts = {one.host for one in accounts}
+    hosts, price = {one.host for one in accounts}, money.price_usd_per_hour
     return AcrossRanks(
         ranks=len(accounts),
         hosts=None if None in hosts else len(hosts),
-        skew=_skew(accounts, _own_seconds(accounts, ranks), money.price_usd_per_hour),
+        skew=_skew(accounts, _own_seconds(accounts, ranks), price),
         exposed_seconds=exposed,
         late_seconds=late,
         exposed_by=by,
-        exposed_usd=_usd(exposed, money),
-        late_usd=_usd(late, money),
+        exposed_usd=None if exposed is None else cost_usd(exposed, price),
+        late_usd=None if late is None else cost_usd(late, price),
         covered_seconds=_covered(accounts, lived),
     )
 
@@ -94,8 +96,8 @@ def _communication(
 ) -> tuple[float | None, float | None, Literal["device", "host"] | None]:
     on_device = [(one.device_seconds or {}).get("communication") for one in accounts]
     on_host = [None if one.device_seconds else one.waited_seconds for one in accounts]
-    for told, by in ((on_device, "device"), (on_host, "host")):
-        known = [value for value in told if value is not None]
+    for waited, by in ((on_device, "device"), (on_host, "host")):
+        known = [value for value in waited if value is not None]
         if len(known) == len(accounts):
             least = min(known)
             return least, sum(known) / len(known) - least, by  # type: ignore[return-value]
@@ -146,7 +148,3 @@ def _skew(
         usd = cost_usd(extra, price_usd_per_hour)
         found.append(PhaseSkew(phase, slow, account.host, account.device, held[slow], extra, usd, on_device))
     return sorted(found, key=lambda one: -one.extra_seconds)
-
-
-def _usd(seconds: float | None, money: MoneyAccount) -> float | None:
-    return None if seconds is None else cost_usd(seconds, money.price_usd_per_hour)

@@ -68,10 +68,6 @@ class FileReader:
             self.fault = fault
         return self
 
-    def again(self) -> FileReader:
-        """One that begins at the start of the file."""
-        return FileReader(self.tail.path, self.kind, self.sums.rank)
-
 
 class RunReader:
     """Reads the files of a run, then only what they have grown by, or all of a new run. The folder may come later."""
@@ -87,7 +83,10 @@ class RunReader:
         Raises:
             OutputError: a file cannot be read, or was written by a newer version.
         """
-        lived = {rank: self._processes(rank) for rank in sorted({0, *rank_files(self._directory, "spans")})}
+        ranks = sorted({0, *rank_files(self._directory, "spans")})
+        for rank in ranks:
+            self._spans.setdefault(rank, SpansReader(records_path(self._directory, "spans", rank)))
+        lived = {rank: self._spans[rank].look() for rank in ranks}
         files = self._look_at_files()
         skipped = {self._spans[rank].path.name: self._spans[rank].skipped for rank in lived}
         skipped |= {one.tail.path.name: one.sums.skipped for one in files}
@@ -100,14 +99,13 @@ class RunReader:
             lived,
         )
 
-    def _processes(self, rank: int) -> list[ProcessSpans]:
-        reader = self._spans.setdefault(rank, SpansReader(records_path(self._directory, "spans", rank)))
-        return reader.look()
-
     def _look_at_files(self) -> list[FileReader]:
         paths = [(path, kind, rank) for kind in _SUMS for rank, path in rank_files(self._directory, kind).items()]
         looked = _look_at_all([self._files.get(path) or FileReader(path, kind, rank) for path, kind, rank in paths])
-        found = [one.again().look() if isinstance(one.fault, Replaced) else one for one in looked]
+        found = [
+            FileReader(one.tail.path, one.kind, one.sums.rank).look() if isinstance(one.fault, Replaced) else one
+            for one in looked
+        ]
         self._files = {one.tail.path: one for one in found if one.fault is None}  # a faulty one begins again
         for one in found:
             if isinstance(one.fault, OutputError):
@@ -115,21 +113,8 @@ class RunReader:
         return list(self._files.values())
 
 
-def read_records(directory: Path) -> RunRecords:
-    """The records of a run as they are now; ``directory`` is its ``efficiency`` folder.
-
-    Raises:
-        OutputError: a file cannot be read, or was written by a newer version.
-    """
-    return RunReader(directory).look()
-
-
 def read_system(directory: Path) -> list[RankSystem]:
-    """What the ranks of a run have sampled so far.
-
-    Raises:
-        OutputError: a file cannot be read, or was written by a newer version.
-    """
+    """What the ranks of a run have sampled; raises OutputError where a file cannot be read."""
     files = _look_at_all([FileReader(path, "system", rank) for rank, path in rank_files(directory, "system").items()])
     for one in files:
         if isinstance(one.fault, OutputError):

@@ -38,7 +38,7 @@ def build_series(account: RunAccount, records: RunRecords) -> RunSeries:
 
 
 def _segment_starts(records: RunRecords, clocks: Mapping[int, float]) -> dict[int, float]:
-    """Run time of each ``train()`` call. Segments of older records, without spans, lie end to end from 0 on."""
+    """Run time of each ``train()`` call. Segments without spans are end to end from 0 on."""
     first = records.first
     starts = {
         segment.segment: clocks[process.process] + process.called_at_seconds(segment.segment)

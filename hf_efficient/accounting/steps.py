@@ -161,17 +161,12 @@ class SegmentSteps:
         self.last_step, self.last_ends_at_seconds = int(steps.step[-1]), float(ends[-1])
         self.steps += len(steps)
         self.wall_ns += nanoseconds(steps.wall_seconds)
-        for sums, times in (
-            (self.phase_ns, steps.phase_seconds),
-            (self.device_ns, steps.device_seconds),
-            (self.waited_ns, steps.waited_seconds),
-        ):
-            for name, seconds in times.items():
+        for kind in ("phase", "device", "waited"):
+            for name, seconds in getattr(steps, f"{kind}_seconds").items():
                 if np.any(seconds > 0):
-                    sums[name] += nanoseconds(seconds)
-        for seconds in steps.device_seconds.values():
+                    getattr(self, f"{kind}_ns")[name] += nanoseconds(seconds)
+        for seconds in list(steps.device_seconds.values())[:1]:
             self.device_steps += int(np.count_nonzero(~np.isnan(seconds)))
-            break
         for name, known in self.counts.items():
             more = total(getattr(steps, name))
             self.counts[name] = None if known is None or more is None else known + more
@@ -235,7 +230,6 @@ class RankSteps:
 
     @property
     def steps(self) -> int:
-        """How many."""
         return sum(segment.steps for segment in self.segments)
 
     @property
@@ -252,11 +246,7 @@ class RankSteps:
 
 
 def read_columns(path: Path) -> StepColumns:
-    """The steps of one file.
-
-    Raises:
-        OutputError: it cannot be read, or was written by a newer version.
-    """
+    """The steps of one file; raises OutputError where it cannot be read, or was written by a newer version."""
     found = RankSteps(0)
     for block in Tail(path).blocks():
         lines, _ = found.LINES.read(block)

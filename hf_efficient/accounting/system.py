@@ -90,7 +90,6 @@ class RankSystem:
 
     @property
     def columns(self) -> SystemColumns:
-        """All samples."""
         self._blocks = [joined(self._blocks) if self._blocks else _columns_of([], whole=self.rank == 0)]
         return self._blocks[0]
 
@@ -152,7 +151,6 @@ class MeterCurve:
 
     @property
     def covered_seconds(self) -> float:
-        """Time over which they do."""
         return float(np.cumsum(self._stretches[1])[-1]) if len(self.times) > 1 else 0.0
 
     def until(self, at: Column) -> Column:

@@ -14,7 +14,6 @@ from hf_efficient.accounting.steps import RankSteps, SegmentSteps
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.statistics import WARM_UP_RULE, percentile
 from hf_efficient.records.account import ProcessAccount, RestartAccount, StepTimes, TimeAccount, TrainingAccount
-from hf_efficient.records.events import AliveLine
 from hf_efficient.records.facts import PriceFacts
 from hf_efficient.records.steps import PHASES
 
@@ -79,10 +78,12 @@ def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> 
         if process.start_from != "records":
             ends.append(process.called_at_seconds(segment.segment) + segment.last_ends_at_seconds)
     last_span = process.spans[-1].ends_at_seconds if process.spans else 0.0
-    if process.alive is not None and _is_new(process.alive, max(last_span, *ends[1:], 0.0)):
+    recorded_until = max(last_span, *ends[1:], 0.0)
+    if process.alive is not None and process.alive.started_at_seconds >= recorded_until - 1e-6:
         phases.update(process.alive.phase_seconds)
     wall = max(ends) - process.began_at_seconds
     first = segments[0] if segments else None
+    end = None if process.died else process.end
     return ProcessAccount(
         process=process.process,
         began_at_seconds=process.began_at_seconds,
@@ -93,18 +94,13 @@ def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> 
         steps=sum(segment.steps for segment in segments),
         first_step=first.first_step if first else None,
         last_step=segments[-1].last_step if segments else None,
-        ended="died" if process.end is None or process.alive is not None else process.end.ended,
-        error=None if process.end is None or process.alive is not None else process.end.error,
+        ended="died" if end is None else end.ended,
+        error=None if end is None else end.error,
         open_phase=process.alive.open_phase if process.alive is not None else None,
         last_sign_at_seconds=round(max(ends), 9),
         process_start_from=process.start_from,
         trainings=_trainings(process, segments, max(ends)),
     )
-
-
-def _is_new(alive: AliveLine, recorded_until_seconds: float) -> bool:
-    """Whether the span under way at the heartbeat was not recorded afterwards."""
-    return alive.started_at_seconds >= recorded_until_seconds - 1e-6
 
 
 def _first_step(process: ProcessSpans, first: SegmentSteps | None) -> float | None:

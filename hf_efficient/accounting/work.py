@@ -25,8 +25,8 @@ from hf_efficient.records.amounts import (
 from hf_efficient.records.facts import DataFacts, LoaderFacts, MemoryFacts, WorkFacts
 
 _BY_CALLBACK = "a callback is given neither the trainer nor its batches; EfficientTrainer counts FLOPs"
-_NO_FACTS = "the records do not tell what the model computes"
-_NO_BATCHES = "the batches do not tell their sequences: no attention_mask and no position_ids that start again at 0"
+_NO_FACTS = "the records do not say what the model computes"
+_NO_BATCHES = "the batches do not show their sequences: no attention_mask and no position_ids that start again at 0"
 
 
 def token_account(ranks: Sequence[RankSteps], training_seconds: float) -> TokenAccount:
@@ -61,14 +61,15 @@ def work_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], 
     mfu = utilization(model, training_seconds, peak, accelerators, peak_estimated=estimated)
     hfu = utilization(hardware, training_seconds, peak, accelerators, peak_estimated=estimated)
     if model is None:
-        by_callback = bool(processes) and processes[-1].way == "callback"
-        why = {segment.segment: _why_no_flops(stated(segment.segment), by_callback) for segment in segments}
+        nothing = _BY_CALLBACK if processes and processes[-1].way == "callback" else _NO_FACTS
+        facts = {segment.segment: stated(segment.segment) for segment in segments}
+        why = {segment: nothing if each is None else each.reason or _NO_BATCHES for segment, each in facts.items()}
         reasons = _of_steps(segments, why, "model_flops") or ["no step was recorded"]
     else:
         reasons = [told.peak_reason or mfu.reason or ""] if mfu.share is None else []
         if hardware is None:
-            facts = {segment.segment: stated(segment.segment) or WorkFacts() for segment in segments}
-            why = {segment: each.hardware_reason or hfu.reason or "" for segment, each in facts.items()}
+            of_calls = {segment.segment: stated(segment.segment) or WorkFacts() for segment in segments}
+            why = {segment: each.hardware_reason or hfu.reason or "" for segment, each in of_calls.items()}
             reasons += _of_steps(segments, why, "hardware_flops")
     return WorkAccount(
         model_flops=model,
@@ -103,12 +104,6 @@ def _of_steps(segments: Sequence[SegmentSteps], why: Mapping[int, str], count: s
             steps[why[segment.segment]] = steps.get(why[segment.segment], 0) + segment.steps
     total = sum(segment.steps for segment in segments)
     return [reason if count == total else f"{reason} ({count} of {total} steps)" for reason, count in steps.items()]
-
-
-def _why_no_flops(facts: WorkFacts | None, by_callback: bool) -> str:
-    if facts is None:
-        return _BY_CALLBACK if by_callback else _NO_FACTS
-    return facts.reason or _NO_BATCHES
 
 
 def sequence_account(
@@ -172,33 +167,29 @@ def memory_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> Mem
     retries = [one.memory.get("device_allocation_retries") for one in processes]
     known = [count for count in retries if count is not None]
     peaks = {name: int(np.nanmax(held)) for name, held in steps.phase_peaks.items()}
+    counted, found = _most_counted(processes), counted_categories(processes)
+    rest = None if counted is None else _rest(*counted, found)
     return MemoryAccount(
         peak_rss_bytes=peak("peak_rss_bytes"),
         device_peak_allocated_bytes=peak("device_peak_allocated_bytes"),
         device_peak_reserved_bytes=peak("device_peak_reserved_bytes"),
         device_allocation_retries=sum(known) if known else None,
         phase_peak_allocated_bytes=peaks or None,
-        categories=_categories(processes),
+        categories=found if rest is None else [*found, rest],
     )
 
 
 def counted_categories(processes: Sequence[ProcessSpans]) -> list[MemoryCategory]:
     """Of one rank: what the last process with most of them counted; empty where nothing was."""
-    told = _telling(processes)
-    known = {} if told is None else {one.name: one for one in told[1].categories}
+    counted = _most_counted(processes)
+    known = {} if counted is None else {one.name: one for one in counted[1].categories}
     return [known[name] for name in MEMORY_CATEGORIES if name in known]
 
 
-def _categories(processes: Sequence[ProcessSpans]) -> list[MemoryCategory]:
-    told, found = _telling(processes), counted_categories(processes)
-    rest = None if told is None else _rest(*told, found)
-    return found if rest is None else [*found, rest]
-
-
-def _telling(processes: Sequence[ProcessSpans]) -> tuple[ProcessSpans, MemoryFacts] | None:
+def _most_counted(processes: Sequence[ProcessSpans]) -> tuple[ProcessSpans, MemoryFacts] | None:
     """A process that ended before its first step has fewer; of equals the last."""
-    told = [(one, facts) for one in reversed(processes) if (facts := one.stated("memory", MemoryFacts)) is not None]
-    best = max(told, key=lambda one: len(one[1].categories), default=None)
+    stated = [(one, facts) for one in reversed(processes) if (facts := one.stated("memory", MemoryFacts)) is not None]
+    best = max(stated, key=lambda one: len(one[1].categories), default=None)
     return best if best is not None and best[1].categories else None
 
 

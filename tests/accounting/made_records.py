@@ -1,7 +1,5 @@
 """Lines of hand-made records."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

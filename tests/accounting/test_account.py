@@ -1,7 +1,5 @@
 """The account of hand-made records, worked out by hand; its file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -178,10 +176,10 @@ def test_other_ranks_give_tokens_and_the_slowest_gives_the_denominator(run):
     assert found.time.training_seconds == 3.5
     assert "the last steps of rank 1" in [gap.what for gap in found.not_measured]
     told = {gap.what: gap.why for gap in found.not_measured}
-    assert told["communication between the ranks, by itself"] == "it goes on inside other phases, `backward` above all"
+    assert told["communication between the ranks, by itself"] == "it happens inside other phases, `backward` above all"
 
 
-def test_steps_of_an_older_version_alone(tmp_path):
+def test_steps_without_spans(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1, 5.0, 2.0, forward=1.0), step(2, 7.0, 1.0, segment=1, forward=1.0))
     found = account_of(tmp_path)
     (one,) = found.time.processes

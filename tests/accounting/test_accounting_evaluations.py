@@ -1,7 +1,5 @@
 """Notes of evaluations and answers."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

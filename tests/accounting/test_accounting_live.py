@@ -1,7 +1,5 @@
 """What somebody sees who looks on, from hand-made records."""
 
-from __future__ import annotations
-
 import pytest
 from made_records import lines, process, step, train
 

@@ -1,7 +1,5 @@
 """Memory and the device's time in the account, from hand-made records."""
 
-from __future__ import annotations
-
 import made_records
 import pytest
 from made_records import end, lines, train

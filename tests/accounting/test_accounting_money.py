@@ -1,7 +1,5 @@
 """Energy, CO2e and money of hand-made records, and what restarts cost, worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Planned against observed, and what profilers left, from hand-made records."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Several ranks: who ran where, what each waited, and in which phase one takes longer, worked out by hand."""
 
-from __future__ import annotations
-
 import made_records
 import pytest
 from made_records import end, facts, lines, price, process, train

@@ -1,7 +1,5 @@
 """Records read while they grow, by other processes, and what is no record."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The series of hand-made records, worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import asdict

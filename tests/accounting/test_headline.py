@@ -1,7 +1,5 @@
 """The headline figures, how those of several runs differ, and phases by part of a run."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.accounting.headline import GROUPS, PhaseGroup, differences, grouped, headline

@@ -1,7 +1,5 @@
 """Snapshots in the layout that ``torch.cuda.memory._snapshot`` documents, small enough to be worked out."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

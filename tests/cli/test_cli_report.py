@@ -79,7 +79,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "money      not known",
         "Not measured:",
         "  the launcher: it runs before this process starts; its time is in no record",
-        "  the interpreter's own end: Python takes itself down after the last record that a run can write",
+        "  the interpreter's own end: Python exits after the last record that a run can write",
         "  energy: no meter was read",
         "  cost: the records state no price",
         "",

@@ -1,7 +1,5 @@
 """Runs, variants and traces made by hand for the rules."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

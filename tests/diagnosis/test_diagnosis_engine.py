@@ -1,7 +1,5 @@
 """From a folder to a diagnosis: what the engine makes of the rules' verdicts, and the limit of a healthy run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

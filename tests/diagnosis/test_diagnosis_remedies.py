@@ -1,7 +1,5 @@
 """A remedy as a recipe file, and what became of its prediction in the run that tests it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Padding, the dtype of products, and micro-batches that are too small."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.diagnosis.rules.batching import accumulation, grouped_padding_share, padding_waste, small_micro_batch

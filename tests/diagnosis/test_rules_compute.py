@@ -1,7 +1,5 @@
 """What is computed operator by operator, twice, in float32, or launched kernel by kernel."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.diagnosis.rules.checkpointing import checkpointing_missing, checkpointing_unneeded

@@ -1,7 +1,5 @@
 """Waiting for data, by its cause; epochs that start slowly."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.diagnosis.rules.data import data_collation, data_storage, data_transform, few_workers

@@ -1,7 +1,5 @@
 """What the host does beside the steps, the cores that it waits for, and pauses that take too much of the loop."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.diagnosis.rules.host import hidden_synchronisation, host_to_device_copy

@@ -1,7 +1,5 @@
 """Findings out of variants, each against a figure worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.diagnosis.engine import diagnose_isolation

@@ -1,7 +1,5 @@
 """Training that goes wrong without an error."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.diagnosis.rules.learning import (

@@ -1,7 +1,5 @@
 """Memory that is full, torn, spent on logits or the optimizer, or that grows."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Ranks that wait: for communication, for one of them; models spread the wrong way."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.diagnosis.rules.communication import exposed_communication, sharding

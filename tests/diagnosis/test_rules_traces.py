@@ -1,7 +1,5 @@
 """Findings of a trace alone, worked out by hand; times of the events are microseconds."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.diagnosis.engine import findings_of_trace
