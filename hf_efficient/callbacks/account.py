@@ -17,8 +17,7 @@ from hf_efficient.records.steps import CoarsePhase, StepPhase
 
 
 class StepRecorderCallback(TrainerCallback):
-    """What only the Trainer's events know, for ``EfficientTrainerMixin``; first, so that no other counts as the
-    optimizer."""
+    """What only the Trainer's events show, for ``EfficientTrainerMixin``; the first of all callbacks."""
 
     def __init__(
         self,
@@ -31,9 +30,7 @@ class StepRecorderCallback(TrainerCallback):
         self._recorder, self._memory, self._model_stands = recorder, memory, model_stands
         self._silent = silent
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
         self._model_stands()
@@ -45,42 +42,34 @@ class StepRecorderCallback(TrainerCallback):
         if self._memory is not None:
             self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, *_: Any, **kwargs: Any) -> None:
         """From here to the first batch, workers start and fetch: data wait of the next step."""
         self._recorder.next_step()
         self._recorder.mark("data_wait")
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         self._recorder.mark("optimizer")
         if self._memory is not None and self._memory.wanted:
             self._memory.before_step(kwargs.get("model"))
         if self._silent is not None and self._silent.first:
             self._silent.before_update(args, kwargs.get("model"))
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, *_: Any, **kwargs: Any) -> None:
         if self._memory is not None and self._memory.wanted:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
         if self._silent is not None:
             self._silent.after_update(kwargs.get("optimizer"))
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """The update is done; what the other callbacks do now, and the Trainer until it fetches, is bookkeeping."""
         self._recorder.step_done(state.global_step, state.epoch)
         self._recorder.mark("bookkeeping")
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, *_: Any, **kwargs: Any) -> None:
         """A checkpoint is written; what the other callbacks do with it, an upload perhaps, belongs to it."""
         self._recorder.mark("checkpointing")
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         if self._silent is not None:
             self._silent.end()
 
@@ -106,13 +95,7 @@ class AccountCallback(TrainerCallback):
     """
 
     def __init__(self, efficiency_dir: str | Path | None = None, rates: Rates | None = None) -> None:
-        """Nothing is written before training begins.
-
-        Args:
-            efficiency_dir: where the records go; default: ``OUTPUT_DIR/efficiency``.
-            rates: price of an hour and origin of the electricity; default: list prices (an estimate) and the world's
-                grid.
-        """
+        """``efficiency_dir``: default ``OUTPUT_DIR/efficiency``; ``rates``: default list prices and the world's grid."""
         self._efficiency_dir = efficiency_dir
         self._rates = rates or Rates()
         self._timeline = process_timeline()
@@ -121,12 +104,10 @@ class AccountCallback(TrainerCallback):
         self._silent = SilentFailures(self._timeline)
         self._since_seconds = 0.0
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_init_end(self, *_: Any, **kwargs: Any) -> None:
         self._timeline.trainer_begins()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """Start a segment, unless another recorder sees more; ``SetupError``: no known price of this GPU at the
         provider."""
         seen_by_another = self._timeline.way != "callback" or self._timeline.recorded_training is state
@@ -152,35 +133,25 @@ class AccountCallback(TrainerCallback):
         note_schedule(self._timeline, args, state, kwargs.get("train_dataloader"))
         note_settings(self._timeline, args, kwargs.get("model"), kwargs.get("optimizer"))
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, *_: Any, **kwargs: Any) -> None:
         self._recorder.next_step()
         self._mark("between_steps")
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, *_: Any, **kwargs: Any) -> None:
         self._recorder.next_step()
         self._recorder.add_micro_batch()
         self._mark("forward_backward")
 
-    def on_substep_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_substep_end(self, *_: Any, **kwargs: Any) -> None:
         self._recorder.add_micro_batch()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         self._mark("optimizer")
         if self._recorder.recording:
             self._memory.before_step(kwargs.get("model"))
             self._silent.before_update(args, kwargs.get("model"))
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, *_: Any, **kwargs: Any) -> None:
         if self._recorder.recording:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
             self._silent.after_update(kwargs.get("optimizer"))
@@ -202,7 +173,6 @@ class AccountCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A log was written: the step's own, or that of an evaluation, which goes on."""
         self._timeline.note_memory()
         if self._recorder.recording and self._recorder.log.marked == "between_steps":
             if logs is not None and "loss" in logs:
@@ -222,14 +192,12 @@ class AccountCallback(TrainerCallback):
             self._timeline.leave_all()
             self._timeline.enter("trainer_setup")
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         if self._recorder.recording:
             self._recorder.saved(state.global_step, self._recorder.now_seconds() - self._since_seconds)
         self._mark("between_steps")
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         """The account is written. An exception that ends the training earlier is not told to callbacks."""
         if self._recorder.recording:
             self._silent.end()

@@ -20,11 +20,7 @@ def amount(limit: LimitName, value: float) -> str:
 class BudgetWords:
     """The sentences of one run, which differ by where its budget is written.
 
-    Attributes:
-        key: what stands before a limit's name.
-        steps_key: where the number of steps is written.
-        go_on: how a saved run goes on; ``{limit}`` and ``{value}`` are the limit to raise and a value that is enough.
-        meter: what to write where there is no meter.
+    ``key`` stands before a limit's name; ``go_on`` says how a saved run resumes with ``{limit}`` raised to ``{value}``.
     """
 
     limits: Limits
@@ -36,13 +32,7 @@ class BudgetWords:
     def will_pass(
         self, limit: LimitName, total: float, steps: int, fits: int, *, at_least: bool, train_seconds: float
     ) -> str:
-        """The forecast passes a limit.
-
-        Args:
-            total: what the whole run will have spent, in the limit's unit; ``at_least``: something to come is left out.
-            steps: of the whole run, of which ``fits`` would not pass the limit.
-            train_seconds: from now to the end of the training.
-        """
+        """The forecast passes a limit: the whole run takes ``total``, and ``fits`` of its ``steps`` would not pass."""
         about = "at least" if at_least else "about"
         return (
             f"{self._head(limit)}: the run will take {about} {amount(limit, total)}, the rest of its {steps:,} steps "
@@ -51,14 +41,7 @@ class BudgetWords:
         )
 
     def stopped(self, limit: LimitName, spent: float, step: int, steps: int, enough: float, *, exact: bool) -> str:
-        """The run ends here.
-
-        Args:
-            spent: in the limit's unit.
-            step, steps: the last one, and those of the whole run.
-            enough: what the whole run would take, the start of the process that goes on included.
-            exact: the checkpoint holds all that a resumption needs.
-        """
+        """The run ends here, and would take ``enough``; ``exact``: the checkpoint holds all that a resumption needs."""
         value = f"{_rounded_up(max(enough, self.limits.given()[limit])):g}"
         going_on = self.go_on.format(limit=limit, value=value)
         if not exact:
@@ -69,7 +52,6 @@ class BudgetWords:
         )
 
     def reached(self, limit: LimitName, spent: float, step: int, steps: int) -> str:
-        """The same, for the account."""
         of = amount(limit, self.limits.given()[limit])
         return f"{limit}: {amount(limit, spent)} of {of} spent after step {step} of {steps}"
 
@@ -80,7 +62,6 @@ class BudgetWords:
         )
 
     def no_price(self, why: str) -> str:
-        """Money cannot be counted, for a reason that names the remedy."""
         return f"{self._head('usd')}: {why}."
 
     def no_meter(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
 from hf_efficient.errors import TrainingCheckError
-from hf_efficient.recording.checks import floating_tensors, passes_gradient
+from hf_efficient.recording.activations import tensors_in
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,37 @@ def _unpack(weight: Any, state: Any) -> None:
     if not state.nested and state.absmax.dim() == 2:
         # The inverse leaves the scales transposed where there is no double quantization.
         state.absmax = state.absmax.T.reshape(-1).to(torch.float32)
+
+
+_LARGEST_GRAPH = 1000  # nodes looked at; a larger graph is given the benefit of the doubt
+
+
+def passes_gradient(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether differentiable operators lead from an output back to an input, unlike ``requires_grad`` alone."""
+    nodes = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
+    leaves = [tensor for tensor in inputs if tensor.grad_fn is None]
+    if any(tensor is known for tensor in outputs for known in leaves):
+        return True
+    waiting = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
+    seen = set(waiting)
+    while waiting and len(seen) < _LARGEST_GRAPH:
+        node = waiting.pop()
+        if node in nodes or any(_same_leaf(getattr(node, "variable", None), leaf) for leaf in leaves):
+            return True
+        if "NotImplemented" in node.name():
+            continue
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return len(seen) >= _LARGEST_GRAPH
+
+
+def _same_leaf(variable: torch.Tensor | None, leaf: torch.Tensor) -> bool:
+    """Whether this is the leaf, or what saved-tensor hooks made of it: another tensor on the same memory."""
+    if variable is None or variable is leaf:
+        return variable is not None
+    return variable.shape == leaf.shape and variable.untyped_storage()._cdata == leaf.untyped_storage()._cdata
 
 
 class FourBitGuard(TrainerCallback):
@@ -132,8 +163,8 @@ class GradientCheck(TrainerCallback):
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             # Without grad mode nothing requires a gradient: the first pass of reentrant checkpointing,
             # no_grad blocks.
-            inputs = [tensor for tensor in (*floating_tensors(args), *floating_tensors(kwargs)) if tensor.requires_grad]
-            outputs = list(floating_tensors(output))
+            inputs = [tensor for tensor in (*_floating((args, kwargs)),) if tensor.requires_grad]
+            outputs = _floating(output)
             if not torch.is_grad_enabled() or not inputs or not outputs:
                 return
             if name not in self._broken and not passes_gradient(inputs, outputs):
@@ -151,6 +182,10 @@ class GradientCheck(TrainerCallback):
             f"were repacked for inference (4-bit on a CPU: call hf_efficient.callbacks.keep_four_bit_trainable(model) "
             f"before the first evaluation or generation), or their forward detaches its input. {_OPT_OUT}"
         )
+
+
+def _floating(values: Any) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors_in(values) if tensor.is_floating_point()]
 
 
 def parameters_without_gradient(model: nn.Module) -> list[str]:
@@ -197,9 +232,7 @@ def _listed(names: list[str]) -> str:
 
 
 class PackingCheck(TrainerCallback):
-    """Before the first step, compare a packed example's logits with those that it has alone. An attention that ignores
-    the position ids of a packed batch lets every example read those before it. Raises TrainingCheckError where the
-    examples are mixed."""
+    """Before the first step, compare a packed example's logits with those that it has alone (TrainingCheckError)."""
 
     _LIMIT = 0.5
 
@@ -245,8 +278,7 @@ def _logits(model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tenso
 
 
 class FusedHeadCheck(TrainerCallback):
-    """Before the first step, compare the log-probabilities of the fused head with those of the model's own logits. The
-    head knows the scaling and capping of many families only. Raises TrainingCheckError for more than rounding."""
+    """Before the first step, compare the fused head's log-probabilities with the model's own (TrainingCheckError)."""
 
     _LIMIT = 0.1
 

@@ -29,17 +29,14 @@ from hf_efficient.text import size
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 
 class MemoryCount:
-    """States in a timeline what the memory of a ``train()`` is used for (facts ``memory``).
+    """States in a timeline what the memory of a ``train()`` is used for (facts ``memory``); no value is read.
 
-    Exact: the storages of the live tensors, each counted once; no value is read. A fault is one warning, and ends the
-    counting. Other callbacks call it: one more of the Trainer's costs every step 5 us.
-
-    Attributes:
-        active: a training is under way, and nothing has failed.
-        begun: how many trainings have begun.
-        wanted: what to count in a coming step.
+    A fault is one warning, and ends the counting. ``wanted``: what to count in a coming step. Other callbacks call it:
+    one more of the Trainer's costs every step 5 us.
     """
 
     def __init__(self, timeline: Timeline, reference: Callable[[], nn.Module | None] = lambda: None) -> None:
@@ -55,8 +52,7 @@ class MemoryCount:
         self._engine: EngineGradients | None = None
 
     def begin(self, args: TrainingArguments, model: nn.Module | None, optimizer: Any = None) -> None:
-        """A ``train()`` begins: count what is there before its first step; gradients of ZeRO's optimizer while they are
-        made."""
+        """A ``train()`` begins: count what is there before its first step."""
         self.begun += 1
         self.active, self._device = model is not None, args.device
         self.wanted = {"gradients", "optimizer_state"} if self.active else set()
@@ -69,13 +65,11 @@ class MemoryCount:
             self.guarded(lambda: setattr(self, "_engine", EngineGradients.of(model, optimizer)))
 
     def before_step(self, model: nn.Module | None) -> None:
-        """The optimizer is about to step: count the gradients, in the first step."""
         if "gradients" in self.wanted and model is not None:
             self.wanted.discard("gradients")
             self.guarded(lambda: self._gradients(model))
 
     def after_step(self, model: nn.Module | None, optimizer: Any) -> None:
-        """The optimizer has stepped: count what it keeps, after the first step that was not skipped."""
         if "optimizer_state" not in self.wanted or model is None:
             return
         if not getattr(optimizer, "step_was_skipped", False):
@@ -97,14 +91,17 @@ class MemoryCount:
         self._missing[what] = why
         self._state()
 
-    def guarded(self, count: Callable[[], None]) -> None:
+    def guarded(self, count: Callable[[], _T]) -> _T | None:
         """Run a part of the counting; a fault is logged once, and nothing is counted from then on."""
         try:
-            count()
+            return count()
         except Exception:
             self.active = False
             self.wanted.clear()
-            logger.warning("Memory is no longer told by category, because of a fault; training goes on.", exc_info=True)
+            logger.warning(
+                "Memory is no longer counted by category, because of a fault; training goes on.", exc_info=True
+            )
+            return None
 
     def _weights(self, model: nn.Module) -> None:
         reference = self._reference()
@@ -162,15 +159,12 @@ class MemoryCount:
         return str(device) if device.index is not None else f"{device.type}:0"
 
 
-_Loss = TypeVar("_Loss")
-
 _LARGER = 1.25
 _WHAT = "memory of activations and logits"
 
 
 class ActivationProbe:
-    """Watches the first forward of a ``train()``, and a later one with 1.25 times as many positions; on every process,
-    since all must run a forward again together."""
+    """Watches the first forward of a ``train()``, and later ones with 1.25 times as many positions; on every rank."""
 
     def __init__(self, memory: MemoryCount) -> None:
         self._memory = memory
@@ -187,12 +181,11 @@ class ActivationProbe:
         return not self._measured or (_positions(inputs) or 0) > _LARGER * self._measured
 
     def run(
-        self, forward: Callable[[], _Loss], args: TrainingArguments, wrapped: nn.Module, model: nn.Module, inputs: Any
-    ) -> _Loss:
-        """Run a forward and count what it keeps. Where it uses ``torch.func.grad``, which refuses watched tensors, it
-        runs again unwatched, with the same random numbers."""
+        self, forward: Callable[[], _T], args: TrainingArguments, wrapped: nn.Module, model: nn.Module, inputs: Any
+    ) -> _T:
+        """Run a forward and count what it keeps; again unwatched, with the same random numbers, where torch refuses."""
         batch = dict(inputs) if isinstance(inputs, MutableMapping) else None
-        started = self._start(args, wrapped, model)
+        started = self._memory.guarded(lambda: self._start(args, wrapped, model))
         if started is None:
             return forward()
         watch, restore = started
@@ -208,7 +201,7 @@ class ActivationProbe:
         if not refused:
             self._memory.guarded(lambda: self._record(watch, _positions(batch)))
             return loss
-        self._stop("the forward does not bear that its saved tensors are watched (it uses torch.func)")
+        self._stop("torch refuses hooks on the saved tensors of this forward (it uses torch.func)")
         restore()
         if batch is not None:
             inputs.clear()
@@ -218,19 +211,13 @@ class ActivationProbe:
     def _start(
         self, args: TrainingArguments, wrapped: nn.Module, model: nn.Module
     ) -> tuple[ForwardWatch, Callable[[], None]] | None:
-        found: list[tuple[ForwardWatch, Callable[[], None]]] = []
-
-        def start() -> None:
-            why = _why_not(args, wrapped, model)
-            if why is not None:
-                self._stop(why)
-                return
-            watch, restore = ForwardWatch(model, _checkpointed(model), _vocabulary(model)), random_state(args.device)
-            watch.start()
-            found.append((watch, restore))
-
-        self._memory.guarded(start)
-        return found[0] if found else None
+        why = _why_not(args, wrapped, model)
+        if why is not None:
+            self._stop(why)
+            return None
+        watch, restore = ForwardWatch(model, _checkpointed(model), _vocabulary(model)), random_state(args.device)
+        watch.start()
+        return watch, restore
 
     def _stop(self, why: str) -> None:
         self._off = True

@@ -29,8 +29,7 @@ logger = logging.getLogger(__name__)
 def schedule_of(
     args: TrainingArguments, state: TrainerState, train_dataloader: Any = None, *, evaluate_at_end: bool = False
 ) -> Schedule:
-    """The evaluations and saves of a run that begins, or goes on; ``evaluate_at_end``: the caller evaluates after the
-    training, unless the Trainer has done so."""
+    """The evaluations and saves of a run; ``evaluate_at_end``: the caller evaluates unless the Trainer has done so."""
     epoch = _steps_per_epoch(args, train_dataloader) or state.max_steps
     evaluate_every = _every(args.eval_strategy, state.eval_steps, epoch)
     delay = args.eval_delay * (epoch if args.eval_strategy == "epoch" else 1)
@@ -57,7 +56,7 @@ def note_schedule(
         at_end = bool(known.get("evaluate_at_end", False))
         startup = known.get("startup_seconds", timeline.lived_seconds())  # of the process: a second call keeps it
         schedule = schedule_of(args, state, train_dataloader, evaluate_at_end=at_end)
-        live.begins(schedule, args.world_size)
+        live.schedule, live.world_size = schedule, args.world_size
         timeline.state("run", {"world_size": args.world_size, "startup_seconds": startup, **vars(schedule)})
     except Exception:
         logger.warning("The rest of this run is not forecast, because of a fault.", exc_info=True)
@@ -205,7 +204,7 @@ class SilentFailures:
         self._losses.clear()
         self.first = True
         """No update of this training was seen yet."""
-        self._told: dict[str, Any] = {}
+        self._stated: dict[str, Any] = {}
 
     @_guarded
     def loss(self, loss: torch.Tensor) -> None:
@@ -215,7 +214,6 @@ class SilentFailures:
 
     @_guarded
     def before_update(self, args: TrainingArguments, model: nn.Module | None) -> None:
-        """The gradients are there; those of the first update are looked at, not read."""
         if not self.first:
             return
         self.first = False
@@ -240,8 +238,8 @@ class SilentFailures:
     @_guarded
     def settle(self) -> None:
         failures = self._failures()
-        if failures != self._told:
-            self._told = failures
+        if failures != self._stated:
+            self._stated = failures
             self._state(failures)
 
     @_guarded

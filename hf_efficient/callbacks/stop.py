@@ -44,7 +44,6 @@ class StopController:
         self._kept_limit: int | None = None
 
     def step_ends(self, args: TrainingArguments, control: TrainerControl, wanted: Callable[[], bool]) -> None:
-        """Whether the training is to end is asked for where it is not over anyway."""
         if control.should_training_stop:
             return
         if self.stopping:  # whatever kept the Trainer from saving
@@ -73,9 +72,9 @@ class StopController:
 
 
 class StopWhenAsked(TrainerCallback):
-    """Ends the training where its ranks agreed to, once this process or another was asked to stop. transformers' own
-    ``enable_jit_checkpoint`` (5.23) saves by each process's own timer, perhaps between the gradients of a step and its
-    update."""
+    """Ends the training where its ranks agreed to. transformers' own ``enable_jit_checkpoint`` (5.23) saves by each
+    process's own timer, perhaps between the gradients of a step and its update.
+    """
 
     def __init__(self, request: StopRequest, agreement: StopAgreement) -> None:
         self._request, self._agreement = request, agreement
@@ -85,12 +84,9 @@ class StopWhenAsked(TrainerCallback):
 
     @property
     def stopped_after(self) -> int | None:
-        """The step after which the training was ended; None: it was not."""
         return self._controller.stopped_after
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._loader = torch_loader(kwargs.get("train_dataloader"))
         if getattr(self._loader, "num_workers", 0) > 0:
             self._sheltered = self._loader.worker_init_fn = ShelteredStart(self._loader.worker_init_fn)
@@ -112,9 +108,7 @@ class StopWhenAsked(TrainerCallback):
     ) -> None:
         self._controller.epoch_ends(control)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         self._controller.train_ends(args)
         self.close()
 
@@ -126,8 +120,7 @@ class StopWhenAsked(TrainerCallback):
 
 
 def budget_callback(limits: Mapping[str, float]) -> BudgetCallback:
-    """The callback of ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them; ``ValueError`` for none, an unknown one, or a
-    value that is not positive."""
+    """The callback of ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them; ``ValueError`` for none or an unknown one."""
     unknown = [name for name in limits if name not in get_args(LimitName)]
     if unknown:
         raise ValueError(f"budget: {', '.join(unknown)}: no such limit; give usd, hours or kwh")
@@ -157,14 +150,7 @@ class BudgetCallback(AccountCallback):
         words: Callable[[Limits], BudgetWords] = BudgetWords,
         tell: Callable[[str], None] = logger.warning,
     ) -> None:
-        """At least one limit.
-
-        Args:
-            usd: money; needs a price.
-            hours: wall time.
-            kwh: energy; needs a meter.
-            efficiency_dir, rates: of the account that this callback keeps alone; defaults as of ``AccountCallback``.
-            words, tell: what is said, and what says it on the main process.
+        """At least one limit; ``usd`` needs a price, ``kwh`` a meter; the rest as of ``AccountCallback``.
 
         Raises:
             ValueError: no limit, or one that is not a positive number.

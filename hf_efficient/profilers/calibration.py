@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -47,16 +47,6 @@ _MOST_REPETITIONS = 1000
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-class Stopwatch(Protocol):
-    def seconds(self, work: Callable[[], object], times: int) -> float:
-        """Of the device for one call of ``work``: the mean over ``times`` of them, one after the other."""
-        ...
-
-    def settle(self) -> None:
-        """Return when the device has done all that was queued."""
-        ...
-
-
 class HostStopwatch:
     """For a CPU, which has done the work when the call returns."""
 
@@ -64,16 +54,17 @@ class HostStopwatch:
         self._clock = clock
 
     def seconds(self, work: Callable[[], object], times: int) -> float:
+        """Of the device for one call of ``work``: the mean over ``times`` of them, one after the other."""
         before = self._clock()
         for _ in range(times):
             work()
         return (self._clock() - before) / times
 
     def settle(self) -> None:
-        """There is nothing under way."""
+        """Return when the device has done all that was queued."""
 
 
-class EventStopwatch:
+class EventStopwatch(HostStopwatch):
     """For a CUDA device: two events on its stream, so that launching is not part of the time while it is kept busy."""
 
     def __init__(self, event: Callable[[], Any], synchronize: Callable[[], object]) -> None:
@@ -93,9 +84,8 @@ class EventStopwatch:
         self._synchronize()
 
 
-def steady_seconds(watch: Stopwatch, work: Callable[[], object]) -> float:
-    """Seconds of one call: the median of five rounds, each long enough for the timer, after a first call that is not
-    counted."""
+def steady_seconds(watch: HostStopwatch, work: Callable[[], object]) -> float:
+    """Seconds of one call: the median of five rounds, after a first call that is not counted."""
     work()
     watch.settle()
     once = watch.seconds(work, 1)
@@ -105,14 +95,9 @@ def steady_seconds(watch: Stopwatch, work: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class MatmulPeak:
-    """The rate of matrix products on this CPU: the peak that a training on it is held against.
+    """The fastest product of square matrices of ``size`` on this CPU: the peak that a training on it is held against.
 
-    Attributes:
-        flops_per_second: the fastest product of all sizes.
-        size: rows and columns of that product's matrices.
-        threads: that torch computed with.
-        measured_on: date, ISO 8601.
-        cpu_share: CPU time over wall time times threads, of that product or of a larger one, whichever got less.
+    ``cpu_share``: CPU time over wall time times threads, of that product or of a larger one, whichever got less.
     """
 
     flops_per_second: float
@@ -168,8 +153,7 @@ def _read_peak(path: Path, key: dict[str, object]) -> MatmulPeak | None:
 
 @torch.no_grad()
 def measure_matmul(dtype: torch.dtype) -> MatmulPeak:
-    """Multiply square matrices of growing size, and take the fastest product: ``2 * size ** 3`` FLOPs over its time. No
-    random number is drawn; larger sizes are tried only where they are fast."""
+    """The fastest of products of growing size, each of ``2 * size ** 3`` FLOPs; draws no random number."""
     fastest, best_size, least_share = 0.0, _CPU_SIZES[0], 1.0
     for size in _CPU_SIZES:
         flops = 2 * size**3
@@ -184,7 +168,6 @@ def measure_matmul(dtype: torch.dtype) -> MatmulPeak:
 
 
 def _share(cpu_seconds: float, seconds: float) -> float:
-    """Of the CPU that a product asked for; 1 where the process's clock is too coarse."""
     return round(min(1.0, cpu_seconds / (seconds * torch.get_num_threads())), 3) if cpu_seconds > 0 else 1.0
 
 
@@ -209,13 +192,12 @@ def _factors(size: int, dtype: torch.dtype, device: torch.device) -> tuple[torch
 
 @dataclass(frozen=True)
 class Bench:
-    """A device, and how it is measured: ``products`` says whether others held it up (None: not known), ``copy_bytes``
-    is the copied tensor's size, ``threads`` those of torch on a CPU."""
+    """A device, and how it is measured; ``products`` says whether others held it up (None: not known)."""
 
     device: torch.device
     name: str
     device_type: Literal["cuda", "cpu"]
-    watch: Stopwatch
+    watch: HostStopwatch
     products: Callable[[], tuple[tuple[MatmulRate, ...], bool | None]]
     copy_bytes: int
     threads: int | None = None
@@ -280,7 +262,7 @@ def calibrate(bench: Bench) -> Calibration:
 
 @torch.no_grad()
 def product_rates(
-    dtype: str, device: torch.device, watch: Stopwatch, sizes: Iterable[int] = _SIZES
+    dtype: str, device: torch.device, watch: HostStopwatch, sizes: Iterable[int] = _SIZES
 ) -> Iterator[MatmulRate]:
     """Products of square matrices of growing size, as far as one takes a tenth of a second at most."""
     fastest = 0.0
@@ -338,7 +320,7 @@ def _gpu_is_busy(index: int) -> bool | None:
 
 
 def load_calibration(device_name: str) -> Calibration | None:
-    """What this user measured last on a device of this name; None where there is nothing, or it cannot be read."""
+    """What this user measured last on a device of this name; None where nothing can be read."""
     path = _calibration_path(device_name)
     try:
         found = Calibration.from_json(json.loads(path.read_bytes()))

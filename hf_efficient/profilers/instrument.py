@@ -39,13 +39,7 @@ class Place:
 
 
 class Instrument:
-    """Base of all of them; an ``InstrumentRun`` calls these methods in order, and catches what they raise.
-
-    Attributes:
-        name: of its facts.
-        active: the step that begins now is under it.
-        notes: what is missing, and why.
-    """
+    """Base of all: an ``InstrumentRun`` calls its methods in order; ``active``: the step that begins is under it."""
 
     name = ""
 
@@ -60,8 +54,7 @@ class Instrument:
     def step_begins(self, step: int) -> None:
         """The batches of this optimizer step, counted from 1, are there."""
 
-    def step_ends(self, step: int) -> None:
-        """This step is done; what follows belongs to the next one."""
+    def step_ends(self, step: int) -> None: ...
 
     def stop(self) -> None:
         """Training is over, or this instrument failed: write what there is and undo everything."""
@@ -106,11 +99,9 @@ class WindowedInstrument(Instrument):
         elif self._done < self._first:
             self.notes.append(f"training ended after {self._done} steps, and it begins after {self._first}")
 
-    def begin(self, place: Place) -> None:
-        """Measure from here on."""
+    def begin(self, place: Place) -> None: ...
 
-    def finish(self, place: Place) -> None:
-        """Measure no more, and write."""
+    def finish(self, place: Place) -> None: ...
 
     def _switch(self) -> None:
         if self._place is None:
@@ -124,8 +115,7 @@ class WindowedInstrument(Instrument):
 
 
 class InstrumentRun:
-    """Calls an instrument, and states in a timeline what it did (facts ``profile``); no method raises. A step lasts
-    from the end of the one before to its own, without the instrument's own code; the first only warms up."""
+    """Calls an instrument, and states in a timeline what it did (facts ``profile``); no method raises."""
 
     def __init__(
         self, instrument: Instrument, timeline: Timeline, now: Callable[[], float] = time.perf_counter
@@ -172,7 +162,6 @@ class InstrumentRun:
             self._state()
 
     def end(self) -> None:
-        """Training is over; does nothing where none goes on."""
         if self._running:
             self._call(self._instrument.stop)
             self._leave()

@@ -53,12 +53,7 @@ class CudaAllocator:
 class MemoryHistory(Instrument):
     """Writes ``memory.rank0.step10.pickle``, for https://pytorch.org/memory_viz, and its findings as JSON beside it.
 
-    Args:
-        at_steps: optimizer steps after which a snapshot is written.
-        on_out_of_memory: write one when an allocation fails for good.
-        max_entries: the latest allocations and releases, which are kept.
-        modules: name the module that each allocation is for, where torch can label it.
-        allocator: default: that of CUDA.
+    ``max_entries``: the latest allocations and releases, which are kept; ``modules``: name the module of each.
     """
 
     name = "memory"
@@ -152,12 +147,11 @@ class _OfThread(threading.local):
 
 
 class ModuleLabels:
-    """Labels what an allocator does by the module that runs: hooks on a model's modules and on the optimizer's step.
+    """Labels what an allocator does by the module that runs: hooks on a model's modules and the optimizer's step.
 
-    Forward: the innermost module whose forward runs. Backward: a node of autograd that made a module's result sets its
-    name with `` (backward)``, one that made its input that of the module around it, until the next of them. A forward
-    that runs again inside the backward (activation checkpointing) counts as itself. ``calls`` and ``seconds`` are of
-    the hooks. (torch's own ``ModuleTracker`` calls nobody when a module changes.)
+    Forward: the innermost module whose forward runs. Backward: a node of autograd that made a module's result sets
+    its name with `` (backward)``. A forward that runs again inside the backward (activation checkpointing) counts as
+    itself. (torch's own ``ModuleTracker`` calls nobody when a module changes.)
     """
 
     def __init__(self, model: nn.Module, label: Callable[[str], None]) -> None:

@@ -11,9 +11,7 @@ from hf_efficient.recording.events import mark_phases
 
 
 class NvtxRanges(Instrument):
-    """A range ``step 6`` per optimizer step, from its batches to its update; inside it those of its phases. Steps are
-    ranges of the process, to which the kernels of autograd's threads belong too. Phases come from ``EfficientTrainer``
-    or ``AccountCallback``. ``marker`` has the functions of ``torch.cuda.nvtx``."""
+    """A range ``step 6`` per optimizer step, of the process; inside it those of its phases, where they are recorded."""
 
     name = "nvtx"
 
@@ -45,8 +43,7 @@ class NvtxRanges(Instrument):
 
 
 class Capture(WindowedInstrument):
-    """``cudaProfilerStart`` before the first of the steps, ``cudaProfilerStop`` after the last; ``profiler`` defaults
-    to ``torch.cuda.profiler``."""
+    """``cudaProfilerStart`` before the first of the steps, ``cudaProfilerStop`` after the last."""
 
     name = "capture"
 

@@ -206,9 +206,9 @@ class Site(NamedTuple):
 
 
 def site_of_caller(*, on_device: bool) -> Site | None:
-    """The line that made this thread call into torch; None where no code but torch's is on the stack. None, too, unless
-    ``on_device``, for a read of a tensor that always lies on the host: by the data loader, of an optimizer's step
-    counter, and by this package."""
+    """The line outside torch that made this thread call into it, if any; unless ``on_device`` none of the data loader,
+    an optimizer's step counter or this package, whose tensors always lie on the host.
+    """
     inner: FrameType | None = None
     user: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)

@@ -56,8 +56,7 @@ class TraceSchedule:
 
 
 class TorchTrace(Instrument):
-    """Writes ``trace.rank0.cycle0.pt.trace.json.gz``, for Perfetto and TensorBoard, and ``operators.rank0.json``. A
-    step lasts from one optimizer step's end to the next, a log or an evaluation between them included."""
+    """Writes ``trace.rank0.cycle0.pt.trace.json.gz``, for Perfetto and TensorBoard, and ``operators.rank0.json``."""
 
     name = "trace"
 
@@ -156,8 +155,7 @@ class _Row:
 
 
 class OperatorSums:
-    """Sums over the events of traced steps, cycle after cycle: operators, kernels, steps. Read as the profiler's
-    library holds them: ``torch.profiler.profile.events()`` takes 0.1 ms for each."""
+    """Sums over the raw events of traced steps: ``torch.profiler.profile.events()`` takes 0.1 ms for each."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Row] = {}

@@ -99,11 +99,10 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def model_tensors(model: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
-    """Parameters and buffers of a model, with what quantized ones keep beside them, and whether they are trained.
+    """Parameters and buffers, with what quantized ones keep beside them, and whether they are trained.
 
-    bitsandbytes keeps scales, their own scales and offset, and code books: for 4-bit in ``quant_state`` (only the
-    module has it once FSDP2 has sharded the weight), for 8-bit in ``SCB`` on weight or module. Under DeepSpeed's ZeRO-3
-    a parameter is empty, and its ``ds_tensor`` is this rank's part.
+    bitsandbytes keeps scales and code books: 4-bit in ``quant_state`` (of the module alone once FSDP2 has sharded the
+    weight), 8-bit in ``SCB``. Under ZeRO-3 a parameter is empty, and its ``ds_tensor`` is this rank's part.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -124,7 +123,6 @@ def _of_bitsandbytes(value: Any) -> bool:
 
 
 def _kept_by(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors among the attributes of an object of bitsandbytes, and among those of such objects that it keeps."""
     for kept in vars(value).values():
         if isinstance(kept, torch.Tensor):
             yield kept
@@ -133,7 +131,6 @@ def _kept_by(value: Any) -> Iterator[torch.Tensor]:
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors of nested mappings, lists and tuples."""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, Mapping):
@@ -154,12 +151,10 @@ def is_compiled(model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a forward keeps until its backward, by device.
+    """Bytes that a forward keeps until its backward, by device; parameters and buffers are not among them.
 
-    Attributes:
-        activations: bytes that autograd saved and inputs of checkpointed layers, without parameters, buffers and
-            logits. The micro-batch and autocast's copies of weights are among them where an operator saved them.
-        logits: bytes of floating tensors whose last dimension is the vocabulary, the model's output included.
+    ``logits``: floating tensors whose last dimension is the vocabulary, the model's output included; ``activations``:
+    the rest, inputs of checkpointed layers included.
     """
 
     activations: dict[str, int]
@@ -182,14 +177,9 @@ def foreign_hooks() -> bool:
 class ForwardWatch:
     """Counts what a forward keeps, which computes what it would unwatched, bit for bit.
 
-    Hooks hand back the same memory. A checkpointed layer keeps its inputs alone: the hooks see positional ones, others
-    (mask, rotary embeddings) are taken from the call. Recomputed tensors and what a custom autograd function keeps
-    beside ``save_for_backward`` are not counted.
-
-    Call ``start``, the forward, ``stop``, and ``kept`` before the backward.
-
-    Args:
-        vocabulary: size of the last dimension of logits; None: nothing counts as logits.
+    Call ``start``, the forward, ``stop``, and ``kept`` before the backward. A checkpointed layer keeps its inputs
+    alone. Recomputed tensors and what a custom autograd function keeps beside ``save_for_backward`` are not counted.
+    ``vocabulary`` is the size of the last dimension of logits; None: nothing counts as logits.
     """
 
     def __init__(self, model: nn.Module, checkpointed: Iterable[nn.Module], vocabulary: int | None) -> None:
@@ -209,7 +199,6 @@ class ForwardWatch:
             self._handles.append(self._model.register_forward_hook(self._keep_logits))
 
     def stop(self) -> None:
-        """Watch no more; also after an exception."""
         self._hooks.__exit__(None, None, None)
         for handle in self._handles:
             handle.remove()

@@ -12,10 +12,7 @@ from hf_efficient.recording.live import LiveRun
 
 
 class Agreement:
-    """Rank 0 broadcasts its decision and the step after which it sends the next one, for which all wait there.
-
-    One exchange takes two integers (and a sum where needed) over the hosts (gloo), which no device waits for.
-    """
+    """Rank 0 broadcasts its decision and the step of the next exchange, over the hosts (gloo) where it can."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank = rank
@@ -25,11 +22,9 @@ class Agreement:
 
     @property
     def decides(self) -> bool:
-        """Whether this rank takes the decisions."""
         return self._rank == 0 or not self._shared
 
     def due(self, step: int) -> bool:
-        """Whether there is an exchange after this step; of one process always."""
         return not self._shared or step >= self._next
 
     def settle(self, decision: int = 0, next_step: int = 0) -> int:
@@ -42,7 +37,6 @@ class Agreement:
         return decision
 
     def total(self, value: float) -> float:
-        """The sum of the ranks' values; part of an exchange."""
         if not self._shared:
             return value
         told = torch.tensor([value], dtype=torch.float64, device=self._device())
@@ -63,9 +57,9 @@ _MOST_STEPS = 1000
 
 @dataclass(frozen=True)
 class Passing:
-    """The forecast passes a limit: the first one, with the run's total in its unit and the steps that would fit.
+    """The first limit that the forecast passes, the run's total in its unit, and the steps that would fit.
 
-    ``train_seconds`` run to the end of the training; ``at_least``: something to come is left out of both.
+    ``train_seconds`` run to the end of the training; ``at_least``: both leave something out.
     """
 
     limit: LimitName
@@ -77,7 +71,7 @@ class Passing:
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the run found: the limit without room, a forecast worth a warning, and the next look's step."""
+    """The limit without room, a forecast worth a warning, and the next look's step."""
 
     spent: LimitName | None
     passing: Passing | None
@@ -126,7 +120,6 @@ class BudgetWatch:
 
 
 def _steps_until_next(room_seconds: float, pace: Pace) -> int:
-    """Half of what is left, or ten seconds if that is less; one step where nothing is known."""
     if not pace.step_seconds:
         return 1
     return max(1, min(_MOST_STEPS, int(min(_EXCHANGE_SECONDS, room_seconds / 2) / pace.step_seconds)))

@@ -27,7 +27,6 @@ class ProcessStart:
 
 
 def process_start() -> ProcessStart:
-    """When this process started, from the best source that there is."""
     for source, read_age in (("kernel", _kernel_age), ("psutil", _psutil_age)):
         now_ns, age_seconds = time.perf_counter_ns(), read_age()
         if age_seconds is not None and age_seconds > -1:  # a tick or a rounded second may make it slightly negative
@@ -37,11 +36,7 @@ def process_start() -> ProcessStart:
 
 
 def start_ticks(stat: str) -> int:
-    """Field 22 of ``/proc/PID/stat``: clock ticks from boot to the start of the process; the command may hold spaces.
-
-    Raises:
-        ValueError: the line is not one of those.
-    """
+    """Field 22 of ``/proc/PID/stat``: clock ticks from boot to the start; ``ValueError`` for no such line."""
     fields = stat[stat.rindex(")") + 2 :].split()
     if len(fields) < 20:
         raise ValueError("fewer fields than a stat line has")

@@ -14,10 +14,10 @@ _MOST_REASONS = 10
 
 
 class CompilationWatch:
-    """Opens a phase for as long as dynamo compiles; imports nothing: without dynamo nothing is compiled.
+    """Opens a phase for as long as dynamo compiles; without dynamo nothing is imported.
 
-    Autograd's thread may compile a backward when it first runs, while the training thread waits; torch reports that
-    since 2.8. Compilations of other threads are left out.
+    Autograd's thread may compile a backward when it first runs (reported since torch 2.8); other threads' compilations
+    are left out.
     """
 
     def __init__(self, phase: Callable[[], AbstractContextManager[None]], in_backward: Callable[[], bool]) -> None:
@@ -29,7 +29,6 @@ class CompilationWatch:
         self._depth = 0
 
     def install(self) -> None:
-        """Watch from here on; called by the thread that trains."""
         self._callbacks = sys.modules.get("torch._dynamo.callback")
         self._owner = threading.get_ident()
         if self._callbacks is not None:

@@ -28,8 +28,7 @@ class Event(Protocol):
     def record(self) -> None:
         """Put the mark behind the work that is queued now; a mark that was put before moves here."""
 
-    def query(self) -> bool:
-        """Whether the device has passed the mark; does not wait."""
+    def query(self) -> bool: ...
 
     def elapsed_time(self, end: Any, /) -> float:
         """Milliseconds from this mark to another; both must have been passed."""
@@ -43,7 +42,6 @@ class EventPool:
         self._free: list[Event] = []
 
     def take(self) -> Event | None:
-        """An event that nobody uses; None where there may be no more."""
         if self._free:
             return self._free.pop()
         if self._left == 0:
@@ -52,7 +50,6 @@ class EventPool:
         return self._make()
 
     def give(self, events: list[Event]) -> None:
-        """Events that were read; those that never came to pass are not given back."""
         self._free.extend(events)
 
 
@@ -65,8 +62,7 @@ class _Interval:
 
 @dataclass
 class DeviceTimes:
-    """The events of one step, until they can be read; ``owned`` then go back to the pool, ``whole``: all could be
-    had."""
+    """The events of one step, until they can be read; ``whole``: none is missing."""
 
     pool: EventPool
     intervals: list[_Interval] = field(default_factory=list)
@@ -74,7 +70,6 @@ class DeviceTimes:
     whole: bool = True
 
     def ready(self) -> bool:
-        """Whether the device has passed all of the step's events, or has failed; asks, does not wait."""
         try:
             return all(event.query() for event in self._events())
         except RuntimeError:  # training will meet it as well, and say more
@@ -104,11 +99,9 @@ class DeviceTimes:
 class DeviceClock:
     """Marks the device's work of a step: forward, backward, optimizer, and what lies between two steps.
 
-    ``communication``, under DDP, is the computing stream's exposed wait for others at the start of the forward
-    (buffers) and the end of the backward (gradients). A phase that goes on (the optimizer: clipping, then the step) is
-    one interval from first start to last end. ``exposed_wait`` is the device's time between a step's last phase and the
-    next one's first,
-    without evaluations and saves: it had no work while data was fetched and copied, or a log read the loss back.
+    ``communication``, under DDP, is the computing stream's exposed wait for others. A phase that resumes (clipping,
+    then the step) is one interval. ``exposed_wait``: between a step's last phase and the next one's first, without
+    evaluations and saves, while data was fetched and copied or a log read the loss back.
     """
 
     def __init__(self, pool: EventPool) -> None:
@@ -132,7 +125,6 @@ class DeviceClock:
             self._paused = True
 
     def leave(self, name: str) -> None:
-        """It ends."""
         if self._depth:
             self._depth -= 1
         elif self._open is not None and self._open.name == name:
@@ -198,13 +190,10 @@ class _Step:
 
 
 class PhasePeaks:
-    """Reads the allocator's peaks where a phase begins, and sets them back there.
+    """Reads the allocator's peaks where a phase begins, and resets them there; ``keep`` gets them for the run.
 
-    A phase's peak covers the time until the next phase; the step's is the largest. Setting a peak back is seen by all
-    in this process: whoever reads the run's peak also takes ``keep``'s.
-
-    Torch's books are a dictionary of some 150 entries, about 25 us to build (an estimate), four times per step and
-    twice more per further micro-batch. Short steps are therefore read less often, to stay below 1/500 of the time.
+    Torch's books take about 25 us to build (an estimate), four times per step and twice more per further micro-batch.
+    Short steps are therefore read less often, to stay below 1/500 of the time.
     """
 
     def __init__(
@@ -222,7 +211,6 @@ class PhasePeaks:
         self._step = _Step()
 
     def enter(self, name: str) -> None:
-        """A phase begins."""
         if self._looking and name in _PEAK_PHASES and name != self._step.phase:
             self._look()
             self._step.phase = name
@@ -263,18 +251,15 @@ class DeviceWatch:
 
     @_guarded
     def enter(self, name: str) -> None:
-        """A phase begins."""
         if self._peaks is not None:
             self._peaks.enter(name)
         self._clock.enter(name)
 
     @_guarded
     def leave(self, name: str) -> None:
-        """A phase ends."""
         self._clock.leave(name)
 
     def cut(self) -> tuple[DeviceTimes | None, StepMemory | None]:
-        """The step is over: its events, to be read later, and its peaks."""
         return self._cut() or (None, None)
 
     @_guarded

@@ -74,14 +74,12 @@ class Fold:
         }
 
     def take(self, events: Iterable[Event]) -> list[Span | Mapping[str, Any]]:
-        """The spans that ended and the lines among them, in their order."""
         for kind, at_ns, what, more in events:
             self._kinds[kind](max(at_ns, self.since_ns), what, more)
         out, self._out = self._out, []
         return out
 
     def so_far(self, now_ns: int) -> Span:
-        """The span that goes on, as if it ended now."""
         held, phase = dict(self._held), self._stack[-1][1] if self._stack else self._marked
         if phase is not None:
             held[phase] = held.get(phase, 0) + max(0, now_ns - self.since_ns)
@@ -243,13 +241,11 @@ class EventLog:
         self._ranges: _Ranges | None = None
 
     def swap(self) -> list[Event]:
-        """The events since the last call."""
         found = self._events[: len(self._events)]
         del self._events[: len(found)]
         return found
 
     def phase(self, name: PhaseName, *, opaque: bool = False) -> _Phase:
-        """A context in which the time belongs to ``name``."""
         return _Phase(self, name, opaque)
 
     @_guarded
@@ -328,7 +324,6 @@ class EventLog:
 
     @_guarded
     def end_phases(self, at_ns: int | None = None) -> None:
-        """Close every phase that is open outside the loop."""
         if self.outermost and not self.in_loop:
             self._append("cut", at_ns)
 

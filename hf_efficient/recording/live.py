@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,9 @@ _NOTHING = np.zeros(_UNKNOWN + len(_COUNTS))
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a run had spent before this process: sums over its earlier processes, on rank 0.
+    """What a run had spent before this process, on rank 0; a killed process counts until its last heartbeat.
 
-    A killed process counts until its last heartbeat. ``joules`` is over all ranks' meters; the cost is at each
-    process's own price. Both are None where unknown.
+    ``joules`` is over all ranks' meters, the cost at each process's own price; None where unknown.
     """
 
     wall_seconds: float = 0.0
@@ -88,14 +87,12 @@ class Durations:
         self._step: int | None = None
 
     def add(self, step: int, seconds: float) -> None:
-        """One more; a second one after the same step (the next data set of an evaluation) belongs to the first."""
         self.count += step != self._step
         self.seconds += seconds
         self._step = step
 
     @property
     def mean_seconds(self) -> float | None:
-        """None where there was none."""
         return self.seconds / self.count if self.count else None
 
 
@@ -103,7 +100,7 @@ class RunningFigures:
     """What a ``train()`` call has come to on this rank, with the run's earlier evaluations and saves."""
 
     def __init__(self, earlier: Earlier | None = None, catch_up: Callable[[], object] = lambda: None) -> None:
-        """``catch_up`` adds the steps that have ended and are not added yet; called before any figure is read."""
+        """``catch_up`` adds the steps that have ended meanwhile; called before any figure is read."""
         self.earlier = earlier or Earlier()
         self.evaluations = Durations(self.earlier.evaluations, self.earlier.evaluation_seconds)
         self.saves = Durations(self.earlier.saves, self.earlier.save_seconds)
@@ -116,12 +113,10 @@ class RunningFigures:
 
     @property
     def steps(self) -> int:
-        """Steps that have been recorded in this call."""
         self._catch_up()
         return len(self._step_seconds)
 
     def add(self, record: StepRecord) -> None:
-        """One more step."""
         row = _row(record)
         with self._lock:
             self._sums = self._sums + row
@@ -132,16 +127,12 @@ class RunningFigures:
             self._peak = _larger_peak(self._peak, record)
 
     def whole(self) -> WindowSums:
-        """The steps of the call that have been recorded."""
         self._catch_up()
         with self._lock:
             return _window(self._sums, self._step_seconds[:], self._peak)
 
     def take_window(self, under_way: StepRecord | None) -> WindowSums:
-        """The steps since the last call of this method; windows tile the ``train()`` call.
-
-        ``under_way`` is the step whose update is done; what is left of it, such as the log, goes to the next window.
-        """
+        """The steps since the last call; ``under_way``, whose update is done, counts as far as it has come."""
         self._catch_up()
         with self._lock:
             now, peak = self._sums, self._window_peak
@@ -155,11 +146,9 @@ class RunningFigures:
             return window
 
     def step_seconds(self) -> float | None:
-        """How long a step takes: of the last ones, without those of the warm-up; None before the first."""
         return recent_step_seconds([seconds for seconds, _, _ in self._steady()])
 
     def rates(self) -> RecentSpeed:
-        """What the last steps did per second."""
         steady = self._steady()
         seconds = sum(one for one, _, _ in steady)
         if seconds <= 0:
@@ -195,37 +184,22 @@ def _larger_peak(peak: int | None, record: StepRecord) -> int | None:
 
 
 def _window(sums: npt.NDArray[np.float64], times: Sequence[float], peak: int | None) -> WindowSums:
-    told = sums.tolist()
-    counts = zip(_COUNTS, told[_KNOWN:_UNKNOWN], told[_UNKNOWN:], strict=True)
+    values = sums.tolist()
+    counts = zip(_COUNTS, values[_KNOWN:_UNKNOWN], values[_UNKNOWN:], strict=True)
     sums_by_name: dict[str, Any] = {name: None if unknown else int(count) for name, count, unknown in counts}
     return WindowSums(
-        steps=int(told[0]),
-        **dict(zip(_TIMES, told[1:_KNOWN], strict=True)),
+        steps=int(values[0]),
+        **dict(zip(_TIMES, values[1:_KNOWN], strict=True)),
         **sums_by_name,
         peak_allocated_bytes=peak,
         step_seconds=times,
     )
 
 
-class LivingRun(Protocol):
-    """What is asked of the run: ``timeline.Timeline``."""
-
-    @property
-    def facts(self) -> Mapping[str, Mapping[str, Any]]: ...
-
-    @property
-    def system(self) -> Any: ...
-
-    def now_seconds(self) -> float: ...
-
-    def lived_seconds(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class Outlook:
-    """What is still to come of a training, and the run's sums when it is over.
+    """What is still to come of a training, and the run's sums at its end, without the final save and merging.
 
-    ``seconds_left`` covers steps, evaluations, saves and any further start; the final save and merging are in neither.
     ``lower_bound``: something of unknown duration is left out.
     """
 
@@ -235,9 +209,9 @@ class Outlook:
 
 
 class LiveRun:
-    """The figures while ``train()`` runs, as ``Timeline.live``; no ``schedule`` until training begins."""
+    """The figures of a ``Timeline`` while ``train()`` runs; no ``schedule`` until training begins."""
 
-    def __init__(self, run: LivingRun, figures: RunningFigures) -> None:
+    def __init__(self, run: Any, figures: RunningFigures) -> None:
         self.figures = figures
         self.schedule: Schedule | None = None
         self.world_size = 1
@@ -247,18 +221,12 @@ class LiveRun:
         self._paced_seconds = float("-inf")
         self._opened_seconds, self._opened_joules = run.lived_seconds(), self._joules() or 0.0
 
-    def begins(self, schedule: Schedule, world_size: int) -> None:
-        """Training begins."""
-        self.schedule, self.world_size = schedule, world_size
-
     @property
     def price_usd_per_hour(self) -> float | None:
-        """Of everything that the run occupies; None where nobody stated it."""
         return self._fact("price", "price_usd_per_hour")
 
     @property
     def peak_flops_per_second(self) -> float | None:
-        """Of the accelerator of one rank; None where nobody stated it."""
         return self._fact("work", "peak_flops_per_second")
 
     @property
@@ -267,7 +235,6 @@ class LiveRun:
         return self._fact("run", "startup_seconds") or 0.0
 
     def spent(self) -> Spent:
-        """Until now, the run's earlier processes included."""
         joules, earlier = self._joules(), self.figures.earlier.joules
         return self._spent(
             self.figures.earlier.wall_seconds + self._run.lived_seconds(),
@@ -304,7 +271,7 @@ class LiveRun:
         return None if value is None else float(value)
 
     def _spent(self, wall_seconds: float, joules: float | None) -> Spent:
-        """Each process is paid at its own price, as in the account: a run may go on on another machine."""
+        """Each process is paid at its own price, as in the account: a run may resume on another machine."""
         earlier, price = self.figures.earlier, self.price_usd_per_hour
         before, own = earlier.cost_at(price), cost_usd(max(0.0, wall_seconds - earlier.wall_seconds), price)
         usd = None if before is None or own is None else before + own
@@ -355,7 +322,7 @@ def log_figures(window: WindowSums, live: LiveRun, outlook: Outlook | None, pref
         "peak_allocated_bytes": window.peak_allocated_bytes,
         "wall_seconds": spent.wall_seconds,
         "cost_usd": spent.usd,
-        "energy_kwh": spent.kwh or None,  # nothing is what meters tell that have been read once
+        "energy_kwh": spent.kwh or None,  # 0 after a single reading of the meters
     }
     if outlook is not None:
         figures["forecast_wall_seconds"] = outlook.total.wall_seconds

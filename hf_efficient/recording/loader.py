@@ -7,8 +7,7 @@ import logging
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, cast
 
@@ -66,15 +65,13 @@ class BatchTimes:
         self._waits = waits or _waits()
         self._waited = (0.0, 0)
         self._part = _FETCH
-        self._since = (0.0, 0.0, 0.0)
+        self._since = [0.0, 0.0, 0.0]
 
     def fetch_begins(self) -> None:
-        """The data set is asked for the rows of a batch."""
         self._waited = self._waits()
-        self._part, self._since = _FETCH, self._read()
+        self._part, self._since = _FETCH, [clock() for clock in self._clocks]
 
     def collate_begins(self) -> None:
-        """The rows are there."""
         self._add()
         self._part = _COLLATE
 
@@ -87,12 +84,8 @@ class BatchTimes:
         if self._part == _COLLATE:
             self._counts[0] += 1.0  # last: who reads meanwhile sees no batch without its time
 
-    def _read(self) -> tuple[float, float, float]:
-        wall, thread, process = self._clocks
-        return wall(), thread(), process()
-
     def _add(self) -> None:
-        now = self._read()
+        now = [clock() for clock in self._clocks]
         for place, (since, until) in enumerate(zip(self._since, now, strict=True), start=self._part):
             self._counts[place] += until - since
         self._since = now
@@ -105,8 +98,6 @@ def counts_in(raw: bytes) -> Sequence[float]:
 
 
 class _WatchedCollate:
-    """Called with the rows of a batch; what it returns, and what it raises, is the collator's own."""
-
     __slots__ = ("_collate", "_times")
 
     def __init__(self, collate: Callable[[Any], Any], times: BatchTimes) -> None:
@@ -136,15 +127,6 @@ class WatchedFetcher:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fetcher, name)
-
-
-def shared_counts(workers: int) -> Any:
-    """Doubles that the workers of a loader write, each its own row of ``COUNTS``.
-
-    Raises:
-        OSError: the system has no shared memory left.
-    """
-    return RawArray("d", workers * len(COUNTS))
 
 
 def doubles_of(shared: Any) -> memoryview[float]:
@@ -179,56 +161,6 @@ def _watch_fetchers(counts: memoryview[float]) -> None:
     _DatasetKind.create_fetcher = staticmethod(watched)  # type: ignore[method-assign]
 
 
-MakesIterator = Callable[[Any], Any]
-Watcher = Callable[[Any, MakesIterator], Any]
-"""Given a loader and what makes its iterator, returns that iterator."""
-
-_watchers: list[Watcher] = []
-_replaced: dict[type, MakesIterator] = {}
-
-
-def look_at_iterators(loader: Any, watcher: Watcher) -> None:
-    """From here on ``watcher`` makes the iterators of every loader of this kind, until ``let_go``.
-
-    The class's method is replaced: loaders copy and pickle as before, and those that accelerate derives are found too.
-
-    Raises:
-        TypeError: it is no loader of torch's.
-    """
-    owner = next((kind for kind in type(loader).__mro__ if _GET_ITERATOR in vars(kind)), None)
-    if owner is None:
-        raise TypeError(f"a {type(loader).__name__} makes its batches in a way of its own")
-    if owner not in _replaced:
-        _replaced[owner] = vars(owner)[_GET_ITERATOR]
-        setattr(owner, _GET_ITERATOR, _watched(_replaced[owner]))
-    _watchers.append(watcher)
-
-
-def let_go(watcher: Watcher) -> None:
-    """The opposite; with the last one torch's own methods are back."""
-    if watcher in _watchers:
-        _watchers.remove(watcher)
-    if not _watchers:
-        for owner, method in _replaced.items():
-            setattr(owner, _GET_ITERATOR, method)
-        _replaced.clear()
-
-
-def _watched(make: MakesIterator) -> MakesIterator:
-    @functools.wraps(make)
-    def made(loader: Any) -> Any:
-        maker = make
-        for watcher in _watchers:
-            maker = functools.partial(_through, watcher, maker)
-        return maker(loader)
-
-    return made
-
-
-def _through(watcher: Watcher, make: MakesIterator, loader: Any) -> Any:
-    return watcher(loader, make)
-
-
 class Taken(msgspec.Struct):
     """What the process that trains has taken from its loader since the training began; see ``StepLoader``."""
 
@@ -251,7 +183,6 @@ class Taken(msgspec.Struct):
 
 
 def batch_tensors(batch: Any) -> list[torch.Tensor]:
-    """The tensors of a batch as collators make them: one, or a mapping or sequence of them."""
     values: Iterable[Any] = batch if isinstance(batch, list | tuple) else (batch,)
     if isinstance(batch, Mapping):
         values = batch.values()
@@ -259,8 +190,7 @@ def batch_tensors(batch: Any) -> list[torch.Tensor]:
 
 
 class LoaderMark(msgspec.Struct, frozen=True):
-    """Where the sums stand: ``before``: what past iterators loaded, by ``COUNTS``; ``raw``: the current one's
-    counts."""
+    """The sums: ``before`` of past iterators, by ``COUNTS``; ``raw`` of the current one."""
 
     taken: Taken
     before: tuple[float, ...]
@@ -301,28 +231,43 @@ class LoaderWatch:
     def __init__(self) -> None:
         self.broken = False
         self._loader: Any = None
+        self._undo: Callable[[], None] = lambda: None
         self._first_batch: Callable[[Any], None] | None = None
         self._forget()
 
     def watch(self, loader: Any, first_batch: Callable[[Any], None] | None = None) -> None:
-        """Watch this loader, and no longer the one before; ``first_batch`` is called with its first batch.
+        """Watch this loader in place of the one before; ``first_batch`` is called with its first batch.
+
+        The class's method is replaced: loaders copy and pickle as before, and those that accelerate derives are found.
 
         Raises:
             TypeError: it is no loader of torch's.
         """
         self.close()
         inner = torch_loader(loader)
-        look_at_iterators(inner, self._iterator)
-        self.broken, self._loader, self._first_batch = False, inner, first_batch
+        owner = next((kind for kind in type(inner).__mro__ if _GET_ITERATOR in vars(kind)), None)
+        if owner is None:
+            raise TypeError(f"a {type(inner).__name__} makes its batches in a way of its own")
+        make = vars(owner)[_GET_ITERATOR]
+
+        @functools.wraps(make)
+        def watched(of: Any) -> Any:
+            return self._iterator(of, make)
+
+        def undo() -> None:
+            if vars(owner)[_GET_ITERATOR] is watched:
+                setattr(owner, _GET_ITERATOR, make)
+
+        setattr(owner, _GET_ITERATOR, watched)
+        self.broken, self._loader, self._first_batch, self._undo = False, inner, first_batch, undo
 
     def close(self) -> None:
-        """Torch's own methods are back."""
         self.let_go()
         self._forget()
 
     def let_go(self) -> None:
         """Watch no longer; what was seen is kept."""
-        let_go(self._iterator)
+        self._undo()
         self._loader = None
 
     def mark(self) -> LoaderMark | None:
@@ -331,8 +276,8 @@ class LoaderWatch:
             return None
         return LoaderMark(msgspec.structs.replace(self._taken), self._before, bytes(self._counts))
 
-    def next_data(self, reference: weakref.ref[Any]) -> Any:
-        """The next batch of an iterator, of which its own class knows; for the iterator."""
+    def _next_data(self, reference: weakref.ref[Any]) -> Any:
+        """The next batch, as the iterator's own class makes it."""
         iterator: Any = reference()
         self._asked()
         asked_ns = time.perf_counter_ns()
@@ -344,9 +289,9 @@ class LoaderWatch:
         self._gives(batch, (time.perf_counter_ns() - asked_ns) / 1e9)
         return batch
 
-    def reset(self, iterator: Any, *args: Any, **kwargs: Any) -> None:
-        """Start workers that persist on another epoch; for the iterator."""
-        began = time.perf_counter_ns()
+    def _reset(self, reference: weakref.ref[Any], *args: Any, **kwargs: Any) -> None:
+        """Start workers that persist on another epoch."""
+        iterator, began = reference(), time.perf_counter_ns()
         type(iterator)._reset(iterator, *args, **kwargs)
         self._started(began)
 
@@ -358,13 +303,16 @@ class LoaderWatch:
         self._ready = 0
         self._is_first = False
 
-    def _iterator(self, loader: Any, make: MakesIterator) -> Any:
+    def _iterator(self, loader: Any, make: Callable[[Any], Any]) -> Any:
         shared = self._counts_for(loader) if self._is_ours(loader) else None
         if shared is None:
             return make(loader)
-        began = time.perf_counter_ns()
-        with _started_by(loader, shared):
+        began, start = time.perf_counter_ns(), loader.worker_init_fn
+        loader.worker_init_fn = WatchedStart(start, shared)
+        try:
             iterator = make(loader)
+        finally:
+            loader.worker_init_fn = start
         self._attend(iterator, loader.num_workers > 0)
         self._started(began)
         return iterator
@@ -381,19 +329,20 @@ class LoaderWatch:
     def _counts_for(self, loader: Any) -> Any:
         """Counts for an iterator that is about to be made; those of the one before are added up."""
         loaded = counts_in(bytes(self._counts))
-        shared = shared_counts(max(1, loader.num_workers))
+        shared = RawArray("d", max(1, loader.num_workers) * len(COUNTS))
         self._before = tuple(map(sum, zip(self._before, loaded, strict=True)))
         self._counts, self._handed_out = doubles_of(shared), 0
         return shared
 
     @_guarded
     def _attend(self, iterator: Any, has_workers: bool) -> None:
+        reference = weakref.ref(iterator)
         if has_workers:
-            iterator._reset = functools.partial(_reset, weakref.ref(iterator), self)
+            iterator._reset = functools.partial(self._reset, reference)
             self._taken.ready = self._taken.ready or 0
         else:
             iterator._dataset_fetcher = WatchedFetcher(iterator._dataset_fetcher, self._counts)
-        iterator._next_data = functools.partial(self.next_data, weakref.ref(iterator))
+        iterator._next_data = functools.partial(self._next_data, reference)
 
     @_guarded
     def _started(self, began_ns: int) -> None:
@@ -423,25 +372,8 @@ class LoaderWatch:
             taken.ready += self._ready
         taken.add(batch)
         if self._first_batch is not None:
-            told, self._first_batch = self._first_batch, None
-            told(batch)
-
-
-def _reset(iterator: weakref.ref[Any], watch: LoaderWatch, *args: Any, **kwargs: Any) -> None:
-    watch.reset(iterator(), *args, **kwargs)
-
-
-@contextmanager
-def _started_by(loader: Any, counts: Any) -> Iterator[None]:
-    if not loader.num_workers:
-        yield
-        return
-    start = loader.worker_init_fn
-    loader.worker_init_fn = WatchedStart(start, counts)
-    try:
-        yield
-    finally:
-        loader.worker_init_fn = start
+            report, self._first_batch = self._first_batch, None
+            report(batch)
 
 
 def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, Any]], None]) -> None:
@@ -458,8 +390,7 @@ def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, 
 def loader_facts(loader: Any) -> dict[str, Any]:
     """Facts of topic ``loader``, also as accelerate wraps it; what is unknown is left out.
 
-    Among them ``pin_memory`` (as requested), ``pins_memory`` (whether torch does: it needs an accelerator),
-    ``batch_size`` (rows), ``batches`` (per epoch), ``rows`` (of the data set), and the kinds of its parts.
+    ``pins_memory``: whether torch does, which needs an accelerator; ``batches`` per epoch; ``rows`` of the data set.
     """
     inner = torch_loader(loader)
     workers = int(inner.num_workers)

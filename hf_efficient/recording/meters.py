@@ -28,10 +28,9 @@ class MeterError(Exception):
 
 @dataclass(frozen=True)
 class EnergyMeter:
-    """Reads the energy or the power of a part of this machine, such as ``GPU 0`` or ``CPU package 0``.
+    """Reads the energy or the power of a part of this machine, such as ``GPU 0``; ``read`` may raise anything.
 
-    ``id`` is the same from every process. ``read`` may raise anything. A counter starts again from 0 at
-    ``range_joules``.
+    ``id`` is the same from every process. A counter starts again from 0 at ``range_joules``.
     """
 
     name: str
@@ -43,7 +42,6 @@ class EnergyMeter:
     note: str = ""
 
     def described(self) -> dict[str, Any]:
-        """What a record needs to know of it to make sense of its readings."""
         facts: dict[str, Any] = {
             "id": self.id,
             "machine": platform.node(),
@@ -94,11 +92,7 @@ def is_first_on_machine() -> bool:
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A device by every name that it has; None where torch does not know it.
-
-    ``index`` is torch's, which counts what ``CUDA_VISIBLE_DEVICES`` leaves; ``pci`` is ``00000000:3B:00.0``; ``cuda``
-    is False under ROCm.
-    """
+    """A device by every name; ``index`` is torch's, ``pci`` is ``00000000:3B:00.0``, ``cuda`` is False under ROCm."""
 
     index: int
     name: str
@@ -116,8 +110,7 @@ def current_device() -> int | None:
 def cuda_devices(current: int | None) -> list[CudaDevice]:
     """Those that this process computes on; starts nothing, and waits for no device.
 
-    One of several processes has ``current``, the training thread's. A process by itself may spread over all devices on
-    which torch holds memory.
+    One of several processes has ``current``; a process alone all devices on which torch holds memory.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -181,9 +174,7 @@ def nvml_meter(device: CudaDevice) -> EnergyMeter:
 
 
 def nvml_handle(device: CudaDevice) -> tuple[Any, Any, int]:
-    """NVML, its handle of this device, and its number there.
-
-    Found by UUID or place on the bus, since NVML counts devices that ``CUDA_VISIBLE_DEVICES`` hides.
+    """NVML, its handle of this device (by UUID or bus, since NVML counts hidden ones), and its number there.
 
     Raises:
         MeterError: there is no NVML here, or it does not know the device.

@@ -21,11 +21,7 @@ _IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user
 
 
 class LoadSample:
-    """The load of the machine and its GPUs, put into a sample of the system; belongs to the thread that samples.
-
-    Each probe reads one part of the machine; figures that need an earlier reading are absent in the first. ``at`` is in
-    seconds on a monotonic clock.
-    """
+    """The load of the machine and its GPUs, put into a sample of the system; ``at``: seconds on a monotonic clock."""
 
     def __init__(self, guarded: Callable[[str, Callable[[], None]], None]) -> None:
         self._guarded = guarded
@@ -46,7 +42,6 @@ class LoadSample:
             self._gpus[str(probe.index)] = probe
 
     def sample(self, at: float, sample: dict[str, Any]) -> None:
-        """Add what is known now."""
         host: dict[str, float] = {}
         for probe in self._host:
             self._guarded(probe.name, functools.partial(lambda one: host.update(one.read(at)), probe))
@@ -149,12 +144,10 @@ class CoresProbe:
 class DisksProbe:
     """Rates over all disks of the machine, and those of this process with its children.
 
-        disk_read_bytes_per_second, disk_write_bytes_per_second
-        disk_reads_per_second, disk_writes_per_second
-        disk_latency_milliseconds       mean time that a request took, waiting included; absent without requests
-        read_bytes_per_second, write_bytes_per_second    of this process and its children, on Linux
-
-    What lies in the page cache is read from no disk, and a network file system is no disk of this machine.
+    disk_read_bytes_per_second, disk_write_bytes_per_second
+    disk_reads_per_second, disk_writes_per_second
+    disk_latency_milliseconds       mean time that a request took, waiting included; absent without requests
+    read_bytes_per_second, write_bytes_per_second    of this process and its children, on Linux
     """
 
     name = "load of the disks"
@@ -187,12 +180,7 @@ class DisksProbe:
 
 
 class NetworkProbe:
-    """Rates over all interfaces but those that lead back here.
-
-        network_received_bytes_per_second, network_sent_bytes_per_second
-
-    InfiniBand that is not used as an IP network is not among them.
-    """
+    """``network_received_bytes_per_second``, ``network_sent_bytes_per_second``, over all interfaces but loopback."""
 
     name = "load of the network"
 
@@ -230,11 +218,7 @@ class GpuProbe:
         memory_used_bytes            by all processes
         temperature_celsius, sm_clock_mhz, memory_clock_mhz
 
-    ``index`` is NVML's, ``throttled`` the reasons at the last reading (see ``THROTTLES``), ``limits`` the known ones of
-    ``memory_total_bytes``, ``sm_clock_max_mhz`` and ``power_limit_watts``.
-
-    Raises:
-        MeterError: there is no NVML here, or it does not know the device.
+    ``index`` is NVML's, ``throttled`` the last reasons (``THROTTLES``). ``MeterError``: NVML does not know the device.
     """
 
     def __init__(self, device: CudaDevice) -> None:

@@ -43,11 +43,7 @@ _COLLECTIVES = (
 
 
 class RankMarks:
-    """Waits in the forward and the backward of one trainer; for runs of several ranks alone.
-
-    Under DDP they are queued on the device too, before the computing stream waits for the gradients' exchange. With
-    sharded weights its events could not separate the waits, and none are queued.
-    """
+    """Waits in the forward and the backward of one trainer of several ranks; under DDP marked on the device too."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -58,7 +54,6 @@ class RankMarks:
         self._hooks: list[Any] = []
 
     def watch(self, model: nn.Module) -> None:
-        """The model that the forward calls, as accelerate has wrapped it; the same one again changes nothing."""
         if model is self._watched:
             return
         self.remove()
@@ -123,10 +118,9 @@ class RankMarks:
 
 
 class CollectiveWatch:
-    """Opens a phase for as long as the thread that trains is in a collective that Python calls.
+    """Opens a phase while the thread that trains is in a collective that Python calls.
 
-    That covers late ranks and the exchange. Asynchronous collectives are not waited for here, and DDP's start in C++
-    unseen. On a GPU a collective returns when it is queued.
+    Asynchronous collectives are not waited for here, DDP's start in C++ unseen, and a GPU's return when queued.
     """
 
     def __init__(self, phase: Callable[[], AbstractContextManager[None]]) -> None:
@@ -136,7 +130,6 @@ class CollectiveWatch:
         self._replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
     def install(self) -> None:
-        """Watch from here on; called by the thread that trains. Does nothing without ``torch.distributed``."""
         module = sys.modules.get("torch.distributed")
         self._owner = threading.get_ident()
         if module is None or self._replaced:

@@ -113,11 +113,9 @@ class RunFiles:
         self.start()
 
     def seconds(self, ns: int) -> float:
-        """A reading of the clock, counted from the start of the process."""
         return (ns - self._start_ns) / 1e9
 
     def next_segment(self) -> int:
-        """Number of the ``train()`` call that begins in ``steps.jsonl``."""
         if self._segment is None:
             previous = last_record(records_path(self.directory, "steps", self.rank), "segment")
             self._segment = -1 if previous is None else int(previous["segment"])
@@ -137,18 +135,15 @@ class RunFiles:
             self._take_steps(wait)
 
     def last_event_ns(self) -> int:
-        """The clock's last reading."""
         self.fold()
         return self._fold.since_ns
 
     def so_far(self) -> Span:
-        """The span that goes on."""
         self.fold()
         with self._folding:
             return self._fold.so_far(self._log.now())
 
     def start(self) -> None:
-        """Write and sample, unless that goes on."""
         if self._thread is not None:
             return
         self._stopping = threading.Event()
@@ -166,11 +161,11 @@ class RunFiles:
         self._write_last()
 
     def end(self, at_ns: int) -> None:
-        """Tell how the run ended, and stop."""
+        """Write how the run ended, and stop."""
         assert self.ended is not None
         self._end_thread(sample=self.system is not None)
-        told = {"ended": self.ended.how, "error": self.ended.error, "at_seconds": self.seconds(at_ns)}
-        self._log.line({"kind": "end", **told, "memory": self._memory()})  # no heartbeat follows
+        ending = {"ended": self.ended.how, "error": self.ended.error, "at_seconds": self.seconds(at_ns)}
+        self._log.line({"kind": "end", **ending, "memory": self._memory()})  # no heartbeat follows
         self._write_last()
         self.dirty = False
 
@@ -236,7 +231,7 @@ class RunFiles:
         sample = None if self.system is None else self.system.sample()
         if sample is not None:
             with self._writing:
-                self._append("system", _json.encode(sample) + b"\n")
+                self._append("system", _line(sample))
 
     def _gather(self) -> None:
         while self._later:
@@ -256,7 +251,7 @@ class RunFiles:
                     "kind": "span",
                     "started_at_seconds": self.seconds(one.start_ns),
                     "wall_seconds": wall_ns / 1e9,
-                    "phase_seconds": _seconds(one.phase_ns),
+                    "phase_seconds": in_seconds(one.phase_ns),
                 }
             )
 
@@ -309,18 +304,17 @@ class RunFiles:
                 "at_seconds": self.seconds(now_ns),
                 "started_at_seconds": self.seconds(seen.start_ns),
                 "open_phase": seen.open_phase,
-                "phase_seconds": _seconds(seen.phase_ns),
+                "phase_seconds": in_seconds(seen.phase_ns),
                 "memory": self._memory(),
             }
         )
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    """Strict JSON, where msgspec alone would write null for a number that is not finite."""
     return _json.encode(record) + b"\n"
 
 
-def _seconds(of: Mapping[str, int]) -> dict[str, float]:
+def in_seconds(of: Mapping[str, int]) -> dict[str, float]:
     return {name: value / 1e9 for name, value in of.items()}
 
 

@@ -23,7 +23,7 @@ from hf_efficient.recording.guard import guard
 from hf_efficient.recording.live import WHOLE_PREFIX, LiveRun, RunningFigures, log_figures
 from hf_efficient.recording.loader import LoaderMark, LoaderWatch, step_loader, watch_stated
 from hf_efficient.recording.ranks import CollectiveWatch
-from hf_efficient.recording.run_files import Way
+from hf_efficient.recording.run_files import Way, in_seconds
 from hf_efficient.recording.timeline import Timeline, open_run
 from hf_efficient.recording.tokens import TokenTally
 from hf_efficient.records.steps import PhaseName, SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
@@ -83,7 +83,6 @@ class StepDraft:
         self._counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
 
     def ready(self, *, wait: bool, patient: bool) -> bool:
-        """Whether its counts and its times have arrived from the device."""
         if wait:
             self.tally.wait()
         if not self.tally.ready():
@@ -109,7 +108,7 @@ class StepDraft:
             epoch=self.epoch,
             wall_seconds=(span.end_ns - span.start_ns) / 1e9,
             started_at_seconds=(span.start_ns - self.segment.opened_ns) / 1e9,
-            phase_seconds=_seconds(span.phase_ns),
+            phase_seconds=in_seconds(span.phase_ns),
             micro_batches=self.micro_batches,
             tokens=tokens,
             sequences=sequences,
@@ -118,13 +117,9 @@ class StepDraft:
             device_seconds=self.device_seconds,
             loader=None if begins is None or ends is None else step_loader(begins, ends),
             cpu_seconds=None if cpu_ns is None else cpu_ns / 1e9,
-            waited_seconds=_seconds(span.waits_ns) or None,
+            waited_seconds=in_seconds(span.waits_ns) or None,
             **self.logged,
         )
-
-
-def _seconds(of: Mapping[str, int]) -> dict[str, float]:
-    return {name: value / 1e9 for name, value in of.items()}
 
 
 _SPEED = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
@@ -144,11 +139,10 @@ _guarded = guard("Steps are no longer recorded", then=lambda recorder: recorder.
 
 
 class StepRecorder:
-    """Writes one StepRecord per optimizer step.
+    """Writes one StepRecord per optimizer step; without a timeline nothing.
 
     Call ``open``, then per step ``next_step`` (which ends the previous one), ``add_batches``, phases and marks,
-    ``step_done``, trailing phases; at the end ``end_loop`` and ``close``. No method raises, and only ``close`` waits
-    for a device. Without a timeline nothing is recorded.
+    ``step_done``; at the end ``end_loop`` and ``close``. No method raises, and only ``close`` waits for a device.
     """
 
     def __init__(self, timeline: Timeline | None) -> None:
@@ -196,8 +190,8 @@ class StepRecorder:
     ) -> None:
         """A ``train()`` begins: open its run, state what it costs and runs on, and start a segment of steps.
 
-        ``directory`` is the run's ``efficiency`` folder, ``rates`` the facts ``price`` and ``grid``; a recipe's run has
-        stated its own. ``memory``: the allocator's peaks may be set back. The time until the loop belongs to ``phase``.
+        ``rates`` are the facts ``price`` and ``grid``, which a recipe's run has stated. ``memory``: the allocator's
+        peaks may be reset. The time until the loop belongs to ``phase``.
         """
         timeline = self.timeline
         if timeline is None:
@@ -286,7 +280,6 @@ class StepRecorder:
 
     @_guarded
     def add_batches(self, batches: Sequence[Any]) -> None:
-        """The micro-batches fetched for the step under way."""
         if self.recording:
             self._draft.micro_batches += len(batches)
             for batch in batches:
@@ -308,7 +301,6 @@ class StepRecorder:
             self._draft.logged = {name: float(v) if isinstance(v := logs.get(name), Real) else None for name in names}
 
     def evaluated(self, step: int, seconds: float, metrics: Mapping[str, Any], prefix: str = "eval") -> None:
-        """An evaluation is done, in a ``train()`` call or outside."""
         if self.timeline is not None:
             noted = metrics_to_note(metrics, prefix)
             self.timeline.note("evaluation", step=step, seconds=round(seconds, 6), metrics=noted)
@@ -316,14 +308,12 @@ class StepRecorder:
                 self.timeline.live.figures.evaluations.add(step, seconds)
 
     def saved(self, step: int, seconds: float) -> None:
-        """A checkpoint is written."""
         if self.timeline is not None:
             self.timeline.note("save", step=step, seconds=round(seconds, 6))
             if self.timeline.live is not None:
                 self.timeline.live.figures.saves.add(step, seconds)
 
     def now_seconds(self) -> float:
-        """A reading of the clock, to measure a duration by."""
         return self.log.now() / 1e9
 
     def figures(self, step: int, *, whole: bool = False) -> dict[str, float]:
@@ -408,5 +398,4 @@ class StepRecorder:
         self.log.cut(draft, at_ns)
 
     def _nothing(self, loader: LoaderMark | None = None) -> StepDraft:
-        """A step of which nothing is known yet, but where the data loader's sums stood."""
         return StepDraft(self._segment, self._counting, loader)

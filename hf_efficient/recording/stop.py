@@ -52,7 +52,6 @@ _request = StopRequest()
 
 
 def stop_request() -> StopRequest:
-    """The one of this process."""
     return _request
 
 
@@ -84,12 +83,10 @@ class StopStore(Protocol):
 class StopAgreement:
     """After which step all ranks stop: they save together, but no two are at the same place when a signal comes.
 
-    Nothing is exchanged on the training path. Once a second a thread of each rank looks into the store whether any rank
-    was asked to stop. If so, rank 0 proposes a step ahead. Each rank answers whether it is ahead for it too, and its
-    training waits at the end of that step. If all agree they stop there; else rank 0 proposes a later step.
-
-    The threads reach a verdict in any case: rank 0 gives the answers a deadline. So one spot machine's notice stops all
-    ranks. ``failed``: this rank was asked to stop, and a rank or the store is gone.
+    Once a second a thread of each rank looks into the store whether any rank was asked to stop. If so, rank 0 proposes
+    a step ahead. Each rank answers whether it is ahead for it too, and waits at the end of that step. If all agree
+    they stop there; else rank 0 proposes a later step. Rank 0 gives the answers a deadline. ``failed``: this rank was
+    asked to stop, and a rank or the store is gone.
     """
 
     def __init__(
@@ -111,7 +108,6 @@ class StopAgreement:
         self.failed = False
 
     def begin(self, step: int) -> None:
-        """The training begins."""
         self._done = step
         if self._store is not None:
             threading.Thread(target=self._listen, args=(self._store,), name="stop", daemon=True).start()
@@ -127,7 +123,6 @@ class StopAgreement:
             return self._stop == step
 
     def close(self) -> None:
-        """The training is over; nobody listens any more."""
         self._closed.set()
 
     def _listen(self, store: StopStore) -> None:

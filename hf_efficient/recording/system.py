@@ -20,14 +20,13 @@ _LOOK_FOR_DEVICES_EVERY = 10
 
 
 class SystemSampler:
-    """Samples memory, load and energy about once a second, on one thread, for ``system.jsonl`` (see ``SystemSample``).
+    """Samples memory, load and energy about once a second, on one thread, for ``system.jsonl``.
 
-    A meter that fails is logged once and asked again in the next round: a counter that comes back knows what went by.
-    ``joules`` is the energy since the first sample. The training thread sets ``device``.
+    A meter that fails is logged once and asked again in the next round. ``joules`` is the energy since the first
+    sample. The training thread sets ``device``.
     """
 
     def __init__(self, process: int, now_seconds: Callable[[], float], device: int | None = None) -> None:
-        """Nothing is looked for before the first sample; ``now_seconds`` is the clock of the process's spans."""
         self.device = device
         self.joules = 0.0
         self.broken = False
@@ -63,7 +62,6 @@ class SystemSampler:
         self._warn(f"Memory and energy of this process are no longer sampled ({type(error).__name__}: {error}).")
 
     def _warn(self, what: str) -> None:
-        """One warning; what else comes is in the records."""
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
         logger.log(level, "%s Training goes on; the account names what is missing.", what)

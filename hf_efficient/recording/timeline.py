@@ -36,14 +36,9 @@ class Finish(Protocol):
     """What makes of a run's records what is to be looked at."""
 
     def __call__(self, directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> Any:
-        """Write the account beside the records; with ``page`` the diagnosis and the page too.
+        """Write the account beside the records; with ``page`` the diagnosis and the page too; ``tell`` logs a finding.
 
-        ``earlier`` is what an earlier call returned for this run. ``tell`` logs the first finding, as a recipe's run
-        shows them.
-
-        Raises:
-            OSError, OutputError: the account cannot be written.
-            OSError, OutputError: the account cannot be written.
+        ``earlier`` is what an earlier call returned for this run. Raises OSError or OutputError.
         """
 
 
@@ -85,7 +80,6 @@ class Timeline:
 
     @property
     def broken(self) -> bool:
-        """A fault has ended the recording."""
         return self.log.broken
 
     @broken.setter
@@ -94,30 +88,24 @@ class Timeline:
 
     @property
     def directory(self) -> Path | None:
-        """Where the run that holds the process is recorded; None while there is none."""
         return None if self.files is None else self.files.directory
 
     @property
     def way(self) -> Way | None:
-        """How that run is recorded."""
         return None if self.files is None else self.files.way
 
     @property
     def system(self) -> SystemSampler | None:
-        """Samples memory and energy beside it."""
         return None if self.files is None else self.files.system
 
     @property
     def recording(self) -> bool:
-        """Whether a run holds the process that has not ended."""
         return self.files is not None and self.files.ended is None
 
     def has_held(self, directory: Path) -> bool:
-        """Whether a run of this process was recorded there."""
         return directory.resolve() in self._held
 
     def now_seconds(self) -> float:
-        """A reading of the clock, to measure a duration by."""
         return self.log.now() / 1e9
 
     def lived_seconds(self) -> float:
@@ -171,7 +159,6 @@ class Timeline:
 
     @_guarded
     def move_to(self, directory: Path) -> None:
-        """The run that holds the process has its place there from here on; its records so far move along."""
         if self.files is not None:
             self.files.move_to(directory.absolute())
             self._held.add(directory.resolve())
@@ -314,8 +301,8 @@ class Timeline:
     def _train_ends(self, ending: Ending, at_ns: int) -> None:
         segment, self._segment = self._segment, None
         if segment is not None and self.files is not None:
-            told = {"segment": segment, "ended": ending.how, "error": ending.error}
-            self.log.line({"kind": "train_end", **told, "at_seconds": self.files.seconds(at_ns)})
+            facts = {"segment": segment, "ended": ending.how, "error": ending.error}
+            self.log.line({"kind": "train_end", **facts, "at_seconds": self.files.seconds(at_ns)})
 
     def _leave_training(self) -> bool:
         """End the records of a call that raised, unseen by callbacks; time after its last event has no phase."""

@@ -27,11 +27,11 @@ is in the bucket of the first bound that is not below its length.
 
 
 class TokenTally:
-    """Sums the tokens and sequences of the micro-batches of one optimizer step.
+    """Sums the tokens and sequences of the micro-batches of one optimizer step; one unknown count is None for the step.
 
     ``processed`` is the size of ``input_ids``, ``non_padding`` the sum of an ``attention_mask`` of that shape; a
     padding-free batch (``position_ids``, no mask) has no padding. ``loss_bearing`` counts ``labels != -100`` (or
-    ``shift_labels``), or the ``completion_mask`` of preference data. One unknown count is None for the step.
+    ``shift_labels``), or the ``completion_mask`` of preference data.
 
     With a mask a row is a document; without one a document begins where ``position_ids`` are 0. Chosen and rejected are
     a row and a document each. Batches with more token ids (``KL_input_ids``, ``decoder_input_ids``) give no sequences.
@@ -45,7 +45,6 @@ class TokenTally:
         self._batches: list[MicroBatch] | None = None
 
     def add(self, batch: Any) -> None:
-        """Count one micro-batch: a mapping of names to tensors of shape (rows, positions)."""
         seen = _count(batch, self._scored) if isinstance(batch, Mapping) else _Seen()
         self._seen.append(seen)
         device: torch.device | None = None
@@ -60,13 +59,11 @@ class TokenTally:
             self._events.append(event)
 
     def ready(self) -> bool:
-        """Whether all counts have arrived on the host; asks the device, never waits for it."""
         while self._events and self._events[0].query():
             del self._events[0]
         return not self._events
 
     def wait(self) -> None:
-        """Until all counts have arrived."""
         for event in self._events:
             event.synchronize()
         self._events = []
@@ -190,7 +187,6 @@ def documents_of_starts(starts: torch.Tensor) -> list[int] | None:
 
 
 def sequence_counts(batches: Iterable[MicroBatch]) -> SequenceCounts | None:
-    """The sequences of a step; None of nothing."""
     batches = list(batches)
     lengths = [tokens for batch in batches for tokens in batch.documents]
     if not lengths:

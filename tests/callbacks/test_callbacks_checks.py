@@ -1,7 +1,5 @@
 """The checks of the first step: 4-bit layers, gradients, packed examples, a fused head."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from contextlib import nullcontext
@@ -86,30 +84,11 @@ def test_without_bitsandbytes_nothing_happens(monkeypatch):
     assert "bitsandbytes" not in sys.modules
 
 
-ARGS = SimpleNamespace(torch_compile=False, optim="adamw_torch")
-
-
 def half_frozen():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU(), nn.Embedding(3, 2))
     model[1].requires_grad_(False)
     model[3].weight.requires_grad_(False)
     return model
-
-
-def test_frozen_leaves_are_watched_during_the_first_step_only():
-    model, check = half_frozen(), GradientCheck()
-    check.on_step_begin(ARGS, None, None, model=model)
-    assert not any(module._forward_hooks for module in model.modules())
-    check.on_train_begin(ARGS, None, None)
-    check.on_step_begin(ARGS, None, None, model=model)
-    check.on_step_begin(ARGS, None, None, model=model)
-    assert [name for name, module in model.named_modules() if module._forward_hooks] == ["", "1", "3"]
-    with pytest.raises(TrainingCheckError, match=r"^2 trainable parameters got no gradient .* 0\.weight, 0\.bias\. "):
-        check.on_pre_optimizer_step(ARGS, None, None, model=model)
-    assert not any(module._forward_hooks for module in model.modules())
-    check.on_step_begin(ARGS, None, None, model=model)
-    check.on_pre_optimizer_step(ARGS, None, None, model=model)
-    assert not any(module._forward_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What is counted of a training's tensors at the events of a Trainer, and which forwards are watched."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -102,7 +100,7 @@ def test_a_fault_is_one_warning_and_the_end_of_it(facts, caplog):
     count.begin(ON_CPU, model)
     count.before_step(model)
     assert [record.getMessage() for record in caplog.records] == [
-        "Memory is no longer told by category, because of a fault; training goes on."
+        "Memory is no longer counted by category, because of a fault; training goes on."
     ]
     assert not count.active
     assert facts.memory == {}

@@ -1,7 +1,5 @@
 """Progress: what stands beside the bar, how often it is rewritten, that it can fail, and the lines of the logs."""
 
-from __future__ import annotations
-
 import io
 import sys
 
@@ -16,8 +14,14 @@ from transformers import (
 )
 
 from hf_efficient.callbacks import progress as figure_bars
-from hf_efficient.callbacks.progress import FigureBar, ProgressLines, log_line, use_progress_lines
-from hf_efficient.callbacks.progress_text import Progress, progress_text, room_for_figures
+from hf_efficient.callbacks.progress import (
+    FigureBar,
+    Progress,
+    ProgressLines,
+    log_line,
+    progress_text,
+    use_progress_lines,
+)
 from hf_efficient.estimate.forecast import Schedule
 from hf_efficient.recording import timeline as timelines
 from hf_efficient.recording.clocks import ProcessStart
@@ -209,18 +213,3 @@ ALL = Progress(
 )
 def test_as_much_as_there_is_room_for(room, text):
     assert progress_text(ALL, room) == text
-
-
-def test_what_is_not_known_is_left_out():
-    assert progress_text(Progress()) == ""
-    assert progress_text(Progress(seconds_left=42.4, step_seconds=0.0312)) == "0:42 left, 31.2 ms a step"
-    assert progress_text(Progress(tokens_per_second=99.0, cost_usd=0.5)) == "99 tok/s, $0.50"
-    text = progress_text(Progress(seconds_left=125, lower_bound=True, cost_usd=0.5, total_usd=0.75))
-    assert text == ">2:05 left, $0.50 of >$0.75"
-
-
-def test_the_room_beside_a_bar_of_eight_characters():
-    # "100%|" + 8 + "| 46/120 [" + "12:05" + ", " + figures + "]", and one for tqdm's "00:05"
-    assert room_for_figures(80, 46, 120, 725.0) == 80 - (5 + 8 + 10 + 5 + 2 + 1 + 1)
-    assert room_for_figures(20, 46, 120, 725.0) == 0
-    assert room_for_figures(None, 46, 120, 725.0) is None

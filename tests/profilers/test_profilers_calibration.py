@@ -1,7 +1,5 @@
 """Rates of a device: arithmetic from given times, a CUDA device replayed, and what is kept in the cache."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time
@@ -18,7 +16,6 @@ from hf_efficient.profilers.calibration import (
     EventStopwatch,
     MatmulPeak,
     calibrate,
-    copy_rate,
     cpu_bench,
     cpu_matmul_peak,
     cuda_bench,
@@ -73,18 +70,6 @@ class Given:
 
     def settle(self):
         self.asked.append("settle")
-
-
-def steady(monkeypatch, *seconds):
-    """Each thing that is measured takes as long as given, and is done once."""
-    answers = list(seconds)
-
-    def one(watch, work):
-        work()
-        return answers.pop(0)
-
-    monkeypatch.setattr(calibration, "steady_seconds", one)
-    return answers
 
 
 def bench(**changes):
@@ -172,17 +157,6 @@ def test_the_cpu_takes_its_products_from_the_peak(monkeypatch, share, busy):
     }
     monkeypatch.setattr(calibration, "measure_matmul", peaks.__getitem__)
     assert cpu_bench().products() == ((MatmulRate("bf16", 1024, 5e11), MatmulRate("fp32", 512, 1e11)), busy)
-
-
-def test_random_generators_and_gradients_are_left_alone(monkeypatch):
-    before, threads = torch.get_rng_state(), torch.get_num_threads()
-    assert measure_matmul(torch.bfloat16).size in calibration._CPU_SIZES
-    steady(monkeypatch, 1e-6, 1e-6)
-    copy_rate(bench())
-    list(product_rates("fp32", CPU, Given(), sizes=(4,)))
-    launch_seconds(bench(), iter(range(100)).__next__)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, True)
 
 
 HELD = Calibration(

@@ -1,7 +1,5 @@
 """An instrument is driven, its cost measured, its faults caught; and what Nsight hears from inside."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from types import SimpleNamespace
@@ -10,7 +8,6 @@ import pytest
 
 from hf_efficient.profilers.instrument import Instrument, InstrumentRun, Place
 from hf_efficient.profilers.nsight import Capture, NvtxRanges
-from hf_efficient.recording.events import EventLog
 
 
 class Facts:
@@ -105,16 +102,6 @@ def test_a_fault_ends_it_with_one_warning(clock, facts, tmp_path, caplog):
     assert facts.told["profile"]["slow"]["note"] == "ended by a fault: OSError: disk full"
 
 
-def test_a_second_training_starts_anew(clock, facts, tmp_path):
-    run = InstrumentRun(Slow(clock), facts, clock)
-    train(run, clock, tmp_path)
-    train(run, clock, tmp_path, steps=(1.0, 1.0))  # the first was ended by an exception that nobody told
-    run.end()
-    told = facts.told["profile"]["slow"]
-    assert (told["steps"], told["files"]) == (0, [])
-    assert told["own_seconds"] == pytest.approx(1.0 + 2 * 0.5 + 2.0)
-
-
 class Marker:
     """Stands for ``torch.cuda.nvtx``."""
 
@@ -151,20 +138,6 @@ def test_a_range_per_step(tmp_path):
     nvtx = NvtxRanges(marker)
     train_with(nvtx, tmp_path, 2)
     assert marker.calls == ["step 1", -1, "step 2", -2]
-
-
-def test_loops_that_begin_meanwhile_mark_their_phases(tmp_path):
-    marker = Marker()
-    nvtx = NvtxRanges(marker)
-    nvtx.start(Place(tmp_path, 0))
-    for expected in (["forward", "/"], []):
-        log = EventLog(lambda: 0)
-        log.loop(True)
-        log.mark("forward")
-        log.loop(False)
-        assert marker.calls == expected
-        nvtx.stop()
-        marker.calls.clear()
 
 
 @pytest.mark.parametrize(

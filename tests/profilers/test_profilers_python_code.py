@@ -1,7 +1,5 @@
 """Profilers of Python on functions whose behaviour is known."""
 
-from __future__ import annotations
-
 import pstats
 import re
 

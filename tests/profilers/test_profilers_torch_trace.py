@@ -1,7 +1,5 @@
 """The operator table, on hand-made events whose sums can be worked out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -59,14 +57,6 @@ def test_self_times_on_the_host():
     assert [row.self_cpu_seconds for row in table.operators] == pytest.approx([350e-9, 200e-9, 50e-9, 40e-9])
     assert (table.steps, table.self_device_seconds) == (1, None)
     assert (table.wall_seconds, table.self_cpu_seconds) == pytest.approx((1000e-9, 640e-9))
-
-
-def test_an_operator_that_dispatches_to_itself_is_one_call():
-    sums = OperatorSums()
-    inner = Event("aten::mul", 10, 60, work=6, of=[[2, 3]], id=2)
-    sums.add([Event("aten::mul", 0, 100, work=6, of=[[2, 3], []], id=1), inner, Event("aten::to", 20, 30)])
-    table = sums.table(0, 10)
-    assert rows(table) == {("aten::mul", "[2, 3]"): (1, 70, None, 6), ("aten::to", ""): (1, 30, None, 0)}
 
 
 def test_kernels_belong_to_the_operator_that_launched_them():

@@ -1,7 +1,5 @@
 """Bytes of tensors by their storages, what forwards keep for their backwards, and what leaves no trace."""
 
-from __future__ import annotations
-
 import functools
 import random
 from types import SimpleNamespace
@@ -57,13 +55,6 @@ def test_tied_weights_and_buffers_of_a_model():
     assert [trained for _, trained in model_tensors(model)] == [False, False, True, True, False, False, False, True]
 
 
-def test_the_partition_of_a_parameter_under_zero_3():
-    model = nn.Linear(4, 4, bias=False)
-    model.weight.ds_tensor = torch.zeros(8)
-    model.weight.data = torch.empty(0)
-    assert model_bytes(model) == {"cpu": 32}
-
-
 def nf4(rows, columns, double):
     import bitsandbytes
 
@@ -96,14 +87,6 @@ def test_bytes_of_an_8_bit_layer_before_and_after_its_first_forward():
     for _ in range(2):
         assert model_bytes(layer) == {"cpu": 32 * 64 + 32 * 4}
         layer(torch.randn(2, 64))
-
-
-def test_constants_that_the_module_alone_keeps():
-    """``fully_shard`` puts a DTensor in the place of the weight, which then knows of no constants."""
-    layer = nf4(128, 256, double=False)
-    layer.weight = nn.Parameter(torch.zeros(8), requires_grad=False)
-    # a float for each of 512 blocks, and a code book of 16
-    assert model_bytes(layer) == {"cpu": 8 * 4 + 512 * 4 + 16 * 4}
 
 
 ROWS, WIDTH, HIDDEN, VOCABULARY = 4, 3, 5, 7
@@ -196,18 +179,6 @@ def test_checkpointed_layers_keep_their_inputs(reentrant, expected):
     gradient, inputs.grad = inputs.grad, None
     model(inputs, mask).backward()
     assert torch.equal(gradient, inputs.grad)
-
-
-def test_what_the_graph_no_longer_holds_is_not_counted():
-    model, inputs = Perceptron(), torch.randn(ROWS, WIDTH)
-
-    def forward():
-        for _ in range(3):
-            lost = torch.exp(model.first(inputs) * 2)  # its output, saved by exp, goes with it
-            del lost
-        return model.first(inputs).sum()
-
-    assert kept(model, forward)[0] == Kept({"cpu": 4 * ROWS * WIDTH}, {})
 
 
 def test_no_hook_stays_after_an_exception():

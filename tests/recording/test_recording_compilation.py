@@ -1,7 +1,5 @@
 """Compilation as a phase, by dynamo's callbacks on a clock that is set by hand and once for real; its counters."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -61,37 +59,6 @@ def test_a_compilation_is_no_part_of_the_phase_that_it_holds_up(recorder, hand, 
         compiles(hand, 4)
     in_thread(lambda: compiles(hand, 8))  # somebody else's business
     assert phases(recorder, tmp_path) == {"forward": 1.5, "compilation": 10.0, "backward": 0.25, "evaluation": 4.0}
-
-
-def test_nested_compilations_are_one(recorder, hand, tmp_path):
-    """Before torch 2.7 each told its own start and end."""
-    with recorder.phase("forward"):
-        handler().run_start_callbacks(None)
-        hand.wait(1)
-        compiles(hand, 1)
-        hand.wait(1)
-        handler().run_end_callbacks(None)
-        handler().run_end_callbacks(None)  # one end too many
-        hand.wait(1)
-    assert phases(recorder, tmp_path) == {"forward": 1.0, "compilation": 3.0}
-
-
-def test_nothing_is_left_behind(hand, tmp_path):
-    before = (list(handler().start_callbacks), list(handler().end_callbacks))
-    recorder = recorder_of(hand, tmp_path)
-    for ends in (recorder.end_loop, recorder.end):
-        recorder.next_step()
-        assert len(handler().start_callbacks) == len(before[0]) + 1
-        ends()
-        assert (handler().start_callbacks, handler().end_callbacks) == before
-
-
-def test_without_dynamo_nothing_is_imported(hand, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "torch._dynamo.callback", raising=False)
-    recorder = recorder_of(hand, tmp_path)
-    recorder.next_step()
-    recorder.end()
-    assert "torch._dynamo.callback" not in sys.modules
 
 
 @pytest.mark.parametrize("version", ["2.6", "2.13"])

@@ -1,7 +1,5 @@
 """Time and memory of a device whose work, clock and allocator are replayed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
@@ -65,18 +63,6 @@ def test_a_device_that_has_nothing_to_do_waits_and_one_that_is_behind_does_not(c
     device.host = 100.0
     assert read(first) == ALONE
     assert [read(second), read(third)] == [{"exposed_wait": wait, **ALONE} for wait in (0.0, 2.0)]
-
-
-def test_micro_batches_add_up(clock, device):
-    step(clock, device, micro_batches=3)
-    device.host = 50.0
-    step(clock, device, forward=0.25, micro_batches=2)
-    clock.cut()
-    device.host = 100.0
-    step(clock, device, forward=0.25, micro_batches=2)
-    device.host = 200.0
-    # The device was done with the step before at 50 + 0.5 + 4 + 0.5.
-    assert read(clock.cut()) == {"exposed_wait": 45.0, "forward": 0.5, "backward": 4.0, "optimizer": 0.5}
 
 
 def test_an_evaluation_and_a_save_in_between_are_no_wait(clock, device):
@@ -317,19 +303,6 @@ def test_records_wait_for_the_device_but_not_for_ever(device, watch, tmp_path):
     assert ["device_seconds" in line for line in found] == [False] * 5 + [True] * 65
 
 
-def test_what_an_abandoned_step_had_begun_is_forgotten(device, watch, tmp_path):
-    recorder = recorder_of(time.perf_counter_ns, tmp_path, watch)
-    recorder.next_step()
-    with recorder.phase("forward"):
-        device.queue(9.0)
-    recorder.abandon_step()
-    record_step(recorder, device, 1)
-    device.host = 100.0
-    recorder.end()
-    (line,) = lines(tmp_path)
-    assert line["device_seconds"] == pytest.approx({"exposed_wait": 0.0, **ALONE})
-
-
 def test_a_fault_is_one_warning_and_the_steps_go_on(device, tmp_path, caplog):
     def fail():
         raise OSError("no more events")
@@ -392,14 +365,3 @@ def test_an_allocator_without_books(cuda, monkeypatch):
     assert device_peaks() == {}
     watch = watch_device(torch.device("cuda", 1))
     assert watch._peaks is None
-
-
-def test_the_peaks_of_the_device_that_trains_are_set_back_after_they_were_kept(cuda, monkeypatch):
-    reset = []
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
-    assert watch_device(torch.device("cuda", 1)) is not None
-    assert reset == [1]
-    assert memory_module._kept == {1: (1001, 2001)}
-    left_alone = watch_device(torch.device("cuda", 1), memory=False)
-    assert left_alone.cut()[1] is None
-    assert reset == [1]

@@ -1,7 +1,5 @@
 """What a run has spent and will have spent, the figures of its logs, and its budget, by a clock that is set by hand."""
 
-from __future__ import annotations
-
 import json
 import logging
 
@@ -136,15 +134,6 @@ def test_what_is_not_known_is_not_logged(timeline):
     assert set(log_figures(live.figures.take_window(None), live, None)) == {f"efficiency/{name}" for name in known}
 
 
-def test_energy_is_told_once_an_interval_was_measured(timeline):
-    joules = [0.0]
-    timeline.system = Meter(lambda: joules[0])
-    live = LiveRun(timeline, RunningFigures())
-    assert "efficiency/energy_kwh" not in log_figures(live.figures.take_window(None), live, None)
-    joules[0] = 1800.0
-    assert log_figures(live.figures.take_window(None), live, None)["efficiency/energy_kwh"] == 1800.0 / 3.6e6
-
-
 def short(number, wall=2.0, tokens=(10, 8, 4), flops=None, peak=None, **phases):
     return step(number, wall, tokens, flops, peak, **phases)
 
@@ -159,15 +148,6 @@ def test_sums_of_the_whole_call():
     assert (whole.processed, whole.non_padding, whole.loss_bearing) == (20, 16, 8)
     assert (whole.model_flops, whole.hardware_flops, whole.peak_allocated_bytes) == (400, 600, 7)
     assert list(whole.step_seconds) == [2.0, 2.0]
-
-
-def test_what_one_step_does_not_know_is_not_known():
-    figures = RunningFigures()
-    figures.add(short(1, flops=100))
-    figures.add(short(2, tokens=(10, None, 4)))
-    figures.add(short(3, flops=100))
-    whole = figures.whole()
-    assert (whole.processed, whole.non_padding, whole.model_flops, whole.peak_allocated_bytes) == (30, None, None, None)
 
 
 def test_windows_tile_the_call():
@@ -327,11 +307,3 @@ def test_records_that_cannot_be_read_are_told_and_count_from_now(tmp_path, caplo
     with caplog.at_level(logging.WARNING):
         assert read_earlier(tmp_path) == Earlier()
     assert "What this run has spent so far cannot be read" in caplog.text
-
-
-def test_a_broken_line_is_left_out(tmp_path):
-    rest = {"way": "recipe", "process_start_from": "kernel", "began_at_seconds": 0.0}
-    saves = [{"kind": "save", "process": 0, "seconds": seconds} for seconds in (2.0, "two", 3.0)]
-    write_spans(tmp_path, {"kind": "process", "process": 0, **rest}, *saves)
-    found = read_earlier(tmp_path)
-    assert (found.saves, found.save_seconds) == (2, 5.0)

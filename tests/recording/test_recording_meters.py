@@ -1,7 +1,5 @@
 """Meters: NVML by replayed recordings, RAPL from a made-up sysfs, estimates by hand."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -19,8 +17,6 @@ from hf_efficient.recording.meters import (
     cuda_devices,
     current_device,
     gpu_meters,
-    host_meters,
-    is_first_on_machine,
     nvml_meter,
     rapl_meters,
 )
@@ -139,21 +135,6 @@ def test_the_cpu_by_the_table(monkeypatch):
         "0.74 W for each of 2 CPUs and 3.10 W more for each that is busy, memory included "
         "(Cloud Carbon Footprint, mean of aws, gcp, azure, read 2026-11-20); no RAPL"
     )
-
-
-def test_what_processes_share_is_metered_by_the_first(powercap, tmp_path, monkeypatch):
-    monkeypatch.setattr(meters, "usable_cpus", lambda: 6.0)
-    for name in ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    assert is_first_on_machine()
-    assert len(host_meters(powercap).meters) == 3
-    assert "each of 6 CPUs" in host_meters(tmp_path).meters[0].note
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert not is_first_on_machine()
-    assert host_meters(powercap).meters == []
-    assert "each of 0 CPUs" in host_meters(tmp_path).meters[0].note
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert is_first_on_machine()
 
 
 class Properties:

@@ -1,7 +1,5 @@
 """Waits of ranks for one another: collectives that Python calls, marks in a DDP of one process, the end of a run."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -59,35 +57,6 @@ def test_a_collective_inside_another_one_opens_no_second_phase(watch, entered):
     watch.install()
     assert dist.barrier()[0] is True
     assert entered.times == 1
-
-
-def test_another_threads_collectives_are_its_own(watch, entered):
-    watch.install()
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(dist.all_reduce(1)[0]))
-    thread.start()
-    thread.join()
-    assert seen == [False]
-    assert entered.times == 0
-
-
-def test_what_somebody_else_has_put_there_since_stays(watch, monkeypatch):
-    watch.install()
-    monkeypatch.setattr(dist, "all_reduce", print)
-    watch.remove()
-    assert dist.all_reduce is print
-
-
-def test_an_error_goes_on_and_the_next_collective_is_told(watch, entered, monkeypatch):
-    def fails():
-        raise RuntimeError("connection lost")
-
-    monkeypatch.setattr(dist, "broadcast", fails)
-    watch.install()
-    with pytest.raises(RuntimeError, match="connection lost"):
-        dist.broadcast()
-    dist.all_reduce(1)
-    assert entered.times == 2
 
 
 WAIT = 0.2
@@ -196,14 +165,6 @@ def test_ddps_own_log_tells_the_exchange(group, told):
     assert found["seconds"] > 0
     marks.remove()
     assert marks.exchange() == {}
-
-
-def test_a_loss_without_gradients_is_left_to_the_backward_to_complain_of(told):
-    with pytest.raises(RuntimeError, match="does not require grad"), RankMarks(told).backward(torch.ones(())):
-        torch.ones(()).backward()
-    with RankMarks(told).backward(None):
-        pass
-    assert told.what == []
 
 
 START, SPAN, ALIVE, END = ({"kind": kind, "process": 0} for kind in ("process", "span", "alive", "end"))

@@ -1,7 +1,5 @@
 """The thread that writes a run, and its lines: what a kill leaves, what cannot be written, a probe that hangs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -212,29 +210,6 @@ def test_lines_take_the_place_of_the_tail(tmp_path):
     file.append(b'{"kind": "end"}\n')
     file.append(b'{"kind": "span"}\n')
     assert [one["kind"] for one in lines(path)] == ["process", "span", "end", "span"]
-
-
-def test_what_was_written_moves_along_over_what_lies_there(tmp_path):
-    old, new = tmp_path / "starting/steps.jsonl", tmp_path / "steps.jsonl"
-    new.write_text('{"another": "run"}\n')
-    file = JsonlFile(old)
-    file.append(b'{"step": 1}\n', b'{"alive": 1}\n')
-    file.move_to(new)
-    file.append(b'{"step": 2}\n')
-    assert (lines(new), old.exists()) == ([{"step": 1}, {"step": 2}], False)
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"exists|directory"):
-        file.move_to(tmp_path / "file/steps.jsonl")
-
-
-def test_a_folder_that_vanished_or_cannot_be_made_is_noticed(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"exists|directory"):
-        JsonlFile(tmp_path / "file" / "steps.jsonl")
-    file = JsonlFile(tmp_path / "folder" / "steps.jsonl")
-    (tmp_path / "folder").rmdir()
-    with pytest.raises(FileNotFoundError):
-        file.append(b"{}\n")
 
 
 def test_half_a_last_line_and_a_broken_one_are_skipped_with_a_word(tmp_path, caplog):

@@ -1,7 +1,5 @@
 """From micro-batches to the record of a step, and a run's figures for its logs, by a clock that is set by hand."""
 
-from __future__ import annotations
-
 import logging
 import math
 
@@ -146,18 +144,6 @@ def test_evaluations_and_saves_are_noted(recorder, hand, tmp_path):
     noted = [(note["step"], note["seconds"], note["metrics"]) for note in process.notes["evaluation"]]
     assert noted == [(5, 2.5, {"loss": 3.0, "perplexity": None}), (6, 1.5, {})]
     assert [(note["step"], note["seconds"]) for note in process.notes["save"]] == [(5, 0.5)]
-
-
-def test_without_records_there_is_nothing_to_say():
-    recorder = StepRecorder(None)
-    recorder.open()
-    recorder.next_step()
-    recorder.evaluated(1, 1.0, {})
-    recorder.saved(1, 1.0)
-    with recorder.phase("forward"):
-        assert recorder.mark("forward") is None
-    recorder.end()
-    assert recorder.figures(1) == {}
 
 
 def test_metrics_are_numbers_without_prefix_and_speed():

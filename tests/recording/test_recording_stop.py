@@ -1,7 +1,5 @@
 """How a run stops: ranks after the same step, as threads and a dictionary show, and workers with their training."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

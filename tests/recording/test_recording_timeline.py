@@ -1,7 +1,5 @@
 """The time of a process by a clock that is set by hand, and the records that lie where a run begins anew."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -12,11 +10,9 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from hand_clock import SECOND, Hand, timeline_of
+from hand_clock import Hand, timeline_of
 from waiting import wait_for_line
 
-from hf_efficient.recording.clocks import process_start
-from hf_efficient.recording.memory import peak_rss_bytes
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import open_run
 from hf_efficient.run_dir.archive import set_aside
@@ -145,35 +141,6 @@ def test_the_start_of_this_process():
     assert 0.5 <= float(age) < 30
 
 
-def test_without_the_kernels_word_psutil_tells_and_else_nobody(monkeypatch):
-    psutil = pytest.importorskip("psutil")
-    kernel = process_start()
-    monkeypatch.setattr("hf_efficient.recording.clocks._kernel_age", lambda: None)
-    other = process_start()
-    assert other.source == "psutil"
-    assert abs(other.perf_ns - kernel.perf_ns) < 3 * SECOND  # the wall clock's rounding and drift
-
-    def denied():
-        raise psutil.AccessDenied
-
-    monkeypatch.setattr(psutil, "Process", denied)
-    assert process_start().source == "import"
-
-
-def test_peak_memory_is_the_kernels():
-    if not Path("/proc/self/status").exists():
-        pytest.skip("no /proc")
-    before = peak_rss_bytes()
-    block = bytearray(64 * 2**20)
-    block[:: 2**12] = b"x" * len(block[:: 2**12])
-    after = peak_rss_bytes()
-    assert after >= before
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    assert abs(int(line.split()[1]) * 1024 - after) < 4 * 2**20  # the kernel sums it up from counters per thread
-    del block
-    assert abs(peak_rss_bytes() - after) < 4 * 2**20
-
-
 def samplers():
     return sum(one.name == "hf-efficient records" for one in threading.enumerate())
 
@@ -203,20 +170,6 @@ def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path):
     timeline.release()
     assert samplers() == 0
     assert sampled(one) == [3.0, 3.0, 3.0, 4.0, 54.0, 54.0]
-
-
-def test_a_run_is_not_sampled_once_another_takes_over_and_at_the_exit(timeline, hand, tmp_path):
-    timeline.open(tmp_path / "a", 0, "trainer")
-    hand.wait(1)
-    timeline.end()
-    timeline.note("evaluation", step=3, metrics={})  # something to be written yet
-    hand.wait(50)
-    timeline.open(tmp_path / "b", 0, "trainer")
-    timeline.end()
-    assert sampled(tmp_path / "a")[-1] == 4.0
-    hand.wait(5)
-    timeline.exits()
-    assert sampled(tmp_path / "b")[-1] == 59.0  # at the exit the meters are read once more
 
 
 def assert_left(folder, why, ended):
@@ -361,31 +314,6 @@ def test_ranks_move_their_own_to_the_same_folder_in_whatever_order(tmp_path, ord
     assert found(tmp_path) == {
         f"previous/{number}": {f"{run} 0": 6, f"{run} 1": 3, f"{run} 2": 3} for number, run in enumerate("abc", 1)
     }
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_ranks_that_come_and_go(tmp_path, order):
-    records(tmp_path, 0, 1, at=1000, name="a")
-    set_aside(tmp_path, 0, 1)  # one rank follows two: it moves what the other has left
-    assert found(tmp_path) == {"previous/1": {"a 0": 6, "a 1": 3}}
-    records(tmp_path, 0, at=2000, name="b")
-    for rank in order:  # two follow one
-        set_aside(tmp_path, rank, 2)
-    records(tmp_path, 0, 1, at=3000, name="c")
-    for rank in order:
-        set_aside(tmp_path, rank, 2)
-    assert found(tmp_path) == {
-        "previous/1": {"a 0": 6, "a 1": 3},
-        "previous/2": {"b 0": 6},
-        "previous/3": {"c 0": 6, "c 1": 3},
-    }
-
-
-def test_a_node_with_a_folder_of_its_own(tmp_path):
-    for number, at in ((1, 1000), (2, 2000)):
-        records(tmp_path, 3, at=at, name=f"run {number}")
-        assert set_aside(tmp_path, 3, 4) == tmp_path / f"previous/{number}"
-    assert found(tmp_path) == {"previous/1": {"run 1 3": 3}, "previous/2": {"run 2 3": 3}}
 
 
 def process_with(*runs):

@@ -14,7 +14,7 @@ from hf_efficient.accounting.account import account_of
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.trainer import EfficientTrainer
 
-MEMORY = "Memory is no longer told by category, because of a fault; training goes on."
+MEMORY = "Memory is no longer counted by category, because of a fault; training goes on."
 COUNTED = "Silent failures are no longer counted, because of a fault; training goes on."
 
 

@@ -206,7 +206,7 @@ def test_a_forward_that_bears_no_watching_is_run_again(tiny_dir, tmp_path, caplo
     assert_same_run(ours, plain)
     assert not caplog.records
     assert gaps(tmp_path / "ours")["memory of activations and logits"] == (
-        "the forward does not bear that its saved tensors are watched (it uses torch.func)"
+        "torch refuses hooks on the saved tensors of this forward (it uses torch.func)"
     )
     assert categories(tmp_path / "ours").keys() == {"weights", "adapter", "gradients", "optimizer_state"}
 
