@@ -95,7 +95,7 @@ class AccountCallback(TrainerCallback):
     """
 
     def __init__(self, efficiency_dir: str | Path | None = None, rates: Rates | None = None) -> None:
-        """``efficiency_dir``: default ``OUTPUT_DIR/efficiency``; ``rates``: default list prices and the world's grid."""
+        """``efficiency_dir``: default ``OUTPUT_DIR/efficiency``; ``rates``: list prices and the world's grid."""
         self._efficiency_dir = efficiency_dir
         self._rates = rates or Rates()
         self._timeline = process_timeline()
