@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 RESOLVED = "recipe.resolved.yaml"
 _FEWEST_STEPS = 8
 _MOST_TRACE_BYTES = 64 << 20
-"""Of the file as it lies there; a larger one takes longer than a diagnosis at the end of a run may."""
+"""Of the compressed file; a larger one takes longer than a diagnosis at the end of a run may."""
 
 
 @dataclass(frozen=True)
@@ -190,9 +190,8 @@ def _busiest_device(path: Path, _changed_ns: int) -> DeviceBreakdown | None:
 
 
 def read_case(directory: Path, reader: RunReader | None = None) -> Case:
-    """Read what a run left in its ``efficiency`` folder, whether it goes on, ended or died. A ``reader`` that has read
-    the records before reads only what is new. Raises ``OutputError``: there are no records, they cannot be read, or
-    were written by a newer version."""
+    """Read what a run left in its ``efficiency`` folder; a ``reader`` that has read it before reads only what is new.
+    Raises ``OutputError``: there are no records, they cannot be read, or were written by a newer version."""
     if has_only_account(directory):
         return Case(str(directory), read_account(directory / RUN_JSON), {}, recipe=_recipe(directory / RESOLVED))
     return case_of(account_run(directory, reader))

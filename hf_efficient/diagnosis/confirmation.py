@@ -44,7 +44,7 @@ _MEANS: Final[Mapping[Outcome, tuple[Verdict, str]]] = {
     "above_twice": ("larger", "more than twice as much"),
     "no_difference": ("retracted", "no difference beyond the spread"),
     "worse": ("retracted", "it takes more than before"),
-    "hidden": ("unknown", "the spread of the steps hides a gain of that size, which more steps would tell"),
+    "hidden": ("unknown", "the spread of the steps hides a gain of that size, which more steps would show"),
 }
 
 
@@ -56,7 +56,7 @@ class MeasuredRun:
         seconds_per_token: of the training loop, per token of all ranks that is no padding.
         spread: half of the interval in which that lies, as a share of it; by the steps past the warm-up.
         peak_bytes: of the CUDA device's tensors; of the process on a CPU.
-        setup: the known values that must be alike to compare, with the fields of ``train:`` that bear on the time.
+        setup: the known values that must be alike to compare, with the fields of ``train:`` that affect the time.
     """
 
     seconds_per_token: float | None
@@ -214,7 +214,7 @@ def _time(asked: ConfirmsSection, run: MeasuredRun, predicted: float, other: str
     if missing or before is None or after is None:
         return Confirmation(asked.rule, asked.run, "time", predicted, None, None, "unknown", missing)
     achieved = saved_share(before, after)
-    missing = _missing(asked.spread, run.spread, "has too few steps past the warm-up to tell a difference from chance")
+    missing = _missing(asked.spread, run.spread, "has too few steps past the warm-up to separate gain and chance")
     if missing or asked.spread is None or run.spread is None:
         return Confirmation(asked.rule, asked.run, "time", predicted, achieved, None, "unknown", missing)
     spread = saved_spread(achieved, asked.spread, run.spread)
@@ -249,8 +249,8 @@ def _other(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     fields = [name for name in dict.fromkeys([*before, *after]) if name.startswith("train.")] if before else []
     known = [name for name in before if name in after and name not in fields]
     differing = [name for name in known + fields if before.get(name) != after.get(name)]
-    told = [f"its {name} ({after.get(name, 'unset')}, not {before.get(name, 'unset')})" for name in differing]
-    return f"this run differs from the first one in {' and '.join(told)}" if told else ""
+    named = [f"its {name} ({after.get(name, 'unset')}, not {before.get(name, 'unset')})" for name in differing]
+    return f"this run differs from the first one in {' and '.join(named)}" if named else ""
 
 
 def _missing(before: float | None, after: float | None, what: str) -> str:

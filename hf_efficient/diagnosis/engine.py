@@ -49,12 +49,11 @@ class _Said:
 def _ask(rules: Sequence[Rule[S]], subject: S) -> _Said:
     said = _Said()
     for rule in rules:
-        name = rule.__name__
         try:
             verdict = rule(subject)
         except Exception as error:
-            logger.debug("The rule %s failed.", name, exc_info=True)
-            said.faults.append(f"{name}: {type(error).__name__}: {error}")
+            logger.debug("The rule %s failed.", rule.__name__, exc_info=True)
+            said.faults.append(f"{rule.__name__}: {type(error).__name__}: {error}")
             continue
         if isinstance(verdict, Finding):
             said.findings.append(verdict)
@@ -158,19 +157,14 @@ def _costs(finding: Finding) -> tuple[float, float]:
 
 
 def write_diagnosis(directory: Path, reader: RunReader | None = None) -> Diagnosis:
-    """Diagnose the run whose records lie in a folder, and put ``diagnosis.json`` beside them.
-
-    Raises:
-        OutputError: there are no records, or they cannot be read.
-        OSError: the file cannot be written; an earlier one stays as it is.
-    """
+    """Diagnose the run whose records are in a folder, and put ``diagnosis.json`` beside them. Raises ``OutputError``:
+    there are no records, or they cannot be read; ``OSError``: the file cannot be written; an earlier one stays."""
     found = diagnose_case(read_case(directory, reader))
     write_whole(directory / DIAGNOSIS_JSON, to_json(found))
     return found
 
 
 def to_json(diagnosis: Diagnosis) -> str:
-    """As strict JSON, indented, with a newline at its end."""
     return strict_json(diagnosis)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.records.findings import Evidence, Limit
@@ -18,8 +18,7 @@ _MOVING = ("elementwise", "reduction", "normalisation", "embedding", "optimizer"
 _TRACE = "profile/trace.rank0"
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Parts(NamedTuple):
     """Shares of the time, by what it is bound by; ``outside`` is, on a CPU, that of Python and the Trainer."""
 
     products: float
@@ -36,7 +35,7 @@ def limit_of(case: Case) -> Limit:
     below their peak; the host, outside of operators. The last three take a trace or an operator table.
     """
     if case.is_short:
-        return Limit("unknown", f"none is told of {case.account.steps.count} steps: they are too few")
+        return Limit("unknown", f"{case.account.steps.count} steps are too few to show one")
     used, device = case.account.work.hfu, case.traced_device
     evidence: list[Evidence] = []
     if used is not None:
@@ -48,9 +47,16 @@ def limit_of(case: Case) -> Limit:
         text = f"it is bound by arithmetic: {share(used)} of the dense peak in {case.account.work.dtype}"
         return Limit("math", text, evidence)
     parts = _of_device(device) if device is not None else _of_operators(case)
-    if parts is None:
-        return _unknown(case, evidence)
-    return _of_parts(parts, used, evidence)
+    if parts is not None:
+        return _of_parts(parts, used, evidence)
+    if used is None:
+        why = case.account.work.reason or "the FLOPs of its steps or the device's peak are not known"
+        return Limit("unknown", f"no limit is known: {why}", evidence)
+    text = (
+        f"the matrix products would take {share(used)} of the time at the dense peak; what binds the rest, memory "
+        "traffic or small operators, only a trace shows (efficiency.profile.trace)"
+    )
+    return Limit("unknown", text, evidence)
 
 
 def _waiting(case: Case, device: DeviceBreakdown | None, evidence: list[Evidence]) -> Limit | None:
@@ -117,17 +123,5 @@ def _of_parts(parts: _Parts, used: float | None, evidence: list[Evidence]) -> Li
     text = (
         f"nothing binds it alone: products take {share(parts.products)} of the time, moving memory "
         f"{share(parts.moving)}, the host outside of operators {share(parts.outside)}"
-    )
-    return Limit("unknown", text, evidence)
-
-
-def _unknown(case: Case, evidence: list[Evidence]) -> Limit:
-    used = case.account.work.hfu
-    if used is None:
-        why = case.account.work.reason or "the FLOPs of its steps or the device's peak are not known"
-        return Limit("unknown", f"no limit is known: {why}", evidence)
-    text = (
-        f"the matrix products would take {share(used)} of the time at the dense peak; what binds the rest, memory "
-        "traffic or small operators, only a trace tells (efficiency.profile.trace)"
     )
     return Limit("unknown", text, evidence)

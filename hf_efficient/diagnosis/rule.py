@@ -54,7 +54,7 @@ S = TypeVar("S", bound=Subject)
 Verdict = Finding | Abstention | None
 """None: the rule looked, and found nothing."""
 Rule = Callable[[S], Verdict]
-"""A function that bears the rule's name."""
+"""A function with the name of the rule."""
 
 
 def rule(*, name: str = "", needs_steps: bool = True) -> Callable[[Rule[S]], Rule[S]]:

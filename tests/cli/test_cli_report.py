@@ -84,7 +84,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "  cost: the records state no price",
         "",
         "Nothing to fix.",
-        "The limit that it is at: none is told of 2 steps: they are too few.",
+        "The limit that it is at: 2 steps are too few to show one.",
         "1. 25% of the positions that are computed are padding  [info, possible: padding_waste]",
         "   costs 0.4 s",
         "Evidence, other remedies, what was not judged: hf-efficient diagnose",

@@ -105,8 +105,8 @@ def test_experts_that_no_token_chose_yet_are_no_proof(tmp_path):
 @pytest.mark.parametrize(
     ("counts", "title", "severity"),
     [
-        ([8] * 10, "only 2% of the tokens bear loss: the labels are mostly masked", "warning"),
-        ([0, 400, 400, 400], "25% of the steps hold no token that bears loss", "critical"),
+        ([8] * 10, "only 2% of the tokens are targets: the labels are mostly masked", "warning"),
+        ([0, 400, 400, 400], "25% of the steps hold no target token", "critical"),
     ],
 )
 def test_labels_that_are_masked(tmp_path, counts, title, severity):

@@ -11,18 +11,18 @@ import numpy as np
 
 from hf_efficient.accounting.columns import Column
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Row, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.machine import core_wait
 from hf_efficient.diagnosis.rules.memory import memory_room, position_bytes
 from hf_efficient.estimate.throughput import batch_time
-from hf_efficient.records.findings import Finding, Remedy
+from hf_efficient.records.findings import Finding, Gain, Remedy
 from hf_efficient.records.isolation import MicroBatchLine
 from hf_efficient.text import share
 
 MOST_TIMES = 16
 _ISOLATE = "hf-efficient diagnose RECIPE --isolate"
 NO_LINE: Final = (
-    "what a micro-batch costs by itself cannot be told: too few steps, or their tokens hardly differ",
+    "what a micro-batch costs by itself is not known: too few steps, or their tokens hardly differ",
     _ISOLATE,
 )
 _MUCH_FIXED = 0.3
@@ -39,15 +39,14 @@ def padding_waste(case: Case) -> Verdict:
     if padded < 0.15:
         return None
     computed = case.compute_seconds
-    evidence = [
-        ("padding", padded, "share", "run.json: tokens.padding_share"),
-        ("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
-    ]
-    for name in ("shortest_tokens", "mean_tokens", "longest_tokens"):
-        evidence.append((name.replace("_", " "), getattr(sequences, name), "tokens", f"run.json: sequences.{name}"))
+    lengths = ("shortest_tokens", "mean_tokens", "longest_tokens")
     return finding(
         f"{share(padded)} of the positions that are computed are padding",
-        evidence,
+        [
+            ("padding", padded, "share", "run.json: tokens.padding_share"),
+            ("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
+            *((n.replace("_", " "), getattr(sequences, n), "tokens", f"run.json: sequences.{n}") for n in lengths),
+        ],
         _less_padding(case, computed, padded),
         case.cost(computed * padded),
         severity="warning" if case.share(computed * padded) >= 0.1 else "info",
@@ -164,9 +163,8 @@ def micro_batch(case: Case) -> MicroBatch | None:
 
 def _sorted(tokens: Column) -> bool:
     known = tokens[np.isfinite(tokens)]
-    if len(known) < 2 or known.std() == 0:
-        return False
-    return bool(abs(np.corrcoef(known, np.arange(len(known)))[0, 1]) > 0.8)
+    differ = len(known) > 1 and known.std() > 0
+    return bool(differ and abs(np.corrcoef(known, np.arange(len(known)))[0, 1]) > 0.8)
 
 
 def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) -> float:
@@ -220,12 +218,12 @@ def larger_micro_batch(rows: int, accumulated: int, times: int) -> LargerMicroBa
     return LargerMicroBatch(times, growth, overrides, costs)
 
 
-def _grouped(what: str, overrides: dict[str, Any], costs: str) -> tuple[str, dict[str, Any], str]:
-    return (
-        f"{what}, with examples of like length together",
-        overrides | {"train.train_sampling_strategy": "group_by_length"},
-        f"{costs}; the examples come in another order",
-    )
+def _grow(what: str, overrides: dict[str, Any], costs: str, gain: Gain, grouped: bool) -> Remedy:
+    if not grouped:
+        return Remedy(what, overrides, costs, gain)
+    both = overrides | {"train.train_sampling_strategy": "group_by_length"}
+    order = "the examples come in another order"
+    return Remedy(f"{what}, with examples of like length together", both, f"{costs}; {order}", gain)
 
 
 def _basis(case: Case, held: MicroBatch, times: int, grouped: bool) -> str:
@@ -256,40 +254,33 @@ def accumulation(case: Case) -> Verdict:
     remedies = _accumulate_less(case, held, most)
     if not remedies:
         return None
-    gain = remedies[0].gain
+    gain, room = remedies[0].gain, memory_room(case)
     assert gain is not None
     return finding(
         f"a step accumulates {case.accumulated} micro-batches of {_rows(held.rows)}, {share(held.fixed_share)} "
         "of whose time does not grow with their tokens, and idle memory holds larger ones",
-        _accumulation_evidence(case, held),
+        [
+            ("micro-batches of a step", held.accumulated, "count", _ARGUMENTS),
+            ("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
+            ("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
+            ("of it without any tokens", held.fixed_seconds, "seconds", _FIXED),
+            ("Trainer's own work around it", held.around_seconds, "seconds", "steps.jsonl: phase_seconds"),
+            ("idle memory at the peak", room and room.idle_bytes, "bytes", room.source if room else ""),
+        ],
         remedies,
         case.cost(gain.seconds),
         confidence="likely",
     )
 
 
-def _accumulation_evidence(case: Case, held: MicroBatch) -> list[Row]:
-    found: list[Row] = [
-        ("micro-batches of a step", held.accumulated, "count", _ARGUMENTS),
-        ("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
-        ("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
-        ("of it without any tokens", held.fixed_seconds, "seconds", _FIXED),
-        ("Trainer's own work around it", held.around_seconds, "seconds", "steps.jsonl: phase_seconds"),
-    ]
-    room = memory_room(case)
-    if room is not None:
-        found.append(("idle memory at the peak", room.idle_bytes, "bytes", room.source))
-    return found
-
-
 def _accumulate_less(case: Case, held: MicroBatch, most: int) -> list[Remedy]:
     """As the examples come, and with those of like length together, where that saves a twentieth more."""
     plain, grouped = (_accumulate(case, held, most, grouped=grouped) for grouped in (False, True))
     both = [one for one in (plain, grouped) if one is not None]
-    if plain is None or grouped is None:
-        return both
     shares = [one.gain.share or 0.0 for one in both if one.gain is not None]
-    return [plain] if shares[1] < shares[0] + MATTERS else [grouped, plain]
+    if len(both) < 2:
+        return both
+    return both[:1] if shares[1] < shares[0] + MATTERS else both[::-1]
 
 
 def _accumulate(case: Case, held: MicroBatch, most: int, *, grouped: bool) -> Remedy | None:
@@ -306,8 +297,8 @@ def _accumulate(case: Case, held: MicroBatch, most: int, *, grouped: bool) -> Re
         return None
     change = larger_micro_batch(held.rows, held.accumulated, best)
     what = f"{change.what}, and accumulate {held.accumulated // best}"
-    parts = (what, change.overrides, "activations of more rows; the global batch stays the same")
-    return Remedy(*(_grouped(*parts) if grouped else parts), case.gain(saved, _basis(case, held, best, grouped)))
+    costs = "activations of more rows; the global batch stays the same"
+    return _grow(what, change.overrides, costs, case.gain(saved, _basis(case, held, best, grouped)), grouped)
 
 
 @rule()
@@ -319,7 +310,7 @@ def small_micro_batch(case: Case) -> Verdict:
         return None
     wait = core_wait(case)
     if wait is not None and wait.share >= 0.2:
-        why = f"other processes held the cores in {share(wait.share)} of the time, which a line over tokens cannot tell"
+        why = f"other processes held the cores in {share(wait.share)} of the time, which hides what tokens cost"
         return abstains(why, _ISOLATE)
     held = micro_batch(case)
     if held is None:
@@ -367,8 +358,8 @@ def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     if best is None or case.share(saved[best]) < MATTERS:
         return None
     change = larger_micro_batch(held.rows, held.accumulated, best)
-    parts = (change.what, change.overrides, change.costs)
-    return Remedy(*(_grouped(*parts) if grouped else parts), case.gain(saved[best], _basis(case, held, best, grouped)))
+    gain = case.gain(saved[best], _basis(case, held, best, grouped))
+    return _grow(change.what, change.overrides, change.costs, gain, grouped)
 
 
 def _saved_seconds(case: Case, held: MicroBatch, times: int, growth: float) -> float:

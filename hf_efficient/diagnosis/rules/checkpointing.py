@@ -97,14 +97,13 @@ def checkpointing_unneeded(case: Case) -> Verdict:
         return abstains(_UNKNOWN, "EfficientTrainerMixin")
     again = _recomputed_seconds(case)
     if again is None:
-        why = "forward and backward are not told apart"
-        return abstains(why, "EfficientTrainerMixin")
+        return abstains("forward and backward are not timed apart", "EfficientTrainerMixin")
     more = (_KEPT_TIMES - 1) * kept
     if more > room.fillable_bytes or case.share(again) < MATTERS:
         return None
     basis = (
         "the layers' forward is not computed a second time; without checkpointing they are taken to keep "
-        f"{_KEPT_TIMES} times their inputs, {size(more)} more (hf-efficient plan tells it exactly)"
+        f"{_KEPT_TIMES} times their inputs, {size(more)} more (hf-efficient plan computes it exactly)"
     )
     remedy = Remedy(
         "switch activation checkpointing off",
@@ -121,7 +120,7 @@ def checkpointing_unneeded(case: Case) -> Verdict:
     ]
     return finding(
         f"activation checkpointing computes every layer twice, {share(case.share(again))} of the loop, though "
-        f"{size(room.idle_bytes)} of memory lie idle",
+        f"{size(room.idle_bytes)} of memory are idle",
         evidence,
         [remedy],
         case.cost(again),

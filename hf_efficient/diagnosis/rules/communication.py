@@ -39,8 +39,7 @@ def exposed_communication(case: Case) -> Verdict:
     if device is None:
         if not case.on_cuda:
             return None  # gloo's threads leave no events
-        why = "what of the communication the computation covers is not known"
-        return abstains(why, "efficiency.profile.trace")
+        return abstains("how much communication the computation covers is not known", "efficiency.profile.trace")
     found = device.communication
     if found is None or found.exposed_share < 0.1:
         return None
@@ -69,9 +68,8 @@ def _communicate_less(case: Case, lost: float) -> list[Remedy]:
         basis = "gradients are averaged half as often; each time as long as now"
         found.append(Remedy("accumulate twice as many micro-batches", overrides, costs, case.gain(lost / 2, basis)))
     if strategy in ("zero3", "fsdp2"):
-        found.append(
-            Remedy("keep the weights whole on each rank, where they fit: zero2 or ddp in place of " + strategy)
-        )
+        what = f"keep the weights whole on each rank, where they fit: zero2 or ddp in place of {strategy}"
+        found.append(Remedy(what))
     trained, parameters = (case.settings("model").get(name) for name in ("trainable_parameters", "parameters"))
     if strategy in ("ddp", "zero1", "zero2") and trained and trained == parameters:
         found.append(Remedy("average the gradients in bfloat16 (DDP's bf16_compress_hook): half of the bytes"))
@@ -148,7 +146,7 @@ def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:
         return None
     gain = Gain(None, None, freed[best], None, f"{ranks - 1} of {ranks} parts of what is spread")
     plan = f"hf-efficient plan RECIPE distributed.strategy={best}"
-    what = f"spread them over the ranks: {best} ({plan} tells what that takes)"
+    what = f"spread them over the ranks: {best} ({plan} shows what that takes)"
     return finding(
         f"each of {ranks} ranks holds all of the model, and its memory is {share(room.share)} full",
         [

@@ -48,8 +48,7 @@ def attention_kernel(case: Case) -> Verdict:
         return None
     found = _attention_time(case)
     if found is None:
-        why = "attention is eager; its part of the time cannot be told"
-        return abstains(why, "efficiency.profile.trace")
+        return abstains("attention is eager; its part of the time is not known", "efficiency.profile.trace")
     padded = (case.account.tokens.padding_share or 0.0) >= 0.02
     taken = found.share * case.compute_seconds
     part = _SAVED[case.on_cuda, padded]

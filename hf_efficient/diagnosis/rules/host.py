@@ -128,8 +128,7 @@ def hidden_synchronisation(case: Case) -> Verdict:
     """The user's own lines make the host wait for the device in every micro-batch; a library's are named beside."""
     census = case.facts.get("synchronisations", {})
     if "sites" not in census:
-        why = "no census of the lines that read tensors was taken"
-        return abstains(why, "efficiency.profile.synchronisations")
+        return abstains("no census of the lines that read tensors was taken", "efficiency.profile.synchronisations")
     own = [site for site in census["sites"] if not site["inside_library"]]
     inside = [site for site in census["sites"] if site["inside_library"]]
     micro_batches = float(np.nanmedian(case.first.micro_batches))
@@ -179,11 +178,9 @@ def _library_reads(inside: Sequence[Site]) -> Finding:
 
 
 def _read_evidence(sites: Sequence[Site]) -> list[Row]:
-    found: list[Row] = []
-    for site in sites[:5]:
-        what = f"reads per step at {_place(site)} in {site['function']}, {site['operator']}"
-        found.append((what, float(site["count_per_step"]), "count", "spans.jsonl: synchronisations.sites"))
-    return found
+    named = [(f"reads per step at {_place(one)} in {one['function']}, {one['operator']}", one) for one in sites[:5]]
+    source = "spans.jsonl: synchronisations.sites"
+    return [(what, float(one["count_per_step"]), "count", source) for what, one in named]
 
 
 def _place(site: Site) -> str:
@@ -222,8 +219,8 @@ def host_to_device_copy(case: Case) -> Verdict:
         return None
     copies = _copies(case)
     if copies is None:
-        why = "what the batches hold is not recorded"
-        return abstains(why, "EfficientTrainerMixin; efficiency.profile.trace shows every copy")
+        instruments = "EfficientTrainerMixin; efficiency.profile.trace shows every copy"
+        return abstains("what the batches hold is not recorded", instruments)
     taken = case.share(copies.seconds * case.account.steps.count)
     if taken < MATTERS:
         return None

@@ -17,7 +17,7 @@ _OFTEN = 0.05
 _HALF = 0.5
 _SILENT = "spans.jsonl: silent_failures"
 _LOSS_TOKENS = "steps.jsonl: tokens.loss_bearing"
-_NOT_COUNTED = ("tokens that bear loss are not counted", "EfficientTrainerMixin")
+_NOT_COUNTED = ("target tokens are not counted", "EfficientTrainerMixin")
 
 
 def _logged(case: Case, name: str) -> Column:
@@ -52,21 +52,18 @@ def learning_rate_idle(case: Case) -> Verdict:
     rising = bool(np.all(np.diff(rates) > 0))
     ended = planned is not None and steps >= planned
     if rising and not ended and asked and rates[-1] < asked:
-        why = f"the run is within its warm-up, at {rates[-1]:.2g} of {asked:.2g}"
-        return abstains(why, "a longer run")
+        return abstains(f"the run is within its warm-up, at {rates[-1]:.2g} of {asked:.2g}", "a longer run")
     optimizer = str(case.settings("optimizer").get("class", "")).lower()
     is_sign_like = any(kind in optimizer for kind in _SIGN_LIKE)
     still = is_sign_like and moved < 2e-5 and not case.is_of_preferences
     if _is_flat(losses) and (highest == 0 or still):
         title = f"the learning rate does nothing: {highest:.2g} at most, and the loss stays at {losses[-1]:.3g}"
         severity: Severity = "critical" if moved < 1e-6 else "warning"
-        remedy = _higher_rate(case, highest)
-        return finding(title, evidence, [remedy], severity=severity)
+        return finding(title, evidence, [_higher_rate(case, highest)], severity=severity)
     if asked and ended and rising and rates[-1] < 0.5 * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
         warm_up = max(1, round(0.05 * steps))
-        remedy = Remedy(f"warm up for {warm_up} steps", {"train.warmup_steps": warm_up})
-        return finding(title, evidence, [remedy])
+        return finding(title, evidence, [Remedy(f"warm up for {warm_up} steps", {"train.warmup_steps": warm_up})])
     return None
 
 
@@ -262,9 +259,9 @@ def masked_labels(case: Case) -> Verdict:
         wholly, cut = int(prepared.get("masked") or 0), int(prepared.get("truncated") or 0)
         evidence.append(("examples without a label", wholly, "count", "spans.jsonl: data.masked"))
         evidence.append(("examples that were cut", cut, "count", "spans.jsonl: data.truncated"))
-    title = f"only {share(learnt)} of the tokens bear loss: the labels are mostly masked"
+    title = f"only {share(learnt)} of the tokens are targets: the labels are mostly masked"
     if empty >= _OFTEN:
-        title = f"{share(empty)} of the steps hold no token that bears loss"
+        title = f"{share(empty)} of the steps hold no target token"
     what = (
         "look at a batch: labels != -100 where the answer is; usual causes are a response template that does not match "
         "the chat template, prompts that fill max_length so that the answer is cut, and padding sides"
@@ -297,7 +294,7 @@ def few_loss_tokens(case: Case) -> Verdict:
     return finding(
         f"an update learns from {tokens:.0f} tokens",
         [
-            ("tokens that bear loss in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),
+            ("target tokens in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),
             ("gradient accumulation", case.accumulated, "count", "spans.jsonl: settings.arguments"),
         ],
         [remedy],
@@ -341,14 +338,13 @@ def _cut_at(longest: int, cut: float, evidence: Row, whole: int | None, sure: Co
     if cut < 0.1:
         return None
     wanted = 2 * longest if whole is None else min(-(-int(whole) // 64) * 64, 4 * longest)
-    figures = [
-        evidence,
-        ("longest that is allowed", longest, "tokens", "spans.jsonl: settings.arguments.max_length"),
-        ("longest example before", whole, "tokens", "spans.jsonl: data.longest"),
-    ]
     return finding(
         f"{share(cut)} of the examples are cut at {longest} tokens, and their ends are not learnt",
-        figures,
+        [
+            evidence,
+            ("longest that is allowed", longest, "tokens", "spans.jsonl: settings.arguments.max_length"),
+            ("longest example before", whole, "tokens", "spans.jsonl: data.longest"),
+        ],
         [
             Remedy(f"allow {wanted} tokens", {"train.max_length": wanted}, "more memory and time per example"),
             Remedy("split long examples before the training, where their parts make sense by themselves"),

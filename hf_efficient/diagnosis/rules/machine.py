@@ -87,8 +87,7 @@ def cpu_contention(case: Case) -> Verdict:
     """For a tenth of the loop or more the main thread waits for a core that other processes have."""
     wait = core_wait(case)
     if wait is None:
-        why = "who kept the cores busy while the loop ran was not sampled"
-        return abstains(why, _SAMPLED_BY)
+        return abstains("who kept the cores busy while the loop ran was not sampled", _SAMPLED_BY)
     lost = wait.share * wait.others_share
     if lost < _MUCH_WAIT or wait.others + wait.stolen < 0.2:
         return None
@@ -172,8 +171,14 @@ def throttling(case: Case) -> Verdict:
         return None
     system = case.series.system if case.series is not None else None
     if system is None or not system.gpus:
-        return abstains("NVML told nothing of the GPUs")
-    found = [(number, reason, held) for number, reason, held in _throttled(system) if held >= 0.1]
+        return abstains("NVML reported nothing of the GPUs")
+    shares = (
+        (number, reason, sum(held) / len(held))
+        for number, reasons in system.throttled.items()
+        for reason, held in reasons.items()
+        if held
+    )
+    found = [one for one in shares if one[2] >= 0.1]
     if not found:
         return None
     heat = [one for one in found if "power" not in one[1] or "brake" in one[1]]
@@ -190,16 +195,6 @@ def throttling(case: Case) -> Verdict:
         [Remedy("look after the cooling, or ask for another machine" if heat else "raise the power limit")],
         severity="warning" if heat else "info",
     )
-
-
-def _throttled(system: SystemSeries) -> list[tuple[str, str, float]]:
-    """GPU, reason, and in which share of all readings it was named."""
-    return [
-        (number, reason, sum(held) / len(held))
-        for number, reasons in system.throttled.items()
-        for reason, held in reasons.items()
-        if held
-    ]
 
 
 def _highest(system: SystemSeries, numbers: dict[str, None]) -> list[Row]:

@@ -89,9 +89,9 @@ def smaller_micro_batch(case: Case) -> dict[str, Any] | None:
     """Half of the rows, or the most below that which divide a step's rows; None where there is but one. Hand-worked: 5
     rows accumulated twice are 10: of 2 or fewer rows 2 divide them, 5 times."""
     all_rows = case.rows * case.accumulated
-    fewer = next((few for few in range(case.rows // 2, 0, -1) if all_rows % few == 0), None)
-    if fewer is None:
+    if case.rows < 2:
         return None
+    fewer = next(few for few in range(case.rows // 2, 0, -1) if all_rows % few == 0)
     return {"train.per_device_train_batch_size": fewer, "train.gradient_accumulation_steps": all_rows // fewer}
 
 
@@ -139,24 +139,21 @@ def near_out_of_memory(case: Case) -> Verdict:
     Batches of many sizes fill a healthy device with cache: so the tensors must have taken 85% themselves."""
     room, tensors = memory_room(case), case.account.memory.device_peak_allocated_bytes
     if room is None:
-        why = "the device's memory, or its peak, is not known"
-        return abstains(why) if case.has_steps else None
+        return abstains("the device's memory, or its peak, is not known") if case.has_steps else None
     if room.share < (0.95 if case.on_cuda else 0.97):
         return None
     if case.on_cuda and tensors is not None and tensors < 0.85 * room.device_bytes:
         return None
-    evidence = [
-        ("memory taken at the peak", room.held_bytes, "bytes", room.source),
-        ("memory of the device", room.device_bytes, "bytes", "spans.jsonl: settings.device.memory_bytes"),
-        ("share", room.share, "share", room.source),
-    ]
     longest = case.account.sequences.longest_tokens
-    if longest is not None:
-        evidence.append(("longest document so far", longest, "tokens", "run.json: sequences.longest_tokens"))
     simulate = Remedy(f"let the plan simulate what gives room: {_PLAN}")
     return finding(
         f"{share(room.share)} of the memory are taken: {size(room.idle_bytes)} are left for a longer batch",
-        evidence,
+        [
+            ("memory taken at the peak", room.held_bytes, "bytes", room.source),
+            ("memory of the device", room.device_bytes, "bytes", "spans.jsonl: settings.device.memory_bytes"),
+            ("share", room.share, "share", room.source),
+            ("longest document so far", longest, "tokens", "run.json: sequences.longest_tokens"),
+        ],
         [*_less_memory(case, "more and smaller kernels"), simulate],
         case.cost(held_bytes=room.held_bytes),
         explains=["fragmentation"],

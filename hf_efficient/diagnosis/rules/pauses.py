@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Row, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, abstains, finding, rule
 from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, short_seconds
 
 _TOO_MUCH = 0.10
 _LOGS_ALLOWED = 0.01
+_RARER_LOGS = "a log after every {} steps, each as long as those that were measured"
 _SCHEDULED = {"eval_steps": "evaluate_every", "save_steps": "save_every"}
 """What the run said of its schedule, in steps, also where its argument is a share of all steps or an epoch."""
 
@@ -84,6 +85,7 @@ def _of_run(case: Case, pause: _Pause) -> Finding | None:
     spent = case.phase_seconds(pause.phase)
     if case.share(spent) < _TOO_MUCH:
         return None
+    source, count = f"steps.jsonl: phase_seconds.{pause.phase}", int((case.first.phase(pause.phase) > 0).sum())
     remedies = []
     longer = _rarer(case, spent, pause.argument, pause.allowed)
     if longer is not None:
@@ -93,21 +95,15 @@ def _of_run(case: Case, pause: _Pause) -> Finding | None:
     remedies += _quicker_evaluations(case) if pause is _EVALUATIONS else _smaller_saves(case)
     return finding(
         f"{share(case.share(spent))} of the training loop is spent in {pause.one}s",
-        _evidence(case, pause, spent),
+        [
+            (f"share of the loop in {pause.one}s", case.share(spent), "share", source),
+            (f"time in {pause.one}s", spent, "seconds", source),
+            ("steps with one", count, "count", source),
+            (f"mean {pause.one}", spent / count, "seconds", source),
+        ],
         remedies,
         case.cost(spent),
     )
-
-
-def _evidence(case: Case, pause: _Pause, spent: float) -> list[Row]:
-    source = f"steps.jsonl: phase_seconds.{pause.phase}"
-    count = int((case.first.phase(pause.phase) > 0).sum())
-    return [
-        (f"share of the loop in {pause.one}s", case.share(spent), "share", source),
-        (f"time in {pause.one}s", spent, "seconds", source),
-        ("steps with one", count, "count", source),
-        (f"mean {pause.one}", spent / count, "seconds", source),
-    ]
 
 
 def _quicker_evaluations(case: Case) -> list[Remedy]:
@@ -126,7 +122,7 @@ def _quicker_evaluations(case: Case) -> list[Remedy]:
 def _smaller_saves(case: Case) -> list[Remedy]:
     if case.argument("save_only_model") is not False:
         return []
-    costs = "training cannot go on from such a checkpoint with its optimizer state"
+    costs = "training cannot resume from such a checkpoint with its optimizer state"
     return [Remedy("save the weights without optimizer state", {"train.save_only_model": True}, costs)]
 
 
@@ -135,7 +131,7 @@ def logging_cost(case: Case) -> Verdict:
     """A twentieth of the loop or more goes into logs; rarer ones are to take a hundredth."""
     first = case.first
     if "logging" not in first.phase_seconds and "between_steps" in first.phase_seconds:
-        return abstains("logging is not told from fetching data", "EfficientTrainerMixin")
+        return abstains("logging is not timed apart from fetching data", "EfficientTrainerMixin")
     spent = case.phase_seconds("logging")
     if case.share(spent) < MATTERS:
         return None
@@ -146,14 +142,11 @@ def logging_cost(case: Case) -> Verdict:
     longer = _rarer(case, spent, "logging", _LOGS_ALLOWED)
     if longer is not None and case.argument("logging_strategy") == "steps":
         every, left = longer
-        basis = f"a log after every {every} steps, each as long as those that were measured"
-        gain = case.gain(spent - left, basis)
-        remedies.append(
-            Remedy(f"log every {every} steps", {"train.logging_steps": every}, "the loss is told less often", gain)
-        )
-    remedies.append(
-        Remedy("look at who is told (train.report_to, callbacks with on_log): a slow tracker holds every log")
-    )
+        gain = case.gain(spent - left, _RARER_LOGS.format(every))
+        costs = "the loss is logged less often"
+        remedies.append(Remedy(f"log every {every} steps", {"train.logging_steps": every}, costs, gain))
+    slow = "look at where logs go (train.report_to, callbacks with on_log): a slow tracker holds every log"
+    remedies.append(Remedy(slow))
     source = "steps.jsonl: phase_seconds.logging"
     return finding(
         f"{share(case.share(spent))} of the training loop goes into logs, {short_seconds(each)} each",
@@ -206,13 +199,9 @@ def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
     if each is None or every is None or recipe.of_a_step(taken) < MATTERS:
         return recipe.unknown("logging")
     longer = _distance(each, recipe.found.step_seconds - taken, _LOGS_ALLOWED)
-    basis = f"a log after every {longer} steps, each as long as those that were measured"
-    remedy = Remedy(
-        f"log every {longer} steps",
-        {"train.logging_strategy": "steps", "train.logging_steps": longer},
-        "a coarser curve of the loss",
-        recipe.gain(recipe.of_steps(taken - each / longer), basis),
-    )
+    overrides = {"train.logging_strategy": "steps", "train.logging_steps": longer}
+    gain = recipe.gain(recipe.of_steps(taken - each / longer), _RARER_LOGS.format(longer))
+    remedy = Remedy(f"log every {longer} steps", overrides, "a coarser curve of the loss", gain)
     return finding(
         f"{share(recipe.of_a_step(taken))} of a step goes to logging",
         [

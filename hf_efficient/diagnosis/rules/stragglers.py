@@ -107,8 +107,8 @@ def straggler(case: Case) -> Verdict:
     severity: Severity = "warning"
     if case.share(waited) < MATTERS:
         severity = "info"
-        told = [(_waited(case, one), one) for one in pauses if one.rank and one.slowest_share >= 0.9]
-        waited, found = max(told, key=lambda cost: cost[0], default=(0.0, in_steps))
+        late = [(_waited(case, one), one) for one in pauses if one.rank and one.slowest_share >= 0.9]
+        waited, found = max(late, key=lambda cost: cost[0], default=(0.0, in_steps))
         if case.share(waited) < 0.01:
             return None
     waited_for = "computation" if found.phase == "computation" else found.phase_name
@@ -136,7 +136,7 @@ def _account_of(case: Case, rank: int) -> RankAccount | None:
 
 
 def _place(case: Case, rank: int) -> str:
-    """Its host and device, where they tell the ranks apart."""
+    """Its host and device, where the ranks differ in them."""
     account = _account_of(case, rank)
     if account is None:
         return ""

@@ -100,7 +100,7 @@ def trace_exposed_communication(traced: TracedDevice) -> Verdict:
         costs="a step holds twice the examples",
         gain=traced.gain(found.exposed_seconds / 2, basis),
     )
-    others = Remedy("hold the other ranks' traces against it: who communicates least is who the others wait for")
+    others = Remedy("hold the other ranks' traces against it: the others wait for the one that communicates least")
     return finding(
         f"{traced.name} communicates and computes nothing in {share(found.exposed_share)} of the time",
         [
