@@ -14,9 +14,17 @@ from hf_efficient.accounting.live import RunView
 from hf_efficient.records.account import PlanAccount, RunAccount, TimeAccount
 from hf_efficient.reporting.labels import phase_label
 from hf_efficient.reporting.profile_tables import profile_renderables
-from hf_efficient.reporting.run_rows import across_lines, plan_notes, plan_rows, rank_rows, run_rows, times_run
+from hf_efficient.reporting.run_rows import (
+    across_lines,
+    memory_peaks,
+    plan_notes,
+    plan_rows,
+    rank_rows,
+    run_rows,
+    times_run,
+)
 from hf_efficient.reporting.terminal import dim_lines, grid, share_bar, table
-from hf_efficient.text import clock, seconds, share, short_count, short_seconds, size, usd
+from hf_efficient.text import clock, seconds, share, short_count, short_seconds, usd
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARKS = 40
@@ -173,7 +181,7 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
     rows.append(("evaluated", _evaluated(account)))
     if steps.p50_seconds is not None and steps.p95_seconds is not None:
         rows.append(("steps", f"p50 {short_seconds(steps.p50_seconds)}, p95 {short_seconds(steps.p95_seconds)}"))
-    rows += [("tokens", _tokens(account)), ("memory", _memory(account))]
+    rows += [("tokens", _tokens(account)), ("memory", memory_peaks(account.memory))]
     return [(name, told) for name, told in rows if told]
 
 
@@ -193,13 +201,4 @@ def _tokens(account: RunAccount) -> str:
         told.append(f"{share(tokens.padding_share)} padding")
     if account.work.mfu is not None:
         told.append(f"{share(account.work.mfu)} MFU")
-    return ", ".join(told)
-
-
-def _memory(account: RunAccount) -> str:
-    memory, told = account.memory, []
-    if memory.device_peak_allocated_bytes is not None:
-        told.append(f"{size(memory.device_peak_allocated_bytes)} allocated on the device")
-    if memory.peak_rss_bytes is not None:
-        told.append(f"{size(memory.peak_rss_bytes)} of the host's, at most")
     return ", ".join(told)

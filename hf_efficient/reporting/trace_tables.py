@@ -98,7 +98,6 @@ def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:
 
 
 def device_time_table(device: DeviceBreakdown, name: str) -> FoundTable:
-    """Where the time of a device went, from its first event to its last; each second in one row."""
     window = device.busy.window_seconds
     held = [(label, seconds, seconds / window if window else 0.0) for label, seconds in device_time_rows(device)]
     rows = [(label, short_seconds(seconds), _percent(part)) for label, seconds, part in held]
@@ -125,11 +124,16 @@ def device_tables(device: DeviceBreakdown, most: int) -> Iterator[FoundTable]:
         yield _gap_table(device.gaps, most)
 
 
-def host_families(trace: TraceBreakdown) -> FoundTable | None:
-    """Where no device tells of the work, the host's operators do."""
-    if trace.host is None or trace.devices:
-        return None
-    return family_table(trace.host.families, "operators by family", "calls")
+def host_tables(trace: TraceBreakdown, most: int) -> Iterator[FoundTable]:
+    """Waits for the device, steps, operators; where no device was traced, the operators also by family."""
+    if trace.syncs:
+        yield _sync_table(trace.syncs, most)
+    if trace.steps:
+        yield _step_table(trace.steps, most)
+    if trace.host is not None and not trace.devices:
+        yield family_table(trace.host.families, "operators by family", "calls")
+    if trace.host is not None:
+        yield _operator_table(trace.host, most)
 
 
 def _kernel_table(kernels: Sequence[KernelTime], most: int) -> FoundTable:
@@ -146,7 +150,7 @@ def _kernel_table(kernels: Sequence[KernelTime], most: int) -> FoundTable:
     return FoundTable(("kernel (operator)", "time", "share", "count", "mean"), rows)
 
 
-def operator_table(host: HostBreakdown, most: int) -> FoundTable:
+def _operator_table(host: HostBreakdown, most: int) -> FoundTable:
     rows = [
         (
             one.name,
@@ -167,8 +171,8 @@ def _copy_table(copies: Sequence[CopyKind]) -> FoundTable:
             short_seconds(one.seconds),
             f"{one.count:,}",
             f"{one.small_count:,}",
-            size(one.bytes) if one.bytes is not None else "not told",
-            f"{short_count(one.bytes_per_second)}B/s" if one.bytes_per_second is not None else "not told",
+            size(one.bytes) if one.bytes is not None else "not known",
+            f"{short_count(one.bytes_per_second)}B/s" if one.bytes_per_second is not None else "not known",
         )
         for one in copies
     ]
@@ -178,7 +182,7 @@ def _copy_table(copies: Sequence[CopyKind]) -> FoundTable:
 def _gap_table(gaps: Sequence[DeviceGap], most: int) -> FoundTable:
     rows = [
         (
-            ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not told",
+            ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not known",
             short_seconds(one.seconds),
             short_seconds(one.start_seconds),
             "" if one.step is None else str(one.step),
@@ -189,7 +193,7 @@ def _gap_table(gaps: Sequence[DeviceGap], most: int) -> FoundTable:
     return FoundTable(("what the host did in the longest gaps", "gap", "at", "step", "bound by"), rows)
 
 
-def sync_table(syncs: Sequence[SyncSite], most: int) -> FoundTable:
+def _sync_table(syncs: Sequence[SyncSite], most: int) -> FoundTable:
     rows = [
         (
             ", ".join(part for part in (one.site, one.operator, one.call) if part),
@@ -202,7 +206,7 @@ def sync_table(syncs: Sequence[SyncSite], most: int) -> FoundTable:
     return FoundTable(("the host waited for the device in", "count", "waited", "idle after"), rows)
 
 
-def step_table(steps: Sequence[TraceStep], most: int) -> FoundTable:
+def _step_table(steps: Sequence[TraceStep], most: int) -> FoundTable:
     shown = sorted(sorted(steps, key=lambda one: -one.seconds)[:most], key=lambda one: one.start_seconds)
     title = "step" if len(shown) == len(steps) else f"the longest {len(shown)} of {len(steps)} steps"
     if steps[0].busy_seconds is None:
@@ -229,18 +233,7 @@ def trace_renderables(trace: TraceBreakdown) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(trace_title(trace), "bold"), *(Text(one, "yellow") for one in trace.remarks)]
     for device in trace.devices:
         parts += map(_spaced, _device(device))
-    return [*parts, *(_spaced(drawn(one)) for one in _host_tables(trace))]
-
-
-def _host_tables(trace: TraceBreakdown) -> Iterator[FoundTable]:
-    if trace.syncs:
-        yield sync_table(trace.syncs, _MOST_ROWS)
-    if trace.steps:
-        yield step_table(trace.steps, _MOST_ROWS)
-    if (families := host_families(trace)) is not None:
-        yield families
-    if trace.host is not None:
-        yield operator_table(trace.host, _MOST_ROWS)
+    return [*parts, *(_spaced(drawn(one)) for one in host_tables(trace, _MOST_ROWS))]
 
 
 def _device(device: DeviceBreakdown) -> Iterator[RenderableType]:

@@ -250,7 +250,7 @@ loss       4 █▅▃▁ 2
 evaluated  after step 40: loss 2.91
 steps      p50 1.50 s, p95 2.25 s
 tokens     120 per second without padding, 10% padding, 31% MFU
-memory     3.00 GiB of the host's, at most
+memory     3.00 GiB at most in the host's memory
 """
 
 

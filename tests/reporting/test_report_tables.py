@@ -70,8 +70,8 @@ def test_lines_and_tables():
     assert "60 communication kernels run for 2.00 s: 25% of that beside computation, 1.50 s exposed (15% of" in text
     for cells in (
         "HtoD, pageable 1.00 s 4 3 3.73 GiB 4.00GB/s",
-        "DtoD 1.00 ms 1 0 not told not told",
-        "not told 500 ms 2.00 s other",
+        "DtoD 1.00 ms 1 0 not known not known",
+        "not known 500 ms 2.00 s other",
         "5 8.00 s 50.0% 20 1.50 s",
     ):
         assert has(lines, cells), cells

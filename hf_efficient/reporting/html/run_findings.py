@@ -35,10 +35,7 @@ from hf_efficient.reporting.trace_tables import (
     device_tables,
     device_time_table,
     device_title,
-    host_families,
-    operator_table,
-    step_table,
-    sync_table,
+    host_tables,
     trace_title,
     work_table,
 )
@@ -158,16 +155,12 @@ def _device(device: DeviceBreakdown) -> dict[str, Any]:
 
 def _host(trace: TraceBreakdown) -> list[dict[str, Any]]:
     tables = []
-    families = host_families(trace)
-    if trace.host is not None and families is not None and families.rows:
-        figure = family_bar(trace.host.families, "trace-families-host", "Operators by family")
-        tables.append(_shown(families, [family_color(row[0]) for row in families.rows], figure))
-    if trace.host is not None:
-        tables.append(_shown(operator_table(trace.host, _MOST_TRACE_ROWS)))
-    if trace.syncs:
-        tables.append(_shown(sync_table(trace.syncs, _MOST_TRACE_ROWS)))
-    if trace.steps:
-        tables.append(_shown(step_table(trace.steps, _MOST_TRACE_ROWS)))
+    for table in host_tables(trace, _MOST_TRACE_ROWS):
+        if table.shares is None:
+            tables.append(_shown(table))
+        elif trace.host is not None and table.rows:
+            figure = family_bar(trace.host.families, "trace-families-host", "Operators by family")
+            tables.append(_shown(table, [family_color(row[0]) for row in table.rows], figure))
     return [{"title": "host", "tables": tables, "lines": []}] if tables else []
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hf_efficient.accounting.series import per_step
 from hf_efficient.records.amounts import Evaluation
 from hf_efficient.records.series import StepSeries, SystemSeries
 from hf_efficient.reporting.labels import phase_color, phase_label
@@ -213,12 +212,6 @@ class Layer:
     label: str
     color: str
     values: Sequence[float | None]
-
-
-def phase_layers(steps: StepSeries, by_phase: dict[str, list[float]] | None = None) -> list[Layer]:
-    """Seconds per step, by phase, from sums by bucket."""
-    sums = steps.phase_seconds if by_phase is None else by_phase
-    return [Layer(phase_label(name), phase_color(name), per_step(held, steps)) for name, held in sums.items()]
 
 
 def stack_traces(

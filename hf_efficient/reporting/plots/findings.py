@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from hf_efficient.accounting.series import per_step
 from hf_efficient.estimate.throughput import batch_time
 from hf_efficient.records.account import StepTimes
 from hf_efficient.records.findings import Finding
-from hf_efficient.records.series import StepSeries
+from hf_efficient.records.series import RunSeries, StepSeries
 from hf_efficient.reporting.labels import phase_color, phase_label, phases_in_order
 from hf_efficient.reporting.plots import figure as draw
 from hf_efficient.reporting.plots.figure import Figure, Layer, Missing, Trace
@@ -24,7 +23,7 @@ from hf_efficient.reporting.plots.system import cores_figure, gpu_figure
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.text import seconds, share, short_seconds, size
 
-_Kind = Callable[[Finding, RunData, str], Figure | None]
+_Kind = Callable[[Finding, RunData, RunSeries, str], Figure | None]
 _AS_IT_RAN, _WITH = "as it ran", "with remedy 1"
 _PAUSES = ("evaluation", "checkpointing")
 _COMPUTING = ("forward", "backward", "device_wait", "forward_backward")
@@ -40,11 +39,11 @@ def finding_figure(number: int, finding: Finding, run: RunData) -> Figure | None
     """The evidence of a finding, plotted; without data for it, its cost of the loop's time; None where neither is
     known. ``number`` is its rank, from 1."""
     name = f"finding-{number}-evidence"
+    if run.series is None or run.diagnosis is None:
+        return None
     kind = KINDS.get(finding.rule)
-    found = kind(finding, run, name) if kind is not None else None
-    if found is None and run.diagnosis is not None:
-        return cost_bar(finding, run.diagnosis.loop_seconds, name)
-    return found
+    found = kind(finding, run, run.series, name) if kind is not None else None
+    return found or cost_bar(finding, run.diagnosis.loop_seconds, name)
 
 
 def _saved_seconds(finding: Finding) -> float | None:
@@ -86,65 +85,43 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
     return Figure(name, "Of the loop's time", told, traces, layout, 84 + 34 * len(rows), zoomable=False)
 
 
-def _phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequence[str]) -> Figure | None:
+def _phase_evidence(
+    finding: Finding, run: RunData, series: RunSeries, name: str, phases: Sequence[str]
+) -> Figure | None:
     """Seconds per step with the finding's phases on top, their mean, and the mean that the first remedy would leave.
-    Evaluations and checkpoints, which tower over steps, are left out elsewhere. None where none of the phases was
-    seen."""
-    parts = _parts(run, phases)
-    if parts is None:
-        return None
-    steps = parts.steps
-    where = draw.step_axis(steps)
-    rest = Layer("everything else", _REST_COLOR, per_step(parts.rest, steps))
-    widths = where.widths if max(steps.steps) > 1 else None
-    traces = draw.stack_traces([rest, *draw.phase_layers(steps, parts.held)], where.centers, widths)
-    whole, count = sum(parts.spent) + sum(parts.rest), sum(steps.steps)
-    mean = whole / count
-    told = f"{_named(list(parts.held))} {share(sum(parts.spent) / whole)} of a mean of {short_seconds(mean)} per step."
-    ends = [where.starts[0], where.ends[-1]]
-    traces.append(draw.line("mean", ends, [mean, mean], draw.RED, dash="dot", hoverinfo="skip"))
-    saved = _saved_seconds(finding)
-    if saved is not None and saved < whole:
-        after = (whole - saved) / count
-        label = "mean with the first remedy (estimated)"
-        traces.append(draw.line(label, ends, [after, after], draw.GREEN, dash="dash", hoverinfo="skip"))
-        told += f" With the first remedy that mean is predicted to be {short_seconds(after)}."
-    if parts.left_out:
-        told += f" Left out: {', '.join(map(phase_label, parts.left_out))}."
-    layout = draw.step_layout(steps, where)
-    top, clipped = _top(parts, run.account.steps)
-    layout["yaxis"]["range"] = [0, top]
-    if clipped:
-        told += " Some steps reach above the plot, by something else."
-    return Figure(name, "Seconds per step", told, traces, layout, 260, "step", selectable=False)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The steps by what the finding is about (``held`` phases, ``spent`` together), the rest, and pauses in neither; by
-    bucket."""
-
-    steps: StepSeries
-    held: dict[str, list[float]]
-    spent: list[float]
-    rest: list[float]
-    left_out: list[str]
-
-
-def _parts(run: RunData, phases: Sequence[str]) -> _Parts | None:
-    if run.series is None:
-        return None
-    steps = run.series.steps
-    known = {one: sums for one, sums in steps.phase_seconds.items() if any(sums)}
+    Evaluations and checkpoints, which tower over steps, are left out elsewhere. None where no such phase was seen."""
+    steps, counts = series.steps, np.asarray(series.steps.steps)
+    known = {one: np.asarray(sums) / counts for one, sums in steps.phase_seconds.items() if any(sums)}
     held = {one: known[one] for one in phases if one in known}
     if not held:
         return None
     left_out = [one for one in _PAUSES if one in known and one not in held]
-    places = range(len(steps))
-    spent = [sum(sums[place] for sums in held.values()) for place in places]
-    paused = [sum(known[one][place] for one in left_out) for place in places]
-    rest = [max(steps.wall_seconds[place] - paused[place] - spent[place], 0.0) for place in places]
-    return _Parts(steps, held, spent, rest, left_out)
+    spent = np.sum(list(held.values()), axis=0)
+    walls = np.asarray(steps.wall_seconds) / counts - sum(known[one] for one in left_out)
+    rest = np.maximum(walls - spent, 0.0)
+    whole, number = float((spent + rest) @ counts), int(counts.sum())
+    mean = whole / number
+    where = draw.step_axis(steps)
+    layers = [Layer(phase_label(one), phase_color(one), part.tolist()) for one, part in held.items()]
+    layers.insert(0, Layer("everything else", _REST_COLOR, rest.tolist()))
+    traces = draw.stack_traces(layers, where.centers, where.widths if counts.max() > 1 else None)
+    told = f"{_named(list(held))} {share(float(spent @ counts) / whole)} of a mean of {short_seconds(mean)} per step."
+    ends = [where.starts[0], where.ends[-1]]
+    traces.append(draw.line("mean", ends, [mean, mean], draw.RED, dash="dot", hoverinfo="skip"))
+    saved = _saved_seconds(finding)
+    if saved is not None and saved < whole:
+        after = (whole - saved) / number
+        label = "mean with the first remedy (estimated)"
+        traces.append(draw.line(label, ends, [after, after], draw.GREEN, dash="dash", hoverinfo="skip"))
+        told += f" With the first remedy that mean is predicted to be {short_seconds(after)}."
+    if left_out:
+        told += f" Left out: {', '.join(map(phase_label, left_out))}."
+    layout = draw.step_layout(steps, where)
+    top, clipped = _top(spent, spent + rest, run.account.steps)
+    layout["yaxis"]["range"] = [0, top]
+    if clipped:
+        told += " Some steps reach above the plot, by something else."
+    return Figure(name, "Seconds per step", told, traces, layout, 260, "step", selectable=False)
 
 
 def _named(phases: Sequence[str]) -> str:
@@ -153,22 +130,19 @@ def _named(phases: Sequence[str]) -> str:
     return f"{words[0].upper()}{words[1:]} {'takes' if len(names) == 1 else 'take'}"
 
 
-def _top(parts: _Parts, times: StepTimes) -> tuple[float, bool]:
+def _top(spent: Any, totals: Any, times: StepTimes) -> tuple[float, bool]:
     """As high as nearly every step, and as the finding's phases at their most on such a step; whether that clips."""
-    counts = parts.steps.steps
-    spent = [held / count for held, count in zip(parts.spent, counts, strict=True)]
-    totals = [more + held / count for more, held, count in zip(spent, parts.rest, counts, strict=True)]
-    usual = _ROOM * times.p95_seconds if times.p95_seconds else max(totals)
-    most = max(zip(spent, totals, strict=True))
-    top = max(usual, 1.05 * min(most[1], most[0] + usual))
-    return min(top, 1.05 * max(totals)), max(totals) > top
+    highest, place = float(totals.max()), int(spent.argmax())
+    usual = _ROOM * times.p95_seconds if times.p95_seconds else highest
+    top = max(usual, 1.05 * min(float(totals[place]), float(spent[place]) + usual))
+    return min(top, 1.05 * highest), highest > top
 
 
-def _batch_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
+def _batch_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
     """What a step takes over its tokens: a point per step, and the line down to no tokens; None without a line."""
-    points = None if run.series is None else _points(run.series.steps)
+    points = _points(series.steps)
     fitted = None if points is None else batch_time(points[:, 1], points[:, 0])
-    if points is None or fitted is None:
+    if fitted is None:
         return None
     tokens, times = points[:, 0], points[:, 1]
     end = float(tokens.max())
@@ -205,7 +179,7 @@ def _points(steps: StepSeries) -> Any:
     return np.asarray(pairs, dtype=float) if len(pairs) >= _FEWEST_POINTS else None
 
 
-def _rank_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
+def _rank_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
     """Mean seconds of a step by phase, a bar per rank, without its pauses; None: one rank at most is known."""
     ranks = {rank: held for rank, held in sorted(run.rank_step_seconds.items()) if held}
     if len(ranks) < 2:
@@ -229,9 +203,9 @@ def _rank_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
     return Figure(name, "By rank", summary, traces, layout, height, zoomable=False)
 
 
-def _memory_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
+def _memory_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
     """Memory as it was read, with a line at that of the device, or of the host where that trains."""
-    found = None if run.series is None else memory_over_time(run.account, run.series, kinds=False)
+    found = memory_over_time(run.account, series, kinds=False)
     shown = _shown(found, name, title="Memory over the run", height=260, selectable=False)
     if shown is None or run.memory_bytes is None:
         return shown
@@ -248,34 +222,36 @@ def _shown(figure: Figure | Missing | None, name: str, **parts: Any) -> Figure |
     return dataclasses.replace(figure, id=name, **parts) if isinstance(figure, Figure) else None
 
 
-def _token_evidence(finding: Finding, run: RunData, name: str, *, kinds: tuple[str, ...]) -> Figure | None:
-    found = None if run.series is None else step_tokens(run.series.steps, run.account.tokens, kinds, name)
-    if not isinstance(found, Figure) or len(found.traces) != len(kinds):
-        return None
-    return dataclasses.replace(found, selectable=False)
+def _token_evidence(
+    finding: Finding, run: RunData, series: RunSeries, name: str, *, kinds: tuple[str, ...]
+) -> Figure | None:
+    found = step_tokens(series.steps, run.account.tokens, kinds, name)
+    return (
+        _shown(found, name, selectable=False)
+        if not isinstance(found, Missing) and len(found.traces) == len(kinds)
+        else None
+    )
 
 
-def _length_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
+def _length_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
     return _shown(sequence_lengths(run.account.sequences), name)
 
 
-def _learning_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
-    found = None if run.series is None else training_curve(run.series.steps, run.account.evaluations)
+def _learning_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
+    found = training_curve(series.steps, run.account.evaluations)
     return _shown(found, name, height=340, selectable=False)
 
 
-def _cores_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
-    found = None if run.series is None else cores_figure(run.account, run.series, run.cpus, name)
+def _cores_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
+    found = cores_figure(run.account, series, run.cpus, name)
     return _shown(found, name, height=260, selectable=False)
 
 
-def _gpu_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
+def _gpu_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
     """The GPU that was held back longest."""
-    if run.series is None:
-        return None
-    held = {gpu: sum(map(sum, reasons.values())) for gpu, reasons in run.series.system.throttled.items()}
+    held = {gpu: sum(map(sum, reasons.values())) for gpu, reasons in series.system.throttled.items()}
     worst = max(held, key=lambda gpu: held[gpu], default=None)
-    found = None if worst is None else gpu_figure(run.account, run.series, worst, name)
+    found = None if worst is None else gpu_figure(run.account, series, worst, name)
     return _shown(found, name, selectable=False)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from hf_efficient.accounting.series import per_step
 from hf_efficient.records.account import RunAccount, StepTimes, TimeAccount
 from hf_efficient.records.series import StepSeries
 from hf_efficient.records.steps import PHASES
 from hf_efficient.records.trace import DeviceBreakdown, FamilyTime
 from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, phases_in_order
 from hf_efficient.reporting.plots import figure as draw
-from hf_efficient.reporting.plots.figure import Figure, Missing
+from hf_efficient.reporting.plots.figure import Figure, Layer, Missing
 from hf_efficient.reporting.trace_tables import device_time_rows
 from hf_efficient.text import kilowatt_hours, seconds, share, short_seconds, usd
 
@@ -60,7 +61,10 @@ def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
     if not len(steps):
         return Missing("Per step", "no step was recorded")
     where, most = draw.step_axis(steps), max(steps.steps)
-    traces = draw.stack_traces(draw.phase_layers(steps), where.centers, where.widths if most > 1 else None)
+    layers = [
+        Layer(phase_label(name), phase_color(name), per_step(held, steps)) for name, held in steps.phase_seconds.items()
+    ]
+    traces = draw.stack_traces(layers, where.centers, where.widths if most > 1 else None)
     top, clipped = _top(steps, times)
     first, last = steps.first_step[0], steps.last_step[-1]
     summary = f"Seconds per optimizer step by phase, from step {first:,} to {last:,}."
