@@ -122,10 +122,10 @@ def _diagnose_run(run_dir: Path, apply: Path | None, number: int | None, as_json
 
 
 def _tell_applied(path: Path, remedy: Remedy, of: str, then: str) -> None:
-    from hf_efficient.reporting.diagnosis import told_change, told_gain
+    from hf_efficient.reporting.diagnosis import change_words, gain_words
 
-    gain = f", {told_gain(remedy.gain)} predicted{of}" if remedy.gain is not None else ""
-    changes = " ".join(told_change(key, value) for key, value in remedy.overrides.items())
+    gain = f", {gain_words(remedy.gain)} predicted{of}" if remedy.gain is not None else ""
+    changes = " ".join(change_words(key, value) for key, value in remedy.overrides.items())
     told = f"--apply: {path} is the recipe with {changes}{gain}. Run it: hf-efficient train {path}{then}"
     print(told, file=sys.stderr)
 

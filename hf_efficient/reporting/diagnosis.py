@@ -39,23 +39,23 @@ def several_gains(diagnosis: Diagnosis) -> bool:
     return len(promised) > 1
 
 
-def told_limit(diagnosis: Diagnosis) -> str:
+def limit_words(diagnosis: Diagnosis) -> str:
     """What bounds a run that has nothing to fix, or why nothing is told of it; empty where something is to fix."""
     if diagnosis.limit is not None:
         return f"The limit that it is at: {diagnosis.limit.text}."
     return "" if diagnosis.findings else _NOT_JUDGED
 
 
-def told_abstentions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+def abstentions_words(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Why, and which rules: those that lack the same thing together, and many of them by their number."""
     rules: dict[str, list[str]] = {}
     for one in diagnosis.abstentions:
-        by = f" ({told_instrument(one.instrument)})" if one.instrument else ""
+        by = f" ({instrument_words(one.instrument)})" if one.instrument else ""
         rules.setdefault(f"{one.why}{by}", []).append(one.rule)
     return [(why, ", ".join(held) if len(held) <= _MOST_NAMED else f"{len(held)} rules") for why, held in rules.items()]
 
 
-def told_cost(cost: Cost, loop_seconds: float = 0.0) -> str:
+def cost_words(cost: Cost, loop_seconds: float = 0.0) -> str:
     """Empty where nothing is known; with the share of the loop, where that has a length."""
     told = []
     if cost.seconds is not None:
@@ -66,7 +66,7 @@ def told_cost(cost: Cost, loop_seconds: float = 0.0) -> str:
     return ", ".join(told)
 
 
-def told_gain(gain: Gain, of: str = OF_THE_LOOP) -> str:
+def gain_words(gain: Gain, of: str = OF_THE_LOOP) -> str:
     """A prediction; ``of`` is what its share is of."""
     told = []
     if gain.share is not None and gain.seconds is not None:
@@ -83,28 +83,28 @@ def _duration(value: float) -> str:
     return short_seconds(value) if 0 < value < _LITTLE_SECONDS else seconds(value)
 
 
-def told_change(key: str, value: Any) -> str:
+def change_words(key: str, value: Any) -> str:
     """As a recipe's command line takes it: ``train.bf16=true``."""
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return f"{key}={shown}"
 
 
-def told_argument(key: str, value: Any) -> str:
+def argument_words(key: str, value: Any) -> str:
     """As the ``TrainingArguments`` of a script take it: ``bf16=True,``; what is none of them, as a recipe has it."""
     section, _, name = key.partition(".")
-    return f"{name}={value!r}," if section == "train" else told_change(key, value)
+    return f"{name}={value!r}," if section == "train" else change_words(key, value)
 
 
-def told_instrument(instrument: str) -> str:
+def instrument_words(instrument: str) -> str:
     """What would give the evidence that a rule lacks; empty where nothing would."""
     return f"{instrument} would tell" if instrument else ""
 
 
-def told_fault(fault: str) -> str:
+def fault_words(fault: str) -> str:
     return f"A rule failed, a defect of hf_efficient: {fault}"
 
 
-def told_confirmation(held: Confirmation) -> str:
+def confirmation_words(held: Confirmation) -> str:
     """``data_transform: 44% less time per token predicted, 41% came, ±3%: why``; without the verdict."""
     parts = [] if held.predicted is None else [f"{_amount(held, held.predicted)} predicted"]
     if held.achieved is not None:
@@ -129,7 +129,7 @@ def _came(held: Confirmation, value: float) -> str:
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
     """The tested prediction, the findings, the limit of a run without any, and what could not be judged.
     ``evidence=False``, a short form below the account: a line per finding and its first remedy."""
-    abstained = [f"{rules}: {told}" for told, rules in told_abstentions(diagnosis)]
+    abstained = [f"{rules}: {told}" for told, rules in abstentions_words(diagnosis)]
     return [
         *(_end(diagnosis) if evidence else []),
         *(_confirmation(held) for held in diagnosis.confirmations),
@@ -137,7 +137,7 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
         *finding_renderables(diagnosis.findings, evidence=evidence),
         *([Text(GAINS_OVERLAP, "dim")] if evidence and several_gains(diagnosis) else []),
         *(dim_lines("Not judged:", abstained) if evidence else []),
-        *(Text(told_fault(fault), "red") for fault in diagnosis.faults),
+        *(Text(fault_words(fault), "red") for fault in diagnosis.faults),
     ]
 
 
@@ -168,24 +168,24 @@ def _end(diagnosis: Diagnosis) -> Iterator[RenderableType]:
 
 def _confirmation(held: Confirmation) -> Text:
     told = Text(f"{VERDICTS[held.verdict]}: ", _VERDICT_STYLES.get(held.verdict, "bold"))
-    return told.append(f"{told_confirmation(held)}.", "not bold default")
+    return told.append(f"{confirmation_words(held)}.", "not bold default")
 
 
 def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
     if diagnosis.limit is not None:
         yield Text(NOTHING_TO_FIX, "bold green")
-        yield Text(told_limit(diagnosis))
+        yield Text(limit_words(diagnosis))
         if full and diagnosis.limit.evidence:
             yield _evidence(diagnosis.limit.evidence)
     elif not diagnosis.findings:
-        yield Text(told_limit(diagnosis), "bold")
+        yield Text(limit_words(diagnosis), "bold")
 
 
 def _finding(number: int, finding: Finding, full: bool, of: str) -> Iterator[RenderableType]:
     title = Text(f"{number}. {finding.title}", _STYLES[finding.severity])
     title.append(f"  [{finding.severity}, {finding.confidence}: {finding.rule}]", "dim")
     yield title
-    told = told_cost(finding.cost)
+    told = cost_words(finding.cost)
     if told:
         yield _indented(Text(f"costs {told}"), 3)
     if full:
@@ -211,10 +211,10 @@ def _evidence(evidence: list[Evidence]) -> RenderableType:
 def _remedy(remedy: Remedy, full: bool, of: str) -> Iterator[RenderableType]:
     text = Text(f"-> {remedy.what}")
     if remedy.gain is not None:
-        text.append(f": {told_gain(remedy.gain, of)}", "green")
+        text.append(f": {gain_words(remedy.gain, of)}", "green")
     yield _indented(text, 3)
     for key, value in remedy.overrides.items():
-        yield _indented(Text(told_change(key, value), "cyan"), 6)
+        yield _indented(Text(change_words(key, value), "cyan"), 6)
     if full and remedy.gain is not None:
         yield _indented(Text(f"predicted from: {remedy.gain.basis}", "dim"), 6)
     if full and remedy.costs:

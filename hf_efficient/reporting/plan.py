@@ -12,17 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records.plan import (
-    Plan,
-    PlannedAdvice,
-    PlannedBatching,
-    PlannedChange,
-    PlannedData,
-    PlannedGpu,
-    PlannedLargest,
-    PlannedOutcome,
-    PlannedRanks,
-)
+from hf_efficient.records import plan as rec
 from hf_efficient.reporting.labels import category_label, in_gib, or_nothing, phase_label, short_number, tensor_shape
 from hf_efficient.reporting.terminal import table
 from hf_efficient.text import count, flops, share, short_seconds, size, usd
@@ -33,7 +23,7 @@ _STRATEGIES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeR
 _OFFLOADED = {"optimizer": "optimizer state", "parameters": "weights"}
 
 
-def plan_renderables(plan: Plan) -> list[RenderableType]:
+def plan_renderables(plan: rec.Plan) -> list[RenderableType]:
     """What to print, in order: what was planned, its memory, the accelerators, and what was taken for granted."""
     return [
         _title(plan),
@@ -50,7 +40,7 @@ def plan_renderables(plan: Plan) -> list[RenderableType]:
     ]
 
 
-def _title(plan: Plan) -> Text:
+def _title(plan: rec.Plan) -> Text:
     what = (
         f"{count(plan.trained_parameters)} of {count(plan.parameters)} parameters are trained ({plan.adapter}).\n"
         f"{'A step' if plan.data is None else 'The largest step'} is {step_shape(plan)} = "
@@ -59,11 +49,11 @@ def _title(plan: Plan) -> Text:
     return Text.assemble((f"{plan.recipe}: {plan.model}\n", "bold"), what)
 
 
-def step_shape(plan: Plan) -> str:
+def step_shape(plan: rec.Plan) -> str:
     return tensor_shape(plan.step_rows)
 
 
-def _ranks(ranks: PlannedRanks) -> Iterator[RenderableType]:
+def _ranks(ranks: rec.PlannedRanks) -> Iterator[RenderableType]:
     gpus = f"{ranks.count} GPU" if ranks.count == 1 else f"{ranks.count} GPUs"
     yield Text(f"On {gpus} with {strategy_label(ranks.strategy)}; memory is that of each.")
     if ranks.offloaded:
@@ -76,7 +66,7 @@ def strategy_label(name: str) -> str:
     return _STRATEGIES.get(name, name)
 
 
-def offload_figure(ranks: PlannedRanks) -> tuple[str, str]:
+def offload_figure(ranks: rec.PlannedRanks) -> tuple[str, str]:
     """Where it lies what is offloaded, and how much of it."""
     if ranks.disk_bytes:
         return "NVMe disk", size(ranks.disk_bytes)
@@ -87,7 +77,7 @@ def offloaded_label(offloaded: Sequence[str]) -> str:
     return " and ".join(_OFFLOADED.get(one, one) for one in offloaded)
 
 
-def data_renderables(data: PlannedData) -> list[RenderableType]:
+def data_renderables(data: rec.PlannedData) -> list[RenderableType]:
     """A sentence, and a table of the kinds of batches where there are several."""
     parts: list[RenderableType] = [Text(f"\nData: {data_sentence(data)}")]
     if data.batchings:
@@ -98,7 +88,7 @@ def data_renderables(data: PlannedData) -> list[RenderableType]:
     return parts
 
 
-def data_sentence(data: PlannedData) -> str:
+def data_sentence(data: rec.PlannedData) -> str:
     told = (
         f"{data.examples:,} examples of {data.tokens:,} tokens, the longest {data.longest_tokens:,}; "
         f"{share(data.padding_share)} of a step is padding."
@@ -109,11 +99,11 @@ def data_sentence(data: PlannedData) -> str:
     return told
 
 
-def batching_cells(one: PlannedBatching) -> tuple[str, str, str]:
+def batching_cells(one: rec.PlannedBatching) -> tuple[str, str, str]:
     return f"{one.epoch_positions:,}", share(one.padding_share), f"{one.epoch_steps:,}"
 
 
-def _peak(plan: Plan) -> str:
+def _peak(plan: rec.Plan) -> str:
     memory = plan.memory
     where = f", in {memory.peak_module}" if memory.peak_module else ""
     paged = f"; besides, {size(memory.paged_bytes)} of paged optimizer state" if memory.paged_bytes else ""
@@ -124,7 +114,7 @@ def _peak(plan: Plan) -> str:
     return f"{peak}, in the {phase_label(memory.peak_phase)}{step}{where}{paged}"
 
 
-def _categories(plan: Plan) -> Table:
+def _categories(plan: rec.Plan) -> Table:
     made = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "right", "right"):
         made.add_column(justify=justify)
@@ -135,14 +125,14 @@ def _categories(plan: Plan) -> Table:
     return made
 
 
-def _largest_tensors(plan: Plan) -> Table:
+def _largest_tensors(plan: rec.Plan) -> Table:
     made = Table("largest tensors at the peak", "", "shape", "dtype", box=None, header_style="bold", pad_edge=False)
     for one in plan.memory.largest:
         made.add_row(f"  {category_label(one.category)}", size(one.bytes), tensor_shape(one.shape), one.dtype)
     return made
 
 
-def _notes(plan: Plan) -> Iterator[RenderableType]:
+def _notes(plan: rec.Plan) -> Iterator[RenderableType]:
     yield Text()
     notes = []
     if any(gpu.on_frontier for gpu in plan.gpus):
@@ -155,12 +145,12 @@ def _notes(plan: Plan) -> Iterator[RenderableType]:
     yield from (Text(note, "dim") for note in notes)
 
 
-def taken_for_granted(plan: Plan) -> list[str]:
+def taken_for_granted(plan: rec.Plan) -> list[str]:
     saves = spot_saves(plan.gpus, plan.steps)
     return [*plan.assumptions, *([saves] if saves else [])]
 
 
-def unknown_of(gpus: Sequence[PlannedGpu]) -> list[str]:
+def unknown_of(gpus: Sequence[rec.PlannedGpu]) -> list[str]:
     """Each remark once, behind the accelerators that it is about."""
     found: dict[str, list[str]] = {}
     for gpu in gpus:
@@ -169,7 +159,7 @@ def unknown_of(gpus: Sequence[PlannedGpu]) -> list[str]:
     return [f"{', '.join(names)}: {note}" for note, names in found.items()]
 
 
-def spot_saves(gpus: Sequence[PlannedGpu], steps: int | None = None) -> str:
+def spot_saves(gpus: Sequence[rec.PlannedGpu], steps: int | None = None) -> str:
     """How long a save on spot machines takes, and after how many steps it is cheapest; empty where not known."""
     found = [(gpu.name, gpu.spot, gpu.spot.save_every_steps) for gpu in gpus if gpu.fits and gpu.spot is not None]
     known = [(name, every) for name, _, every in found if every is not None]
@@ -186,7 +176,7 @@ def spot_saves(gpus: Sequence[PlannedGpu], steps: int | None = None) -> str:
     return "; ".join(told)
 
 
-def advice_renderables(advice: PlannedAdvice) -> list[RenderableType]:
+def advice_renderables(advice: rec.PlannedAdvice) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(), Text(advice_title(advice), "bold")]
     if not advice.changes:
         return parts
@@ -201,7 +191,7 @@ def advice_renderables(advice: PlannedAdvice) -> list[RenderableType]:
     return [*parts, *(Text(f"- left out: {told}", "dim") for told in advice.left_out)]
 
 
-def advice_title(advice: PlannedAdvice) -> str:
+def advice_title(advice: rec.PlannedAdvice) -> str:
     what = "To run faster on" if advice.before.fits else "To fit"
     head = f"{what} {advice.accelerator} ({in_gib(advice.usable_memory_bytes)} GiB)"
     if not advice.changes:
@@ -209,38 +199,38 @@ def advice_title(advice: PlannedAdvice) -> str:
     return f"{head}, each change simulated, the best first"
 
 
-def outcome_speed(outcome: PlannedOutcome) -> tuple[str, str]:
+def outcome_speed(outcome: rec.PlannedOutcome) -> tuple[str, str]:
     return or_nothing(outcome.step_seconds, short_seconds), or_nothing(outcome.tokens_per_second, "{:,.0f}".format)
 
 
-def _outcome(outcome: PlannedOutcome) -> list[str | Text]:
+def _outcome(outcome: rec.PlannedOutcome) -> list[str | Text]:
     needed = Text(in_gib(outcome.needed_bytes), "green" if outcome.fits else "red")
     return [needed, "fits" if outcome.fits else "no", *outcome_speed(outcome)]
 
 
-def _change(change: PlannedChange) -> Text:
+def _change(change: rec.PlannedChange) -> Text:
     told = Text("\n".join(override_lines(change)))
     if not change.keeps_training:
         told.append("\nchanges what is learned", "yellow")
     return told.append(f"\n+ {change.gives}\n- {change.costs}", "dim")
 
 
-def override_lines(change: PlannedChange) -> list[str]:
+def override_lines(change: rec.PlannedChange) -> list[str]:
     written = {key: value if isinstance(value, str) else json.dumps(value) for key, value in change.overrides.items()}
     return [f"{key}={value}" for key, value in written.items()]
 
 
-def largest_renderables(largest: PlannedLargest, rows: int, tokens: int) -> list[RenderableType]:
+def largest_renderables(largest: rec.PlannedLargest, rows: int, tokens: int) -> list[RenderableType]:
     """The largest micro-batch and the longest rows, of a recipe whose micro-batch has ``rows`` of ``tokens``."""
     head = Text(f"The most that fits {largest.accelerator}", "bold")
     return [Text(), head, *(Text(f"  {line}") for line in largest_lines(largest, rows, tokens))]
 
 
-def largest_lines(largest: PlannedLargest, rows: int, tokens: int) -> list[str]:
+def largest_lines(largest: rec.PlannedLargest, rows: int, tokens: int) -> list[str]:
     return [_most_rows(largest, tokens), _most_tokens(largest, rows)]
 
 
-def _most_rows(largest: PlannedLargest, tokens: int) -> str:
+def _most_rows(largest: rec.PlannedLargest, tokens: int) -> str:
     if largest.micro_batch_rows == 0:
         return f"not even one row of {tokens:,} tokens"
     more = " or more" if largest.rows_bounded else ""
@@ -248,7 +238,7 @@ def _most_rows(largest: PlannedLargest, tokens: int) -> str:
     return f"{largest.micro_batch_rows:,}{more} {_rows(largest.micro_batch_rows)} of {tokens:,} tokens: {key}"
 
 
-def _most_tokens(largest: PlannedLargest, rows: int) -> str:
+def _most_tokens(largest: rec.PlannedLargest, rows: int) -> str:
     if largest.row_tokens == 0:
         return f"not even {rows:,} {_rows(rows)} of {largest.row_tokens_step} tokens"
     bound = ", as far as the model's positions go" if largest.tokens_bounded else ""
@@ -263,14 +253,14 @@ class _Column(NamedTuple):
     """``left_out`` where there is no room: 1 goes first; 0 always stays."""
 
     head: str
-    cell: Callable[[PlannedGpu], str | Text]
+    cell: Callable[[rec.PlannedGpu], str | Text]
     left_out: int = 0
 
 
 class GpuTable:
     """A row per accelerator. Where the terminal is narrow, gaps shrink, and what others tell too is left out."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: rec.Plan) -> None:
         self._gpus = plan.gpus
         self._columns = gpu_columns(plan)
 
@@ -316,7 +306,7 @@ _COMMON = [
 _EXPOSED = _Column("comm", lambda gpu: or_nothing(gpu.bound_shares.get("communication"), share), 2)
 
 
-def gpu_columns(plan: Plan) -> list[_Column]:
+def gpu_columns(plan: rec.Plan) -> list[_Column]:
     """Memory, time, price; then money and energy of the whole run, or of a million tokens where the run has no end."""
     spot = any(gpu.market == "spot" for gpu in plan.gpus)
     beside = not spot and any(gpu.spot is not None for gpu in plan.gpus)

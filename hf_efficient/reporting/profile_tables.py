@@ -7,16 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from hf_efficient.records.profile import (
-    FunctionLines,
-    FunctionTable,
-    HostMemoryTable,
-    InstrumentAccount,
-    MemorySnapshot,
-    OperatorTable,
-    OperatorTime,
-    ProfileAccount,
-)
+from hf_efficient.records import profile as rec
 from hf_efficient.reporting.terminal import FoundTable, drawn, grid
 from hf_efficient.text import flops, instrument_cost, share, short_seconds, size
 
@@ -24,7 +15,7 @@ _LONGEST_SHAPES = 60
 _MOST_ROWS = 10
 
 
-def found_tables(profile: ProfileAccount, most: int) -> Iterator[FoundTable]:
+def found_tables(profile: rec.ProfileAccount, most: int) -> Iterator[FoundTable]:
     """All of them, in order, with so many rows each; of a function's lines, all."""
     if profile.operators is not None and profile.operators.operators:
         yield _operators(profile.operators, most)
@@ -38,14 +29,14 @@ def found_tables(profile: ProfileAccount, most: int) -> Iterator[FoundTable]:
         yield _host_memory(profile.host_memory, most)
 
 
-def instrument_rows(instruments: Sequence[InstrumentAccount]) -> list[tuple[str, str]]:
+def instrument_rows(instruments: Sequence[rec.InstrumentAccount]) -> list[tuple[str, str]]:
     return [
         (one.name, instrument_cost(one.cost_seconds, one.own_seconds, one.steps, one.files, one.note))
         for one in instruments
     ]
 
 
-def shared_remark(instruments: Sequence[InstrumentAccount]) -> str:
+def shared_remark(instruments: Sequence[rec.InstrumentAccount]) -> str:
     """What to know of the costs where several instruments slowed the steps; empty where none shares any."""
     slower = [one.name for one in instruments if one.cost_seconds is not None and one.cost_seconds > one.own_seconds]
     if len(slower) < 2:
@@ -53,7 +44,7 @@ def shared_remark(instruments: Sequence[InstrumentAccount]) -> str:
     return f"{' and '.join(slower)} ran at the same time: what their steps took longer is in the cost of each."
 
 
-def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
+def profile_renderables(profile: rec.ProfileAccount) -> Iterator[RenderableType]:
     """What each instrument found, then a line per instrument: what it cost and wrote."""
     for found in found_tables(profile, _MOST_ROWS):
         yield Text(f"{found.title}: {found.summary}.", "bold")
@@ -64,7 +55,7 @@ def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
         yield Text(f"  {remark}", "dim")
 
 
-def _operators(found: OperatorTable, most: int) -> FoundTable:
+def _operators(found: rec.OperatorTable, most: int) -> FoundTable:
     summary = f"{found.steps} steps were traced, {short_seconds(found.wall_seconds)} under the profiler"
     if found.self_device_seconds is not None:
         part = found.self_device_seconds / found.wall_seconds if found.wall_seconds else 0.0
@@ -77,7 +68,7 @@ def _operators(found: OperatorTable, most: int) -> FoundTable:
     return FoundTable(headings, rows, "Operators", summary, left_out, (0, len(headings) - 1))
 
 
-def _operator_cells(found: OperatorTable, one: OperatorTime) -> list[str]:
+def _operator_cells(found: rec.OperatorTable, one: rec.OperatorTime) -> list[str]:
     total = found.self_cpu_seconds if found.self_device_seconds is None else found.self_device_seconds
     mine = one.self_cpu_seconds if one.self_device_seconds is None else one.self_device_seconds
     times = [short_seconds(mine), _part(mine, total)]
@@ -87,7 +78,7 @@ def _operator_cells(found: OperatorTable, one: OperatorTime) -> list[str]:
     return [one.name, f"{one.calls:,}", *times, flops(one.flops) if one.flops else "", shapes]
 
 
-def _snapshot(found: MemorySnapshot, most: int) -> FoundTable:
+def _snapshot(found: rec.MemorySnapshot, most: int) -> FoundTable:
     rows = [
         [one.place, size(one.bytes), _part(one.bytes, found.peak_bytes), f"{one.blocks:,}", ", ".join(one.called_from)]
         for one in found.sites[:most]
@@ -98,7 +89,7 @@ def _snapshot(found: MemorySnapshot, most: int) -> FoundTable:
     return FoundTable(headings, rows, "CUDA memory", _snapshot_summary(found), left_out, (0, 4))
 
 
-def _snapshot_summary(found: MemorySnapshot) -> str:
+def _snapshot_summary(found: rec.MemorySnapshot) -> str:
     told = [
         f"{size(found.allocated_bytes)} in use of {size(found.reserved_bytes)} reserved",
         f"{size(found.inactive_split_bytes)} free in {found.inactive_split_blocks:,} pieces beside others in use",
@@ -114,7 +105,7 @@ def _snapshot_summary(found: MemorySnapshot) -> str:
     return f"{found.moment}: {'; '.join(told)}"
 
 
-def _modules(found: MemorySnapshot, most: int) -> FoundTable:
+def _modules(found: rec.MemorySnapshot, most: int) -> FoundTable:
     rows = [
         [
             one.module,
@@ -132,7 +123,7 @@ def _modules(found: MemorySnapshot, most: int) -> FoundTable:
     return FoundTable(headings, rows, "CUDA memory by module", summary, _bytes_left(more, "modules"), (0, 5))
 
 
-def _functions(found: FunctionTable, most: int) -> FoundTable:
+def _functions(found: rec.FunctionTable, most: int) -> FoundTable:
     process = "the thread that trains" if found.process == "main" else f"data loader {found.process}"
     rows = [
         [
@@ -150,7 +141,7 @@ def _functions(found: FunctionTable, most: int) -> FoundTable:
     return FoundTable(headings, rows, "Python functions", summary, left_out)
 
 
-def _lines(found: FunctionLines) -> FoundTable:
+def _lines(found: rec.FunctionLines) -> FoundTable:
     rows = [
         [str(one.line), short_seconds(one.seconds), _part(one.seconds, found.seconds), f"{one.hits:,}", one.text]
         for one in found.lines
@@ -159,7 +150,7 @@ def _lines(found: FunctionLines) -> FoundTable:
     return FoundTable(("line", "time", "share", "hits", "text"), rows, "Python lines", summary, words=(0, 4))
 
 
-def _host_memory(found: HostMemoryTable, most: int) -> FoundTable:
+def _host_memory(found: rec.HostMemoryTable, most: int) -> FoundTable:
     rows = [
         [one.place, size(one.bytes), _part(one.bytes, found.peak_bytes), f"{one.allocations:,}", one.text]
         for one in found.lines[:most]

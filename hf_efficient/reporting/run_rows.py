@@ -5,24 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hf_efficient.records.account import (
-    AcrossRanks,
-    PhaseSkew,
-    PlanAccount,
-    PlanFigure,
-    Preflight,
-    RankAccount,
-    RestartAccount,
-    RunAccount,
-)
-from hf_efficient.records.amounts import (
-    EnergyAccount,
-    MemoryAccount,
-    MoneyAccount,
-    SequenceAccount,
-    TokenAccount,
-    WorkAccount,
-)
+from hf_efficient.records import account as rec
+from hf_efficient.records import amounts
 from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, signed_percent, tokens_per_second
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
@@ -32,12 +16,12 @@ RANK_PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "c
 """Shown of each rank, where any rank has them."""
 
 
-def has_several_trainings(account: RunAccount) -> bool:
+def has_several_trainings(account: rec.RunAccount) -> bool:
     """Whether one of its processes called ``train()`` more than once."""
     return any(len(process.trainings) > 1 for process in account.time.processes)
 
 
-def times_run(account: RunAccount) -> str:
+def times_run(account: rec.RunAccount) -> str:
     """Its starts and its calls of ``train()``, to be put behind others; nothing for a run of one start and one call."""
     starts = len(account.time.processes)
     told = f", {starts} starts" if starts > 1 else ""
@@ -46,7 +30,7 @@ def times_run(account: RunAccount) -> str:
     return told
 
 
-def hourly_price(money: MoneyAccount) -> str:
+def hourly_price(money: amounts.MoneyAccount) -> str:
     """Of a run whose price is known: ``$2.49/h``, ``$2.49 to $3.10/h``; each process may have had its own."""
     low, high = money.lowest_price_usd_per_hour, money.highest_price_usd_per_hour
     if low is None or high is None:
@@ -54,14 +38,14 @@ def hourly_price(money: MoneyAccount) -> str:
     return f"{usd(low)} to {usd(high)}/h"
 
 
-def price_source(money: MoneyAccount) -> str:
+def price_source(money: amounts.MoneyAccount) -> str:
     if money.lowest_price_usd_per_hour is None:
         return money.price_source or ""
     last = f"{usd(money.price_usd_per_hour or 0.0)}/h"
     return f"each start at its own; the last at {last}, {money.price_source}"
 
 
-def run_rows(account: RunAccount) -> list[tuple[str, str]]:
+def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
     rows = [
         ("steps", step_words(account)),
         ("tokens", token_words(account.tokens)),
@@ -80,7 +64,7 @@ def run_rows(account: RunAccount) -> list[tuple[str, str]]:
     return rows
 
 
-def step_words(account: RunAccount) -> str:
+def step_words(account: rec.RunAccount) -> str:
     steps = account.steps
     percentiles = (("p50", steps.p50_seconds), ("p95", steps.p95_seconds), ("p99", steps.p99_seconds))
     times = [f"{name} {short_seconds(value)}" for name, value in percentiles if value is not None]
@@ -91,7 +75,7 @@ def step_words(account: RunAccount) -> str:
     return f"{steps.count:,}: {', '.join(times)}, without {steps.warm_up_count} of warm-up{until}"
 
 
-def token_words(tokens: TokenAccount) -> str:
+def token_words(tokens: amounts.TokenAccount) -> str:
     named = {"processed": tokens.processed, "without padding": tokens.non_padding, "bear loss": tokens.loss_bearing}
     told = [f"{count(value)} {name}" for name, value in named.items() if value is not None]
     if tokens.padding_share is not None:
@@ -101,7 +85,7 @@ def token_words(tokens: TokenAccount) -> str:
     return ", ".join(told) or "not counted"
 
 
-def sequence_words(held: SequenceAccount) -> str:
+def sequence_words(held: amounts.SequenceAccount) -> str:
     told = []
     if held.samples is not None:
         rows = f" in {count(held.rows)} rows" if held.rows is not None and held.rows != held.samples else ""
@@ -116,7 +100,7 @@ def sequence_words(held: SequenceAccount) -> str:
     return ", ".join(told) or "not counted"
 
 
-def work_words(work: WorkAccount) -> str:
+def work_words(work: amounts.WorkAccount) -> str:
     """``12.3 TFLOPs (14 TFLOPs computed), MFU 31.2% (HFU 40.1%) of 1.2 TFLOP/s (bf16, a matmul measured here)``."""
     if work.model_flops is None:
         return f"n/a: {work.reason or 'not known'}"
@@ -131,7 +115,7 @@ def work_words(work: WorkAccount) -> str:
     return f"{told}, MFU {share(work.mfu)} (HFU {or_nothing(work.hfu, share)}) of {of}"
 
 
-def memory_rows(memory: MemoryAccount) -> Iterator[tuple[str, str]]:
+def memory_rows(memory: amounts.MemoryAccount) -> Iterator[tuple[str, str]]:
     """The peaks; then, where they are known, the categories and the phases, the largest first."""
     yield ("memory", memory_peaks(memory))
     if memory.categories:
@@ -141,7 +125,7 @@ def memory_rows(memory: MemoryAccount) -> Iterator[tuple[str, str]]:
         yield ("", "at most in " + ", ".join(f"{phase_label(name)} {size(peak)}" for name, peak in phases))
 
 
-def memory_peaks(memory: MemoryAccount) -> str:
+def memory_peaks(memory: amounts.MemoryAccount) -> str:
     peaks = (
         (memory.peak_rss_bytes, "at most in the host's memory"),
         (memory.device_peak_allocated_bytes, "allocated on the device"),
@@ -153,7 +137,7 @@ def memory_peaks(memory: MemoryAccount) -> str:
     return ", ".join(words) or "not known"
 
 
-def _categories(memory: MemoryAccount) -> str:
+def _categories(memory: amounts.MemoryAccount) -> str:
     """What is left of the peak is one of them; what is more than the peak comes last."""
     held = sorted(memory.categories, key=lambda one: -one.bytes)
     told = [f"{category_label(kind.name)} {size(kind.bytes)}" for kind in held if kind.bytes > 0]
@@ -161,12 +145,12 @@ def _categories(memory: MemoryAccount) -> str:
     return ", ".join(told) + (f"; {size(more)} of that are not there at the moment of the peak" if more else "")
 
 
-def more_than_the_peak(memory: MemoryAccount) -> int:
+def more_than_the_peak(memory: amounts.MemoryAccount) -> int:
     """What the kinds of memory come to beyond the peak, which does not hold all of them at once."""
     return -sum(kind.bytes for kind in memory.categories if kind.bytes < 0)
 
 
-def energy_words(energy: EnergyAccount) -> str:
+def energy_words(energy: amounts.EnergyAccount) -> str:
     if energy.joules is None:
         return "not known"
     told = kilowatt_hours(energy.joules)
@@ -180,7 +164,7 @@ def energy_words(energy: EnergyAccount) -> str:
     return f"{told}; {grams(energy.co2e_grams)} CO2e at {grid}"
 
 
-def money_words(money: MoneyAccount) -> str:
+def money_words(money: amounts.MoneyAccount) -> str:
     if money.cost_usd is None or money.price_usd_per_hour is None:
         return "not known"
     estimated = "estimated: " if money.estimated else ""
@@ -193,12 +177,12 @@ def money_words(money: MoneyAccount) -> str:
     return "; ".join([*parts, *([", ".join(apart)] if apart else [])])
 
 
-def restart_words(restarts: Sequence[RestartAccount]) -> list[str]:
+def restart_words(restarts: Sequence[rec.RestartAccount]) -> list[str]:
     """What it took to resume: a line for each restart."""
     return [_restart(one) for one in restarts]
 
 
-def _restart(one: RestartAccount) -> str:
+def _restart(one: rec.RestartAccount) -> str:
     cost = f", {usd(one.cost_usd)}" if one.cost_usd is not None else ""
     if one.resumed_after_step is None:
         return f"start {one.process + 1} never came to train: {seconds(one.start_seconds)}{cost}"
@@ -209,14 +193,14 @@ def _restart(one: RestartAccount) -> str:
     return f"start {one.process + 1} {where}{lost}: {took}{cost}"
 
 
-def preflight_words(found: Preflight) -> list[str]:
+def preflight_words(found: rec.Preflight) -> list[str]:
     """What was checked before the run, as far as it came: memory; save and load; disk; and how it went."""
     took = f"in {seconds(found.wall_seconds)}"
     how = f"passed {took}" if found.failure is None else f"failed {took}, in {found.failure.stage}"
     return [*filter(None, (_longest_batch(found), _saved(found), _disk(found))), how]
 
 
-def _longest_batch(found: Preflight) -> str:
+def _longest_batch(found: rec.Preflight) -> str:
     if found.batch_rows is None or found.training_peak_bytes is None:
         return ""
     told = f"longest batch {found.batch_rows} x {count(found.batch_tokens or 0)} tokens"
@@ -232,7 +216,7 @@ def _longest_batch(found: Preflight) -> str:
     return told
 
 
-def _saved(found: Preflight) -> str:
+def _saved(found: rec.Preflight) -> str:
     if found.checkpoint_bytes is None or found.save_seconds is None:
         return ""
     told = f"saved {size(found.checkpoint_bytes)} in {short_seconds(found.save_seconds)}"
@@ -242,7 +226,7 @@ def _saved(found: Preflight) -> str:
     return told if found.failure else f"{told}: {_equal(found)}"
 
 
-def _equal(found: Preflight) -> str:
+def _equal(found: rec.Preflight) -> str:
     told = f"{found.compared_tensors} tensors of weights and optimizer are equal"
     if found.next_loss is None or found.next_loss_after_load is None:
         return told
@@ -251,7 +235,7 @@ def _equal(found: Preflight) -> str:
     return f"{told}; the next loss is {found.next_loss_after_load:.9g}, it was {found.next_loss:.9g}"
 
 
-def _disk(found: Preflight) -> str:
+def _disk(found: rec.Preflight) -> str:
     if found.needed_bytes is None or found.free_bytes is None:
         return ""
     to_come = f"{found.checkpoints_to_come} checkpoint{'' if found.checkpoints_to_come == 1 else 's'} to come"
@@ -278,7 +262,7 @@ class PlanRow:
     error: str
 
 
-def plan_rows(plan: PlanAccount) -> list[PlanRow]:
+def plan_rows(plan: rec.PlanAccount) -> list[PlanRow]:
     rows = []
     for figure in _planned(plan):
         label, form = _form(figure.name)
@@ -288,7 +272,7 @@ def plan_rows(plan: PlanAccount) -> list[PlanRow]:
     return rows
 
 
-def plan_notes(plan: PlanAccount) -> list[str]:
+def plan_notes(plan: rec.PlanAccount) -> list[str]:
     """Why one is not known, or what they are of: each remark once, behind what it is about."""
     about: dict[str, list[str]] = {}
     for figure in _planned(plan):
@@ -297,7 +281,7 @@ def plan_notes(plan: PlanAccount) -> list[str]:
     return [f"{', '.join(labels)}: {note}" for note, labels in about.items()]
 
 
-def _planned(plan: PlanAccount) -> list[PlanFigure]:
+def _planned(plan: rec.PlanAccount) -> list[rec.PlanFigure]:
     return [one for one in plan.figures if one.predicted is not None or one.observed is not None]
 
 
@@ -321,7 +305,7 @@ class RankRow:
     memory: str
 
 
-def rank_rows(account: RunAccount) -> list[RankRow]:
+def rank_rows(account: rec.RunAccount) -> list[RankRow]:
     """A row per rank, all with the same phases."""
     shown = [name for name in RANK_PHASES if any(_rank_seconds(one, name) for one in account.ranks)]
     return [
@@ -338,22 +322,22 @@ def rank_rows(account: RunAccount) -> list[RankRow]:
     ]
 
 
-def _rank_seconds(rank: RankAccount, name: str) -> float:
+def _rank_seconds(rank: rec.RankAccount, name: str) -> float:
     return (rank.device_seconds or {}).get(name) or (rank.phase_seconds or {}).get(name, 0.0)
 
 
-def _waited(rank: RankAccount) -> str:
+def _waited(rank: rec.RankAccount) -> str:
     on_device = (rank.device_seconds or {}).get("communication")
     waited = rank.waited_seconds if on_device is None else on_device
     return "" if waited is None else seconds(waited)
 
 
-def _rank_memory(rank: RankAccount) -> str:
+def _rank_memory(rank: rec.RankAccount) -> str:
     peak = rank.peak_rss_bytes if rank.device_peak_allocated_bytes is None else rank.device_peak_allocated_bytes
     return "" if peak is None else size(peak)
 
 
-def across_lines(account: RunAccount) -> Iterator[str]:
+def across_lines(account: rec.RunAccount) -> Iterator[str]:
     """Communication, waits for late ranks, and in which phase which rank takes longer than the others."""
     across, training = account.across, account.time.training_seconds
     if across is None or training <= 0:
@@ -364,7 +348,7 @@ def across_lines(account: RunAccount) -> Iterator[str]:
             yield _skew(skew, across)
 
 
-def _communication(across: AcrossRanks, training: float) -> Iterator[str]:
+def _communication(across: rec.AcrossRanks, training: float) -> Iterator[str]:
     if across.exposed_seconds is None or across.late_seconds is None:
         return
     told = "by its device's events" if across.exposed_by == "device" else "by the host's waits"
@@ -377,7 +361,7 @@ def _communication(across: AcrossRanks, training: float) -> Iterator[str]:
     )
 
 
-def _skew(skew: PhaseSkew, across: AcrossRanks) -> str:
+def _skew(skew: rec.PhaseSkew, across: rec.AcrossRanks) -> str:
     where = [skew.host] if skew.host is not None and (across.hosts or 0) > 1 else []
     where += [skew.device] if skew.device is not None and skew.device != "cpu" else []
     others = "the other" if across.ranks == 2 else "the others"

@@ -8,20 +8,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from hf_efficient.records.trace import (
-    Communication,
-    CopyKind,
-    DeviceBreakdown,
-    DeviceGap,
-    FamilyTime,
-    HostBreakdown,
-    KernelTime,
-    LaunchBreakdown,
-    Percentiles,
-    SyncSite,
-    TraceBreakdown,
-    TraceStep,
-)
+from hf_efficient.records import trace as rec
 from hf_efficient.reporting.terminal import FoundTable, drawn
 from hf_efficient.text import count, share, short_count, short_seconds, size
 
@@ -29,7 +16,7 @@ _MOST_ROWS = 8
 _CAUSES = {"host_bound": "host", "launch_bound": "launch", "other": "other"}
 
 
-def trace_title(trace: TraceBreakdown, name: str = "") -> str:
+def trace_title(trace: rec.TraceBreakdown, name: str = "") -> str:
     """What was read, under the name of its file; default: the path under which it was read."""
     file = trace.file
     told = [f"{count(file.events)} events in {size(file.read_bytes)}", f"{short_seconds(trace.window_seconds)} long"]
@@ -40,15 +27,15 @@ def trace_title(trace: TraceBreakdown, name: str = "") -> str:
     return f"{name or file.path}: {', '.join(told)}"
 
 
-def device_title(device: DeviceBreakdown) -> str:
+def device_title(device: rec.DeviceBreakdown) -> str:
     return f"device {device.device}" + (f", {device.name}" if device.name else "")
 
 
-def device_lines(device: DeviceBreakdown) -> list[str]:
+def device_lines(device: rec.DeviceBreakdown) -> list[str]:
     return [*_launch_lines(device.launches), *_communication_line(device.communication)]
 
 
-def _launch_lines(launches: LaunchBreakdown | None) -> Iterator[str]:
+def _launch_lines(launches: rec.LaunchBreakdown | None) -> Iterator[str]:
     if launches is None:
         return
     short = short_seconds(launches.short_kernel_seconds)
@@ -66,7 +53,7 @@ def _launch_lines(launches: LaunchBreakdown | None) -> Iterator[str]:
         yield f"from call to start of the kernel: {_percentiles(launches.delay)}"
 
 
-def _communication_line(communication: Communication | None) -> Iterator[str]:
+def _communication_line(communication: rec.Communication | None) -> Iterator[str]:
     """What of the communication the computation hides."""
     if communication is not None:
         yield (
@@ -77,12 +64,12 @@ def _communication_line(communication: Communication | None) -> Iterator[str]:
         )
 
 
-def _percentiles(values: Percentiles) -> str:
+def _percentiles(values: rec.Percentiles) -> str:
     told = (("p10", values.p10_seconds), ("p50", values.p50_seconds), ("p90", values.p90_seconds))
     return ", ".join(f"{name} {short_seconds(value)}" for name, value in told)
 
 
-def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:
+def device_time_rows(device: rec.DeviceBreakdown) -> list[tuple[str, float]]:
     """What a device's window is made of, each second in one row."""
     busy = device.busy
     exposed = device.communication.exposed_seconds if device.communication else 0.0
@@ -97,7 +84,7 @@ def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:
     return [(name, max(seconds, 0.0)) for name, seconds in rows if seconds > 0 or name == "computing"]
 
 
-def device_time_table(device: DeviceBreakdown, name: str) -> FoundTable:
+def device_time_table(device: rec.DeviceBreakdown, name: str) -> FoundTable:
     window = device.busy.window_seconds
     held = [(label, seconds, seconds / window if window else 0.0) for label, seconds in device_time_rows(device)]
     rows = [(label, short_seconds(seconds), _percent(part)) for label, seconds, part in held]
@@ -106,16 +93,16 @@ def device_time_table(device: DeviceBreakdown, name: str) -> FoundTable:
     return FoundTable((name, "time", "share"), rows, shares=shares, total=total)
 
 
-def family_table(families: Sequence[FamilyTime], title: str, counted: str) -> FoundTable:
+def family_table(families: Sequence[rec.FamilyTime], title: str, counted: str) -> FoundTable:
     rows = [(one.family, short_seconds(one.seconds), _percent(one.share), f"{one.count:,}") for one in families]
     return FoundTable((title, "time", "share", counted), rows, shares=[one.share for one in families])
 
 
-def work_table(device: DeviceBreakdown) -> FoundTable:
+def work_table(device: rec.DeviceBreakdown) -> FoundTable:
     return family_table(device.families, "kernels, copies and memsets by family", "count")
 
 
-def device_tables(device: DeviceBreakdown, most: int) -> Iterator[FoundTable]:
+def device_tables(device: rec.DeviceBreakdown, most: int) -> Iterator[FoundTable]:
     """The kernels that take longest, copies by direction, the longest gaps."""
     yield _kernel_table(device.kernels, most)
     if device.copies:
@@ -124,7 +111,7 @@ def device_tables(device: DeviceBreakdown, most: int) -> Iterator[FoundTable]:
         yield _gap_table(device.gaps, most)
 
 
-def host_tables(trace: TraceBreakdown, most: int) -> Iterator[FoundTable]:
+def host_tables(trace: rec.TraceBreakdown, most: int) -> Iterator[FoundTable]:
     """Waits for the device, steps, operators; where no device was traced, the operators also by family."""
     if trace.syncs:
         yield _sync_table(trace.syncs, most)
@@ -136,7 +123,7 @@ def host_tables(trace: TraceBreakdown, most: int) -> Iterator[FoundTable]:
         yield _operator_table(trace.host, most)
 
 
-def _kernel_table(kernels: Sequence[KernelTime], most: int) -> FoundTable:
+def _kernel_table(kernels: Sequence[rec.KernelTime], most: int) -> FoundTable:
     rows = [
         (
             one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else ""),
@@ -150,7 +137,7 @@ def _kernel_table(kernels: Sequence[KernelTime], most: int) -> FoundTable:
     return FoundTable(("kernel (operator)", "time", "share", "count", "mean"), rows)
 
 
-def _operator_table(host: HostBreakdown, most: int) -> FoundTable:
+def _operator_table(host: rec.HostBreakdown, most: int) -> FoundTable:
     rows = [
         (
             one.name,
@@ -164,7 +151,7 @@ def _operator_table(host: HostBreakdown, most: int) -> FoundTable:
     return FoundTable(("operator on the host", "self time", "share", "calls", "in all"), rows)
 
 
-def _copy_table(copies: Sequence[CopyKind]) -> FoundTable:
+def _copy_table(copies: Sequence[rec.CopyKind]) -> FoundTable:
     rows = [
         (
             one.direction + (f", {one.host_memory}" if one.host_memory else ""),
@@ -179,7 +166,7 @@ def _copy_table(copies: Sequence[CopyKind]) -> FoundTable:
     return FoundTable(("copies", "time", "count", "small", "bytes", "rate"), rows)
 
 
-def _gap_table(gaps: Sequence[DeviceGap], most: int) -> FoundTable:
+def _gap_table(gaps: Sequence[rec.DeviceGap], most: int) -> FoundTable:
     rows = [
         (
             ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not known",
@@ -193,7 +180,7 @@ def _gap_table(gaps: Sequence[DeviceGap], most: int) -> FoundTable:
     return FoundTable(("what the host did in the longest gaps", "gap", "at", "step", "bound by"), rows)
 
 
-def _sync_table(syncs: Sequence[SyncSite], most: int) -> FoundTable:
+def _sync_table(syncs: Sequence[rec.SyncSite], most: int) -> FoundTable:
     rows = [
         (
             ", ".join(part for part in (one.site, one.operator, one.call) if part),
@@ -206,7 +193,7 @@ def _sync_table(syncs: Sequence[SyncSite], most: int) -> FoundTable:
     return FoundTable(("the host waited for the device in", "count", "waited", "idle after"), rows)
 
 
-def _step_table(steps: Sequence[TraceStep], most: int) -> FoundTable:
+def _step_table(steps: Sequence[rec.TraceStep], most: int) -> FoundTable:
     shown = sorted(sorted(steps, key=lambda one: -one.seconds)[:most], key=lambda one: one.start_seconds)
     title = "step" if len(shown) == len(steps) else f"the longest {len(shown)} of {len(steps)} steps"
     if steps[0].busy_seconds is None:
@@ -228,7 +215,7 @@ def _percent(part: float) -> str:
     return f"{100 * part:.1f}%"
 
 
-def trace_renderables(trace: TraceBreakdown) -> list[RenderableType]:
+def trace_renderables(trace: rec.TraceBreakdown) -> list[RenderableType]:
     """What to print, in order: what was read, each device, where the host waited, the steps, the host's operators."""
     parts: list[RenderableType] = [Text(trace_title(trace), "bold"), *(Text(one, "yellow") for one in trace.remarks)]
     for device in trace.devices:
@@ -236,7 +223,7 @@ def trace_renderables(trace: TraceBreakdown) -> list[RenderableType]:
     return [*parts, *(_spaced(drawn(one)) for one in host_tables(trace, _MOST_ROWS))]
 
 
-def _device(device: DeviceBreakdown) -> Iterator[RenderableType]:
+def _device(device: rec.DeviceBreakdown) -> Iterator[RenderableType]:
     yield drawn(device_time_table(device, device_title(device)))
     yield drawn(work_table(device))
     kernels, *others = device_tables(device, _MOST_ROWS)

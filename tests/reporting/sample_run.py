@@ -6,17 +6,8 @@ import math
 from pathlib import Path
 
 from hf_efficient.accounting.evaluations import SampleAnswers
+from hf_efficient.records import amounts
 from hf_efficient.records.account import PlanAccount, PlanFigure
-from hf_efficient.records.amounts import (
-    BudgetAccount,
-    EnergyAccount,
-    EnergyPart,
-    Evaluation,
-    MemoryCategory,
-    MoneyAccount,
-    SequenceAccount,
-    WorkAccount,
-)
 from hf_efficient.reporting.run_data import RunData
 
 GIB = 2**30
@@ -176,11 +167,11 @@ def full(run: RunData) -> RunData:
     joules = {name: value * (620 if name in ("forward", "backward") else 210) for name, value in by_phase.items()}
     steps = account.steps.count
     kinds = [("weights", 15.0), ("adapter", 0.08), ("gradients", 0.08), ("optimizer_state", 0.16)]
-    categories = [MemoryCategory(name, int(size * GIB), "exact") for name, size in kinds]
+    categories = [amounts.MemoryCategory(name, int(size * GIB), "exact") for name, size in kinds]
     categories += [
-        MemoryCategory("activations", int(18.5 * GIB), "measured", "one forward of 4 x 2,048 tokens"),
-        MemoryCategory("logits", 4 * GIB, "measured", "one forward of 4 x 2,048 tokens"),
-        MemoryCategory("rest", int(3.2 * GIB), "derived", "of the peak"),
+        amounts.MemoryCategory("activations", int(18.5 * GIB), "measured", "one forward of 4 x 2,048 tokens"),
+        amounts.MemoryCategory("logits", 4 * GIB, "measured", "one forward of 4 x 2,048 tokens"),
+        amounts.MemoryCategory("rest", int(3.2 * GIB), "derived", "of the peak"),
     ]
     planned = [(kind.name, kind.bytes, kind.bytes) for kind in categories[:4]]
     planned += [("peak_allocated", 42 * GIB, 41 * GIB), ("activations", 19 * GIB, int(18.5 * GIB))]
@@ -192,26 +183,27 @@ def full(run: RunData) -> RunData:
     )
     full_account = dataclasses.replace(
         account, memory=memory,
-        sequences=SequenceAccount(
+        sequences=amounts.SequenceAccount(
             rows=32 * steps, samples=38 * steps, mean_tokens=371.4, shortest_tokens=12, longest_tokens=2048,
             length_buckets={"64": 310, "128": 1105, "256": 1640, "512": 900, "1024": 420, "2048": 185},
             samples_per_second=41.2, fill_rate=0.984,
         ),
-        work=WorkAccount(
+        work=amounts.WorkAccount(
             model_flops=int(6.1e17), hardware_flops=int(7.4e17), mfu=0.412, hfu=0.503, peak_flops_per_second=9.89e14,
             peak_source="NVIDIA data sheet, 2025-01", dtype="bfloat16",
         ),
-        energy=EnergyAccount(
+        energy=amounts.EnergyAccount(
             joules=spent, estimated=True, phase_joules=joules, co2e_grams=spent / 3.6e6 * 380, grid_grams_per_kwh=380.0,
             grid_source="Ember, Germany, 2024", parts=[
-                EnergyPart("GPU 0", spent * 0.8, "nvml", False, wall, 0.0),
-                EnergyPart("CPU", spent * 0.2, "estimate", True, wall, 0.0, "0.7 x 280 W (TDP)"),
+                amounts.EnergyPart("GPU 0", spent * 0.8, "nvml", False, wall, 0.0),
+                amounts.EnergyPart("CPU", spent * 0.2, "estimate", True, wall, 0.0, "0.7 x 280 W (TDP)"),
             ],
         ),
-        money=MoneyAccount(
+        money=amounts.MoneyAccount(
             cost_usd=cost, usd_per_million_non_padding_tokens=cost / ((account.tokens.non_padding or 1) / 1e6),
             phase_usd={name: value / 3600 * 3.99 for name, value in by_phase.items()}, price_usd_per_hour=3.99,
-            price_source="list price of one H200, 2025-06", estimated=True, budget=BudgetAccount(usd=40.0, hours=2.0),
+            price_source="list price of one H200, 2025-06", estimated=True,
+            budget=amounts.BudgetAccount(usd=40.0, hours=2.0),
         ),
         plan=PlanAccount("NVIDIA H200", steps, [
             *(PlanFigure(f"{name}_bytes", one, other, one / other - 1) for name, one, other in planned),
@@ -219,8 +211,8 @@ def full(run: RunData) -> RunData:
             PlanFigure("training_energy_joules", 2.1e5, None, None, "a reason that is rather long, to be wrapped"),
         ]),
         evaluations=[
-            Evaluation(0, {"loss": 2.613, "perplexity": 13.64, "token_accuracy": 0.471, "runtime": 25.9}, 26.0),
-            *(Evaluation(step, {"loss": loss, "token_accuracy": 0.61}, 11.5) for step, loss in losses.items()),
+            amounts.Evaluation(0, {"loss": 2.613, "perplexity": 13.64, "token_accuracy": 0.471, "runtime": 25.9}, 26.0),
+            *(amounts.Evaluation(step, {"loss": loss, "token_accuracy": 0.61}, 11.5) for step, loss in losses.items()),
         ],
     )  # fmt: skip
     asked = SampleAnswers(

@@ -11,7 +11,7 @@ from sample_run import write_records
 from hf_efficient.accounting.account import account_of, write_account
 from hf_efficient.records.account import TrainingAccount
 from hf_efficient.records.findings import Confirmation
-from hf_efficient.reporting.diagnosis import told_confirmation
+from hf_efficient.reporting.diagnosis import confirmation_words
 from hf_efficient.reporting.html.compare_page import compare_page
 from hf_efficient.reporting.html.run_findings import findings_section
 from hf_efficient.reporting.html.run_page import run_page
@@ -268,7 +268,7 @@ def came(told, of, predicted, achieved=None, spread=None, verdict="confirmed", w
     ],
 )
 def test_a_confirmation_in_words(held, told):
-    assert told_confirmation(held) == told
+    assert confirmation_words(held) == told
 
 
 CALLS = [

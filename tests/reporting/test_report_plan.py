@@ -8,14 +8,8 @@ from rich.console import Console
 from sample_plan import ADVICE, FITS, MEMORY, PLAN, TOO_SMALL
 
 from hf_efficient.records.plan import PlannedBatching, PlannedData, PlannedLargest, PlannedRanks
+from hf_efficient.reporting import plan as words
 from hf_efficient.reporting.html.plan_page import plan_page, planned_tiles
-from hf_efficient.reporting.plan import (
-    advice_renderables,
-    data_renderables,
-    largest_renderables,
-    plan_renderables,
-    spot_saves,
-)
 
 
 def printed(parts, width=100):
@@ -27,7 +21,7 @@ def printed(parts, width=100):
 
 
 def test_a_plan():
-    lines = printed(plan_renderables(PLAN), 120)
+    lines = printed(words.plan_renderables(PLAN), 120)
     assert "42.00 million of 8.00 billion parameters are trained (lora)." in lines
     assert "A step is 8 x 2 x 2,048 = 32,768 tokens and 1.77 PFLOP." in lines
     peak = next(line for line in lines if line.startswith("Memory:"))
@@ -47,7 +41,7 @@ def test_a_plan():
 
 
 def head_of(plan, width=120):
-    (head,) = (line for line in printed(plan_renderables(plan), width) if line.startswith("accelerator"))
+    (head,) = (line for line in printed(words.plan_renderables(plan), width) if line.startswith("accelerator"))
     return head.split()[1:]
 
 
@@ -55,7 +49,7 @@ def test_a_plan_that_knows_no_steps_tells_of_a_million_tokens():
     assert head_of(PLAN)[-5:] == ["hours", "USD", "spot", "kWh", "kgCO2e"]
     without = dataclasses.replace(PLAN, steps=None)
     assert head_of(without)[-4:] == ["USD/M", "spot/M", "kWh/M", "gCO2e/M"]
-    (row,) = (line for line in printed(plan_renderables(without), 120) if line.startswith("L4"))
+    (row,) = (line for line in printed(words.plan_renderables(without), 120) if line.startswith("L4"))
     assert row.split()[-4:] == ["0.014", "0.0072", "0.0042", "2.0"]
 
 
@@ -68,7 +62,7 @@ def test_what_is_left_out_where_the_terminal_is_narrow():
 
 
 def test_advice():
-    assert printed(advice_renderables(ADVICE)) == [
+    assert printed(words.advice_renderables(ADVICE)) == [
         "", "To fit L4 (22.0 GiB), each change simulated, the best first", " GiB          step  tokens/s  change",
         "30.0    no  4.00 s     8,192  as it is", "20.0  fits  5.25 s     6,242  train.gradient_checkpointing=true",
         "                              + of each layer only the input is kept for the backward",
@@ -97,12 +91,12 @@ MOST = [
 @pytest.mark.parametrize(("largest", "rows", "tokens"), MOST)
 def test_the_most_that_fits(largest, rows, tokens):
     told = ["", "The most that fits L4", f"  {rows}", f"  {tokens}"]
-    assert printed(largest_renderables(largest, 2, 2048)) == told
+    assert printed(words.largest_renderables(largest, 2, 2048)) == told
 
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_nothing_is_cut(width):
-    lines = printed([*plan_renderables(PLAN), *advice_renderables(ADVICE)], width)
+    lines = printed([*words.plan_renderables(PLAN), *words.advice_renderables(ADVICE)], width)
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
 
@@ -111,7 +105,7 @@ def test_several_gpus():
     ranks = PlannedRanks(count=4, strategy="zero3", offloaded=["optimizer", "parameters"], host_bytes=12 * 2**30)
     gpu = dataclasses.replace(FITS, bound_shares={"math": 0.75, "communication": 0.25})
     plan = dataclasses.replace(PLAN, ranks=ranks, gpus=[gpu])
-    lines = printed(plan_renderables(plan), 120)
+    lines = printed(words.plan_renderables(plan), 120)
     assert "A step is 4 x 8 x 2 x 2,048 = 131,072 tokens and 1.77 PFLOP." in lines
     assert "On 4 GPUs with ZeRO-3; memory is that of each." in lines
     assert "Host memory: 12.00 GiB in the machine for the optimizer state and weights of all." in lines
@@ -127,7 +121,7 @@ KINDS = [
 
 
 def test_a_sentence_and_a_table():
-    assert printed(data_renderables(PlannedData(5_301, 534_723, 256, 0.25, 64, 2, KINDS)), 140) == [
+    assert printed(words.data_renderables(PlannedData(5_301, 534_723, 256, 0.25, 64, 2, KINDS)), 140) == [
         "",
         "Data: 5,301 examples of 534,723 tokens, the longest 256; 25% of a step is padding. "
         "64 rows are evaluated 2 times.",
@@ -151,7 +145,7 @@ COSTS_LEAST = {
 @pytest.mark.parametrize(("steps", "told"), COSTS_LEAST.items())
 def test_after_how_many_steps_or_only_at_the_end(steps, told):
     save = "spot: a save writes 256.0 MiB in 2.05 s; "
-    assert spot_saves([fitting("L4", 1234), fitting("A10", 40)], steps) == save + told
+    assert words.spot_saves([fitting("L4", 1234), fitting("A10", 40)], steps) == save + told
 
 
 ADVISED = dataclasses.replace(PLAN, advice=ADVICE, largest=PlannedLargest("L4", 12, 8192, 64))

@@ -11,17 +11,10 @@ from hf_efficient.records.amounts import Evaluation, MemoryAccount, MemoryCatego
 from hf_efficient.records.findings import Cost, Gain, Remedy
 from hf_efficient.records.series import Band, Histogram, SystemSeries
 from hf_efficient.reporting.labels import PHASE_COLORS
+from hf_efficient.reporting.plots import steps as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, evaluation_places, step_axis
 from hf_efficient.reporting.plots.findings import cost_bar, finding_figure
 from hf_efficient.reporting.plots.memory import memory_over_time
-from hf_efficient.reporting.plots.steps import (
-    compare_losses,
-    compare_step_times,
-    sequence_lengths,
-    step_times,
-    throughput,
-    training_curve,
-)
 from hf_efficient.reporting.plots.system import cores_figure, gpu_figure, phases_over_time
 from hf_efficient.reporting.plots.time import step_phases, time_bar
 
@@ -87,7 +80,7 @@ def test_losses_rates_and_evaluations():
     held = steps(loss=[None, 3.0, None, 2.0], learning_rate=[None, 1e-4, None, 5e-5], not_finite=[0, 1, 0, 0])
     held = dataclasses.replace(held, loss_min=held.loss, loss_max=held.loss)
     evaluations = [Evaluation(0, {"loss": 3.5}), Evaluation(2, {"loss": None}), Evaluation(4, {"loss": 2.5}, 1.0)]
-    figure = training_curve(held, evaluations)
+    figure = draw.training_curve(held, evaluations)
     found = drawn(figure)
     assert (found["training loss"]["x"], found["training loss"]["y"]) == ([2.0, 4.0], [3.0, 2.0])
     assert (found["evaluation loss"]["x"], found["evaluation loss"]["y"]) == ([0.5, 4.5], [3.5, 2.5])
@@ -104,15 +97,15 @@ def test_losses_rates_and_evaluations():
 def test_throughput_and_its_mean():
     held = steps(non_padding_tokens=[100, 200, None, 400], step_seconds_mean=[0.5, 1.0, 1.0, 2.0])
     tokens = TokenAccount(None, None, None, None, 155.5, None)
-    found = drawn(throughput(held, tokens, 1))
+    found = drawn(draw.throughput(held, tokens, 1))
     assert found["tokens/s"]["y"] == [200.0, 200.0, None, 200.0]
     assert (found["over the run"]["x"], found["over the run"]["y"]) == ([0.5, 4.5], [155.5, 155.5])
-    assert list(drawn(throughput(held, tokens, 8))) == ["tokens/s of rank 0"]
+    assert list(drawn(draw.throughput(held, tokens, 8))) == ["tokens/s of rank 0"]
 
 
 def test_step_times_with_their_percentiles():
     times = StepTimes(13, 3, "the first 3", 1.5, 2.5, 2.9, 3.0, 9.0)
-    figure = step_times(times, Histogram("linear", [1.0, 2.0, 3.0], [6, 4]))
+    figure = draw.step_times(times, Histogram("linear", [1.0, 2.0, 3.0], [6, 4]))
     found = drawn(figure)
     assert (found["steps"]["x"], found["steps"]["y"]) == ([1.0, 2.0, 3.0], [6, 4, 4])
     assert found["steps"]["customdata"][0] == "6 of 1.00 s to 2.00 s"
@@ -120,41 +113,41 @@ def test_step_times_with_their_percentiles():
     assert found["p50"]["textposition"] == "middle right"
     assert found["p99"]["textposition"] == "middle left"  # 95% of the way to the right
     assert "10 steps without evaluation and checkpointing, from 1.00 s to 3.00 s" in figure.summary
-    assert isinstance(step_times(dataclasses.replace(times, p50_seconds=None), Histogram()), Missing)
+    assert isinstance(draw.step_times(dataclasses.replace(times, p50_seconds=None), Histogram()), Missing)
 
 
 def test_lengths_in_ascending_order():
     held = SequenceAccount(
         mean_tokens=20.0, shortest_tokens=3, longest_tokens=1000, length_buckets={"1024": 1, "64": 7, "128": 2}
     )
-    figure = sequence_lengths(held)
+    figure = draw.sequence_lengths(held)
     (trace,) = figure.traces
     assert figure.layout["xaxis"]["ticktext"] == ["64", "128", "256", "512", "1,024"]
     assert (trace["x"], trace["y"]) == ([5.875, 6.875, 9.875], [7, 2, 1])  # from 2 ** 5.75 to 64, and so on
     assert trace["customdata"] == ["≤ 64", "≤ 128", "≤ 1,024"]
-    assert isinstance(sequence_lengths(SequenceAccount()), Missing)
+    assert isinstance(draw.sequence_lengths(SequenceAccount()), Missing)
 
 
 def test_ticks_of_step_times_are_written_out():
     times = StepTimes(10, 0, "none", 2.0, 2.0, 2.0, 2.0, None)
     for edges, told in (([9.1, 20.0, 41.5], ["10", "20"]), ([0.004, 0.03], ["0.005", "0.01", "0.02"])):
-        layout = step_times(times, Histogram("log", edges, [5] * (len(edges) - 1))).layout["xaxis"]
+        layout = draw.step_times(times, Histogram("log", edges, [5] * (len(edges) - 1))).layout["xaxis"]
         assert (layout["ticktext"], layout["tickvals"]) == (told, [float(text) for text in told])
-    assert "tickvals" not in step_times(times, Histogram("linear", edges, [5])).layout["xaxis"]
+    assert "tickvals" not in draw.step_times(times, Histogram("linear", edges, [5])).layout["xaxis"]
 
 
 def test_losses_and_step_times_over_each_other():
     first = steps(loss=[3.0, None, 2.0, None])
     second = steps(steps=[1, 1], step_seconds_mean=[0.5, 0.25])
-    losses = compare_losses([first, second, None], ["A a", "B b", "C c"])
+    losses = draw.compare_losses([first, second, None], ["A a", "B b", "C c"])
     assert {name: (trace["x"], trace["y"]) for name, trace in drawn(losses).items()} == {
         "A a": ([1.0, 3.0], [3.0, 2.0])
     }
     assert losses.summary == "As the Trainer logged it. 2 of the runs have no records of it."
-    times = compare_step_times([first, second], ["A a", "B b"])
+    times = draw.compare_step_times([first, second], ["A a", "B b"])
     assert drawn(times)["B b"]["y"] == [0.5, 0.25]
     assert (times.layout["xaxis"]["range"], times.selectable) == ([0.5, 4.5], False)
-    assert isinstance(compare_losses([None], ["A"]), Missing)
+    assert isinstance(draw.compare_losses([None], ["A"]), Missing)
 
 
 def evaluations(*after):

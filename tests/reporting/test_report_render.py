@@ -13,7 +13,7 @@ import pytest
 
 import hf_efficient
 from hf_efficient.records.steps import COARSE_PHASES, PHASES, STEP_PHASES
-from hf_efficient.reporting.html.render import json_for_script, library_name, library_script, policy, script_text
+from hf_efficient.reporting.html import render as page
 from hf_efficient.reporting.labels import CATEGORY_COLORS, PHASE_COLORS, category_label, phase_color, phase_label
 
 STYLE = Path(hf_efficient.__file__).parent.joinpath("reporting/html/static/report.css").read_text(encoding="utf-8")
@@ -97,13 +97,13 @@ def test_text_can_be_read(scheme):
 
 def test_json_holds_no_markup_and_is_the_same_data():
     data = {"name": "</script><script>alert(1)</script>", "x": "<!-- & \u2028\u2029 é", "y": [1, 2.5, None, True]}
-    text = str(json_for_script(data))
+    text = str(page.json_for_script(data))
     assert not set("<>&\u2028\u2029é") & set(text)
     assert json.loads(text) == data
 
 
 def test_what_is_no_number_becomes_null_and_what_is_nothing_is_left_out():
-    assert json.loads(json_for_script({"a": [math.nan, math.inf, 1.0], "b": None, "c": (None,)})) == {
+    assert json.loads(page.json_for_script({"a": [math.nan, math.inf, 1.0], "b": None, "c": (None,)})) == {
         "a": [None, None, 1.0],
         "c": [None],
     }
@@ -111,7 +111,7 @@ def test_what_is_no_number_becomes_null_and_what_is_nothing_is_left_out():
 
 def test_the_policy_lets_run_these_scripts_alone():
     digest = base64.b64encode(hashlib.sha256(b"let a = 1").digest()).decode()
-    told = policy(["let a = 1"])
+    told = page.policy(["let a = 1"])
     assert f"script-src 'sha256-{digest}';" in told
     assert told.startswith("default-src 'none'; ")
     assert "unsafe-inline" not in told.partition("script-src")[2].partition(";")[0]
@@ -120,7 +120,7 @@ def test_the_policy_lets_run_these_scripts_alone():
 @pytest.mark.parametrize("text", ["a</script>b", "a</SCRIPT >", "<!-- a"])
 def test_a_script_that_would_end_itself_is_refused(text):
     with pytest.raises(ValueError, match="cannot stand in a page"):
-        script_text(text)
+        page.script_text(text)
 
 
 PACKAGE = Path(hf_efficient.__file__).parent
@@ -132,8 +132,8 @@ def test_the_library_is_unchanged():
     content = (ASSETS / held["file"]).read_bytes()
     assert hashlib.sha256(content).hexdigest() == held["sha256"]
     assert f"v{held['version']}\n".encode() in content[:200]
-    assert content.decode() == library_script()
-    assert library_name() == f"{held['name']} {held['version']} (MIT)"
+    assert content.decode() == page.library_script()
+    assert page.library_name() == f"{held['name']} {held['version']} (MIT)"
     assert (ASSETS / held["licence_file"]).read_text(encoding="utf-8").startswith("MIT License\n")
     assert sorted(path.name for path in ASSETS.iterdir()) == sorted(
         [held["file"], held["licence_file"], "vendored.json"]

@@ -12,33 +12,8 @@ from sample_run import write_records
 from sample_trace import DEVICE, TRACE
 
 from hf_efficient.diagnosis.engine import diagnose_isolation
-from hf_efficient.records.isolation import (
-    Isolation,
-    IsolationSchedule,
-    LoaderAlone,
-    MicroBatchLine,
-    PauseTimes,
-    StepPart,
-    TokenisationAlone,
-    VariantMeasurement,
-    VariantOutcome,
-)
-from hf_efficient.records.profile import (
-    AllocationSite,
-    CodeLine,
-    FunctionLines,
-    FunctionTable,
-    FunctionTime,
-    HostMemoryLine,
-    HostMemoryTable,
-    InstrumentAccount,
-    LineTable,
-    MemorySnapshot,
-    ModuleAllocations,
-    OperatorTable,
-    OperatorTime,
-    ProfileAccount,
-)
+from hf_efficient.records import isolation as rec
+from hf_efficient.records import profile as profile
 from hf_efficient.reporting.finish_run import finish_run
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.isolation import isolation_renderables
@@ -168,33 +143,38 @@ def test_what_is_no_trace_is_said(tmp_path, data):
 
 
 MIB = 2**20
-OPERATORS = OperatorTable(
+PLACE = "llama/modeling_llama.py:180 forward"
+OPERATORS = profile.OperatorTable(
     0, 3, 0.2, 0.08, 0.1,
     [
-        OperatorTime("aten::mm", 36, 0.02, 0.075, 123_000_000, "[208, 64] [64, 128]"),
-        OperatorTime("aten::copy_", 4, 0.06, 0.025, 0, ""),
+        profile.OperatorTime("aten::mm", 36, 0.02, 0.075, 123_000_000, "[208, 64] [64, 128]"),
+        profile.OperatorTime("aten::copy_", 4, 0.06, 0.025, 0, ""),
     ],
     7,
 )  # fmt: skip
-SNAPSHOT = MemorySnapshot(
+SNAPSHOT = profile.MemorySnapshot(
     moment="out of memory", reserved_bytes=100 * MIB, allocated_bytes=60 * MIB, inactive_split_bytes=24 * MIB,
     inactive_split_blocks=3, largest_free_bytes=16 * MIB, peak_bytes=80 * MIB,
-    sites=[AllocationSite("llama/modeling_llama.py:180 forward", ["a.py:1 f"], 60 * MIB, 2)],
+    sites=[profile.AllocationSite(PLACE, ["a.py:1 f"], 60 * MIB, 2)],
     other_sites_bytes=20 * MIB, allocation_retries=4, failed_bytes=32 * MIB, device_free_bytes=8 * MIB,
     history_events=9,
     modules=[
-        ModuleAllocations("model.layers.*.mlp.down_proj", 60 * MIB, 8, 4, "llama/modeling_llama.py:180 forward"),
-        ModuleAllocations("outside the model's modules", 12 * MIB, 2, 0, "optim/adamw.py:9 step"),
+        profile.ModuleAllocations("model.layers.*.mlp.down_proj", 60 * MIB, 8, 4, PLACE),
+        profile.ModuleAllocations("outside the model's modules", 12 * MIB, 2, 0, "optim/adamw.py:9 step"),
     ],
     other_modules_bytes=8 * MIB,
 )  # fmt: skip
-PROFILE = ProfileAccount(
-    [InstrumentAccount("trace", 1.5, 1.25, 3, ["profile/t"], "n"), InstrumentAccount("nvtx", None, 0.0, 0)],
+INSTRUMENT = profile.InstrumentAccount("trace", 1.5, 1.25, 3, ["profile/t"], "n")
+PROFILE = profile.ProfileAccount(
+    [
+        profile.InstrumentAccount("trace", 1.5, 1.25, 3, ["profile/t"], "n"),
+        profile.InstrumentAccount("nvtx", None, 0.0, 0),
+    ],
     OPERATORS,
     [SNAPSHOT],
-    [FunctionTable("worker 0", "cprofile", 2.0, [FunctionTime("c.py:3 collate", 1.5, 1.75, 40)], 1)],
-    LineTable([FunctionLines("c.py:3 collate", 2.0, [CodeLine(4, "    x = pad(x)", 40, 1.5)])]),
-    HostMemoryTable(200 * MIB, [HostMemoryLine("d.py:9 load", "rows = read()", 50 * MIB, 3)]),
+    [profile.FunctionTable("worker 0", "cprofile", 2.0, [profile.FunctionTime("c.py:3 collate", 1.5, 1.75, 40)], 1)],
+    profile.LineTable([profile.FunctionLines("c.py:3 collate", 2.0, [profile.CodeLine(4, "    x = pad(x)", 40, 1.5)])]),
+    profile.HostMemoryTable(200 * MIB, [profile.HostMemoryLine("d.py:9 load", "rows = read()", 50 * MIB, 3)]),
 )
 
 
@@ -204,11 +184,10 @@ def test_each_table_holds_shares_of_its_own_whole():
     assert operators.rows == [["aten::mm", "36", "75.0 ms", "75%", "20.0 ms", "123 M", "[208, 64] [64, 128]"]]
     assert operators.left_out == "8 rows with less time are left out here."
     assert "kernels took 100 ms on the device, 50% of that" in operators.summary
-    assert snapshot.rows == [["llama/modeling_llama.py:180 forward", "60.0 MiB", "75%", "2", "a.py:1 f"]]
+    assert snapshot.rows == [[PLACE, "60.0 MiB", "75%", "2", "a.py:1 f"]]
     assert snapshot.left_out == "20.0 MiB of other lines are left out here."
     assert list(modules.headings) == ["module", "size", "share", "blocks", "modules", "most of it asked for by"]
-    place = "llama/modeling_llama.py:180 forward"
-    assert modules.rows == [["model.layers.*.mlp.down_proj", "60.0 MiB", "75%", "8", "4", place]]
+    assert modules.rows == [["model.layers.*.mlp.down_proj", "60.0 MiB", "75%", "8", "4", PLACE]]
     assert modules.summary == "out of memory: the 80.0 MiB at the peak by the modules that they are for"
     assert modules.left_out == "20.0 MiB of other modules are left out here."
     assert functions.rows == [["c.py:3 collate", "1.50 s", "75%", "1.75 s", "40"]]
@@ -234,28 +213,28 @@ def test_a_narrow_terminal_keeps_the_numbers():
     assert "x = pad(x)" in told
 
 
-SCHEDULE = IsolationSchedule(1000, 10, 50, 100, 2, 4, 1, 0, 4.0, 2, "cpu")
+SCHEDULE = rec.IsolationSchedule(1000, 10, 50, 100, 2, 4, 1, 0, 4.0, 2, "cpu")
 
 
 @pytest.fixture
 def lines() -> list[str]:
     parts = [
-        StepPart("forward", 0.5, None, None, 1, "forward"),
-        StepPart("data", 0.0, -0.01, 0.02, 2, "quiet less held_batches", "no difference"),
-        StepPart("backward_optimizer", 1.0, 0.9, 1.1, 2, "held_batches less forward"),
-        StepPart("evaluation", None, None, None, 0, "pauses", "the disk is full"),
+        rec.StepPart("forward", 0.5, None, None, 1, "forward"),
+        rec.StepPart("data", 0.0, -0.01, 0.02, 2, "quiet less held_batches", "no difference"),
+        rec.StepPart("backward_optimizer", 1.0, 0.9, 1.1, 2, "held_batches less forward"),
+        rec.StepPart("evaluation", None, None, None, 0, "pauses", "the disk is full"),
     ]
     variants = [
-        VariantOutcome("as_is", "as it is", [VariantMeasurement([0.9, 1.0, 1.1])] * 2),
-        VariantOutcome("micro_batch_doubled", "twice the rows", failure="out of device memory: " + "x" * 80),
-        VariantOutcome("one_process", "one process", left_out="the recipe trains in one process"),
+        rec.VariantOutcome("as_is", "as it is", [rec.VariantMeasurement([0.9, 1.0, 1.1])] * 2),
+        rec.VariantOutcome("micro_batch_doubled", "twice the rows", failure="out of device memory: " + "x" * 80),
+        rec.VariantOutcome("one_process", "one process", left_out="the recipe trains in one process"),
     ]
-    found = Isolation(
+    found = rec.Isolation(
         schema_version=1, hf_efficient_version="1", recipe="a-recipe", steps=12, warm_up=3, schedule=SCHEDULE,
         variants=variants, step_seconds=2.0, parts=parts, unexplained_seconds=0.5, tokens_per_second=1234.0,
-        pauses=PauseTimes(None, None, None), loader=LoaderAlone(0.002, None, 1.5, 0.001),
-        tokenisation=TokenisationAlone(100, 5000, 2.0, 0.1, 50.0, 2500.0),
-        micro_batch=MicroBatchLine(0.05, 0.001, 0.25, 100.0, 30, ["as_is"]), forward_without_graph_seconds=0.4,
+        pauses=rec.PauseTimes(None, None, None), loader=rec.LoaderAlone(0.002, None, 1.5, 0.001),
+        tokenisation=rec.TokenisationAlone(100, 5000, 2.0, 0.1, 50.0, 2500.0),
+        micro_batch=rec.MicroBatchLine(0.05, 0.001, 0.25, 100.0, 30, ["as_is"]), forward_without_graph_seconds=0.4,
         price_usd_per_hour=None, notes=["a run also plans once, before its first step"],
     )  # fmt: skip
     console = Console(file=io.StringIO(), width=80)

@@ -8,31 +8,17 @@ from datetime import datetime
 from typing import Any
 
 from hf_efficient.records.plan import Plan, PlannedGpu, PlannedOutcome, PlannedRanks
+from hf_efficient.reporting import plan as words
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_sections import Tile
 from hf_efficient.reporting.labels import in_gib, phase_label
-from hf_efficient.reporting.plan import (
-    advice_title,
-    batching_cells,
-    data_sentence,
-    gpu_columns,
-    largest_lines,
-    offload_figure,
-    offloaded_label,
-    outcome_speed,
-    override_lines,
-    step_shape,
-    strategy_label,
-    taken_for_granted,
-    unknown_of,
-)
 from hf_efficient.reporting.plots.memory import planned_memory_over_steps, time_against_money
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 
 def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
     """What a recipe needs, takes and costs before it runs; ``command`` makes the page again."""
-    notes = {"assumptions": taken_for_granted(plan), "gaps": unknown_of(plan.gpus)}
+    notes = {"assumptions": words.taken_for_granted(plan), "gaps": words.unknown_of(plan.gpus)}
     sections = [
         Section("summary", "In short", context={"tiles": planned_tiles(plan)}),
         _memory(plan),
@@ -56,7 +42,7 @@ def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
 
 def planned_tiles(plan: Plan) -> list[Tile]:
     """Of the one accelerator, or of the fastest and the cheapest that fit."""
-    shape = f"{'' if plan.data is None else 'at most: '}{step_shape(plan)}, {flops(plan.flops_per_step)}FLOP"
+    shape = f"{'' if plan.data is None else 'at most: '}{words.step_shape(plan)}, {flops(plan.flops_per_step)}FLOP"
     trained = f"of {count(plan.parameters)} ({plan.adapter})"
     return [
         _fits_tile(plan),
@@ -72,10 +58,10 @@ def planned_tiles(plan: Plan) -> list[Tile]:
 
 
 def _rank_tiles(ranks: PlannedRanks) -> list[Tile]:
-    gpus = Tile("GPUs", f"{ranks.count}", f"{strategy_label(ranks.strategy)}, memory is that of each")
+    gpus = Tile("GPUs", f"{ranks.count}", f"{words.strategy_label(ranks.strategy)}, memory is that of each")
     if not ranks.offloaded:
         return [gpus]
-    return [gpus, Tile(*offload_figure(ranks), f"{offloaded_label(ranks.offloaded)} of all")]
+    return [gpus, Tile(*words.offload_figure(ranks), f"{words.offloaded_label(ranks.offloaded)} of all")]
 
 
 def _fits_tile(plan: Plan) -> Tile:
@@ -166,15 +152,15 @@ def _memory(plan: Plan) -> Section:
 def _data(plan: Plan) -> Section | None:
     if plan.data is None:
         return None
-    kinds = [(one.name, one.chosen, batching_cells(one)) for one in plan.data.batchings]
-    return Section("planned_data", "Data", context={"sentence": data_sentence(plan.data), "kinds": kinds})
+    kinds = [(one.name, one.chosen, words.batching_cells(one)) for one in plan.data.batchings]
+    return Section("planned_data", "Data", context={"sentence": words.data_sentence(plan.data), "kinds": kinds})
 
 
 def _gpus(plan: Plan) -> Section | None:
     """The figures of the table on a terminal, and where the prices are from."""
     if not plan.gpus:
         return None
-    columns = gpu_columns(plan)
+    columns = words.gpu_columns(plan)
     context = {
         "heads": ["accelerator", "#GiB", "#of", *(f"#{column.head}" for column in columns[2:]), "price from"],
         "rows": [(gpu, [str(column.cell(gpu)) for column in columns], _spot_source(gpu)) for gpu in plan.gpus],
@@ -197,20 +183,21 @@ def _advice(plan: Plan) -> Section | None:
     context: dict[str, Any] = {"rows": [], "largest": []}
     if advice is not None:
         rows = [
-            {"change": change, "lines": override_lines(change), **_outcome(change.after)} for change in advice.changes
+            {"change": change, "lines": words.override_lines(change), **_outcome(change.after)}
+            for change in advice.changes
         ]
         context |= {
-            "title": advice_title(advice),
+            "title": words.advice_title(advice),
             "rows": [{"change": None, **_outcome(advice.before)}, *rows],
             "left_out": advice.left_out,
             "helps": any(change.after.fits for change in advice.changes),
         }
     if largest is not None:
-        lines = largest_lines(largest, plan.micro_batch_rows, plan.row_tokens)
+        lines = words.largest_lines(largest, plan.micro_batch_rows, plan.row_tokens)
         context |= {"largest": lines, "largest_of": largest.accelerator}
     return Section("planned_advice", "What to change", context=context, short="Advice")
 
 
 def _outcome(outcome: PlannedOutcome) -> dict[str, Any]:
-    step, rate = outcome_speed(outcome)
+    step, rate = words.outcome_speed(outcome)
     return {"needed": size(outcome.needed_bytes), "fits": outcome.fits, "step": step, "rate": rate}

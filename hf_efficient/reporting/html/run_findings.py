@@ -8,20 +8,8 @@ from typing import Any
 
 from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
 from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
-from hf_efficient.reporting.diagnosis import (
-    GAINS_OVERLAP,
-    NOTHING_TO_FIX,
-    VERDICTS,
-    several_gains,
-    told_argument,
-    told_change,
-    told_confirmation,
-    told_cost,
-    told_fault,
-    told_gain,
-    told_instrument,
-    told_limit,
-)
+from hf_efficient.reporting import diagnosis as words
+from hf_efficient.reporting import trace_tables
 from hf_efficient.reporting.html.render import Section
 from hf_efficient.reporting.labels import evidence_value
 from hf_efficient.reporting.plots.figure import Figure
@@ -30,19 +18,10 @@ from hf_efficient.reporting.plots.time import device_color, device_time_bar, fam
 from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, shared_remark
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.reporting.terminal import FoundTable
-from hf_efficient.reporting.trace_tables import (
-    device_lines,
-    device_tables,
-    device_time_table,
-    device_title,
-    host_tables,
-    trace_title,
-    work_table,
-)
 
 _MOST_TRACE_ROWS = 12
 _MOST_PROFILE_ROWS = 25
-_VERDICT_CHIPS = {"confirmed": "good", "larger": "good", "smaller": "warn", "retracted": "bad"}
+_CHIPS = {"confirmed": "good", "larger": "good", "smaller": "warn", "retracted": "bad"}
 _SEVERITY_CHIPS = {"critical": "bad", "warning": "warn", "info": "plain-chip"}
 
 
@@ -54,19 +33,19 @@ def findings_section(run: RunData) -> Section | None:
     shown = [_finding(number, one, run, diagnosis) for number, one in enumerate(diagnosis.findings, 1)]
     context = {
         "confirmations": [
-            (_VERDICT_CHIPS.get(one.verdict, "plain-chip"), VERDICTS[one.verdict], told_confirmation(one), one.run)
+            (_CHIPS.get(one.verdict, "plain-chip"), words.VERDICTS[one.verdict], words.confirmation_words(one), one.run)
             for one in diagnosis.confirmations
         ],
         "findings": shown,
-        "nothing": NOTHING_TO_FIX if diagnosis.limit is not None else "",
-        "limit": told_limit(diagnosis),
+        "nothing": words.NOTHING_TO_FIX if diagnosis.limit is not None else "",
+        "limit": words.limit_words(diagnosis),
         "limit_evidence": _evidence(diagnosis.limit.evidence) if diagnosis.limit is not None else [],
         "is_recipe": run.recipe is not None,
         "command": _command(run, diagnosis),
-        "abstentions": [(one.rule, one.why, told_instrument(one.instrument)) for one in diagnosis.abstentions],
-        "overlap": GAINS_OVERLAP if several_gains(diagnosis) else "",
+        "abstentions": [(one.rule, one.why, words.instrument_words(one.instrument)) for one in diagnosis.abstentions],
+        "overlap": words.GAINS_OVERLAP if words.several_gains(diagnosis) else "",
         "judged": len(diagnosis.rules) - len(diagnosis.abstentions),
-        "faults": [told_fault(fault) for fault in diagnosis.faults],
+        "faults": [words.fault_words(fault) for fault in diagnosis.faults],
     }
     return Section("findings", "Findings", [one["figure"] for one in shown if one["figure"] is not None], context)
 
@@ -76,7 +55,7 @@ def _finding(number: int, finding: Finding, run: RunData, diagnosis: Diagnosis) 
         "number": number,
         "found": finding,
         "chip": _SEVERITY_CHIPS[finding.severity],
-        "cost": told_cost(finding.cost, diagnosis.loop_seconds),
+        "cost": words.cost_words(finding.cost, diagnosis.loop_seconds),
         "evidence": _evidence(finding.evidence),
         "remedies": [_remedy(remedy, is_recipe=run.recipe is not None) for remedy in finding.remedies],
         "figure": finding_figure(number, finding, run),
@@ -89,11 +68,11 @@ def _evidence(evidence: Sequence[Evidence]) -> list[tuple[str, str, str]]:
 
 def _remedy(remedy: Remedy, *, is_recipe: bool) -> dict[str, str]:
     """Its lines are those of a recipe, or of a script's ``TrainingArguments``."""
-    told = told_change if is_recipe else told_argument
+    told = words.change_words if is_recipe else words.argument_words
     return {
         "what": remedy.what,
         "lines": "\n".join(told(key, value) for key, value in remedy.overrides.items()),
-        "gain": told_gain(remedy.gain) if remedy.gain is not None else "",
+        "gain": words.gain_words(remedy.gain) if remedy.gain is not None else "",
         "basis": remedy.gain.basis if remedy.gain is not None else "",
         "costs": remedy.costs,
     }
@@ -136,26 +115,26 @@ def trace_section(run: RunData) -> Section | None:
     trace = held.breakdown
     parts = [*map(_device, trace.devices), *_host(trace)]
     figures = [shown["figure"] for part in parts for shown in part["tables"] if shown["figure"] is not None]
-    context |= {"title": trace_title(trace, held.name), "remarks": list(trace.remarks), "parts": parts}
+    context |= {"title": trace_tables.trace_title(trace, held.name), "remarks": list(trace.remarks), "parts": parts}
     return Section("trace", "Trace", figures, context)
 
 
 def _device(device: DeviceBreakdown) -> dict[str, Any]:
-    time = device_time_table(device, "device time")
+    time = trace_tables.device_time_table(device, "device time")
     name = f"trace-families-{device.device}"
     families = family_bar(device.families, name, "Work by family") if device.families else None
-    work = work_table(device)
+    work = trace_tables.work_table(device)
     tables = [
         _shown(time, [device_color(row[0]) for row in time.rows], device_time_bar(device)),
         _shown(work, [family_color(row[0]) for row in work.rows], families),
-        *map(_shown, device_tables(device, _MOST_TRACE_ROWS)),
+        *map(_shown, trace_tables.device_tables(device, _MOST_TRACE_ROWS)),
     ]
-    return {"title": device_title(device), "tables": tables, "lines": device_lines(device)}
+    return {"title": trace_tables.device_title(device), "tables": tables, "lines": trace_tables.device_lines(device)}
 
 
 def _host(trace: TraceBreakdown) -> list[dict[str, Any]]:
     tables = []
-    for table in host_tables(trace, _MOST_TRACE_ROWS):
+    for table in trace_tables.host_tables(trace, _MOST_TRACE_ROWS):
         if table.shares is None:
             tables.append(_shown(table))
         elif trace.host is not None and table.rows:

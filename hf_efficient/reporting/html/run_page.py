@@ -9,30 +9,13 @@ from typing import Any
 
 from hf_efficient.recipe.writing import ResolvedValue
 from hf_efficient.records.account import ProcessAccount, RunAccount, TrainingAccount
+from hf_efficient.reporting import run_rows
+from hf_efficient.reporting.html import run_sections as parts
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_findings import findings_section, profile_section, trace_section
-from hf_efficient.reporting.html.run_sections import (
-    cost_section,
-    learning_section,
-    memory_section,
-    speed_section,
-    summary,
-    system_section,
-    time_section,
-    tokens_section,
-)
 from hf_efficient.reporting.labels import phase_label
 from hf_efficient.reporting.plots.figure import span_data
 from hf_efficient.reporting.run_data import RunData
-from hf_efficient.reporting.run_rows import (
-    across_lines,
-    has_several_trainings,
-    plan_notes,
-    plan_rows,
-    preflight_words,
-    rank_rows,
-    restart_words,
-)
 from hf_efficient.text import seconds, share, size
 
 _WAYS = {
@@ -48,17 +31,17 @@ _OF_THE_EVALUATION = ("runtime", "samples_per_second", "steps_per_second", "mode
 
 def run_page(run: RunData, written: datetime | None = None) -> str:
     sections = [
-        summary(run),
+        parts.summary(run),
         findings_section(run),
         _plan_section(run),
         preflight_section(run),
-        time_section(run),
-        system_section(run),
-        memory_section(run),
-        learning_section(run),
-        speed_section(run),
-        tokens_section(run),
-        cost_section(run),
+        parts.time_section(run),
+        parts.system_section(run),
+        parts.memory_section(run),
+        parts.learning_section(run),
+        parts.speed_section(run),
+        parts.tokens_section(run),
+        parts.cost_section(run),
         trace_section(run),
         profile_section(run),
         _evaluations_section(run),
@@ -113,7 +96,7 @@ def _plan_section(run: RunData) -> Section | None:
     plan = run.account.plan
     if plan is None:
         return None
-    context = {"rows": plan_rows(plan), "notes": plan_notes(plan), "device": plan.device, "steps": plan.steps}
+    context = {"rows": run_rows.plan_rows(plan), "notes": run_rows.plan_notes(plan), "plan": plan}
     return Section("plan", "Planned and observed", context=context, short="Plan")
 
 
@@ -121,7 +104,8 @@ def preflight_section(run: RunData) -> Section | None:
     found = run.account.preflight
     if found is None:
         return None
-    return Section("preflight", "Proven before the run", context={"lines": preflight_words(found)}, short="Preflight")
+    lines = run_rows.preflight_words(found)
+    return Section("preflight", "Preflight checks", context={"lines": lines}, short="Preflight")
 
 
 def _evaluations_section(run: RunData) -> Section:
@@ -209,7 +193,7 @@ def _known(environment: Mapping[str, Any], **labels: str) -> Iterator[tuple[str,
 def _segments_section(run: RunData) -> Section | None:
     """A row per process, per call of ``train()`` and per rank; None for a run of one of each."""
     account = run.account
-    if len(account.time.processes) < 2 and len(account.ranks) < 2 and not has_several_trainings(account):
+    if len(account.time.processes) < 2 and len(account.ranks) < 2 and not run_rows.has_several_trainings(account):
         return None
     rows = [
         {
@@ -220,13 +204,13 @@ def _segments_section(run: RunData) -> Section | None:
         }
         for number, one in enumerate(account.time.processes, start=1)
     ]
-    calls = _calls(account) if has_several_trainings(account) else []
+    calls = _calls(account) if run_rows.has_several_trainings(account) else []
     context = {
         "rows": rows if len(rows) > 1 else [],
         "calls": calls,
-        "ranks": rank_rows(account) if len(account.ranks) > 1 else [],
-        "across": list(across_lines(account)),
-        "restarts": restart_words(account.restarts),
+        "ranks": run_rows.rank_rows(account) if len(account.ranks) > 1 else [],
+        "across": list(run_rows.across_lines(account)),
+        "restarts": run_rows.restart_words(account.restarts),
     }
     return Section("segments", "Segments" if len(rows) > 1 or calls else "Ranks", context=context)
 

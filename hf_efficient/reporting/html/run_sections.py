@@ -9,6 +9,7 @@ from typing import Any
 from hf_efficient.accounting.headline import grouped, headline
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.amounts import BudgetAccount, MemoryAccount
+from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.html.render import Section
 from hf_efficient.reporting.labels import (
     all_phases,
@@ -19,31 +20,12 @@ from hf_efficient.reporting.labels import (
     prices,
     tokens_per_second,
 )
+from hf_efficient.reporting.plots import system as machine
 from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.reporting.plots.memory import memory_over_time
 from hf_efficient.reporting.plots.steps import sequence_lengths, step_times, step_tokens, throughput, training_curve
-from hf_efficient.reporting.plots.system import (
-    NOT_READ,
-    cores_figure,
-    flow_figure,
-    gpu_figure,
-    host_memory_figure,
-    phases_over_time,
-    power,
-)
 from hf_efficient.reporting.plots.time import phase_shares, step_phases, time_bar
 from hf_efficient.reporting.run_data import RunData
-from hf_efficient.reporting.run_rows import (
-    energy_words,
-    memory_peaks,
-    money_words,
-    more_than_the_peak,
-    sequence_words,
-    step_words,
-    times_run,
-    token_words,
-    work_words,
-)
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 
@@ -87,7 +69,7 @@ def _wall_note(account: RunAccount) -> str:
     told = f"{account.steps.count:,} steps"
     if account.steps.p50_seconds is not None:
         told += f" of {short_seconds(account.steps.p50_seconds)} (median)"
-    return told + times_run(account)
+    return told + run_rows.times_run(account)
 
 
 def _throughput_tile(account: RunAccount) -> Tile:
@@ -176,12 +158,12 @@ def system_section(run: RunData) -> Section | None:
     if series is None or not len(series.system):
         return None
     found = [
-        phases_over_time(account, series),
-        cores_figure(account, series, run.cpus) or Missing("Processor", NOT_READ),
-        *(gpu_figure(account, series, gpu, f"system-gpu-{gpu}") for gpu in series.system.gpus),
-        host_memory_figure(account, series),
-        flow_figure(account, series, "system-disks", "Disks"),
-        flow_figure(account, series, "system-network", "Network"),
+        machine.phases_over_time(account, series),
+        machine.cores_figure(account, series, run.cpus) or Missing("Processor", machine.NOT_READ),
+        *(machine.gpu_figure(account, series, gpu, f"system-gpu-{gpu}") for gpu in series.system.gpus),
+        machine.host_memory_figure(account, series),
+        machine.flow_figure(account, series, "system-disks", "Disks"),
+        machine.flow_figure(account, series, "system-network", "Network"),
     ]
     figures = [one for one in found if one is not None]
     return Section("system", "The machine beside the phases", figures, short="Machine", macro="figures")
@@ -189,12 +171,12 @@ def system_section(run: RunData) -> Section | None:
 
 def memory_section(run: RunData) -> Section:
     memory = run.account.memory
-    more = more_than_the_peak(memory)
+    more = run_rows.more_than_the_peak(memory)
     context = {
         "kinds": [kind for kind in memory.categories if kind.bytes > 0],
         "largest": max((kind.bytes for kind in memory.categories), default=0),
         "more": size(more) if more else "",
-        "peaks": [("peaks", memory_peaks(memory))],
+        "peaks": [("peaks", run_rows.memory_peaks(memory))],
         "phases": (memory.phase_peak_allocated_bytes or {}).items(),
     }
     figure = _no_records("Over time") if run.series is None else memory_over_time(run.account, run.series)
@@ -212,25 +194,25 @@ def speed_section(run: RunData) -> Section:
     if series is not None:
         rates = throughput(series.steps, account.tokens, len(account.ranks))
         figures = [rates, step_times(account.steps, series.step_seconds)]
-    facts = [("steps", step_words(account)), ("work", work_words(account.work))]
+    facts = [("steps", run_rows.step_words(account)), ("work", run_rows.work_words(account.work))]
     return Section("speed", "Throughput and step times", figures, {"facts": facts}, "Speed")
 
 
 def tokens_section(run: RunData) -> Section:
     tokens, sequences = run.account.tokens, run.account.sequences
     first = _no_records("Tokens per step") if run.series is None else step_tokens(run.series.steps, tokens)
-    facts = [("tokens", token_words(tokens)), ("sequences", sequence_words(sequences))]
+    facts = [("tokens", run_rows.token_words(tokens)), ("sequences", run_rows.sequence_words(sequences))]
     return Section("tokens", "Tokens and padding", [first, sequence_lengths(sequences)], {"facts": facts}, "Tokens")
 
 
 def cost_section(run: RunData) -> Section:
     money, used = run.account.money, run.account.energy
     by_phase = phase_shares(run.account) if money.phase_usd or used.phase_joules else None
-    watts = power(run.account, run.series) if run.series is not None and used.joules is not None else None
+    watts = machine.power(run.account, run.series) if run.series is not None and used.joules is not None else None
     context = {
         "by_phase": by_phase,
         "power": watts,
-        "facts": [("money", money_words(money)), ("energy", energy_words(used))],
+        "facts": [("money", run_rows.money_words(money)), ("energy", run_rows.energy_words(used))],
         "rows": _cost_rows(money.phase_usd or {}, used.phase_joules or {}),
         "meters": used.parts,
         "budget": _budget(money.budget),
