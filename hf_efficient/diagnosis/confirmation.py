@@ -80,10 +80,8 @@ def _spread(steps: StepColumns) -> float | None:
     steady = steps.steady
     if not np.isfinite(steps.non_padding[steady]).all():
         return None
-    nothing = np.zeros(len(steps))
-    starts, waits, ends = (
-        np.nan_to_num(steps.loader.get(f"{name}_seconds", nothing)) for name in ("start", "first_wait", "end")
-    )
+    parts = [steps.loader.get(f"{name}_seconds", np.zeros(len(steps))) for name in ("start", "first_wait", "end")]
+    starts, waits, ends = np.nan_to_num(parts)
     kinds = [steps.phase("evaluation"), steps.phase("checkpointing"), starts + waits, ends]
     own = steps.wall_seconds - np.sum(kinds, axis=0)
     pauses = [kind[steady & (kind > 0)].tolist() for kind in kinds]

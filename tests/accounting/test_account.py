@@ -38,22 +38,12 @@ def test_an_account_by_hand(run):
     phases = {"imports": 2.0, "trainer_setup": 1.0, "forward": 2.0, "backward": 0.5}
     phases |= {"evaluation": 0.75, "checkpointing": 0.25}
     one = ProcessAccount(
-        process=0,
-        began_at_seconds=0.0,
-        wall_seconds=10.0,
-        phase_seconds=phases,
-        unattributed_seconds=3.5,
+        process=0, began_at_seconds=0.0, wall_seconds=10.0, phase_seconds=phases, unattributed_seconds=3.5,
         time_to_first_step_seconds=5.5,  # train() at 2.5, the first record from 1.0 to 3.0 after it
-        steps=4,
-        first_step=1,
-        last_step=4,
-        ended="done",
-        error=None,
-        open_phase=None,
-        last_sign_at_seconds=10.0,
+        steps=4, first_step=1, last_step=4, ended="done", error=None, open_phase=None, last_sign_at_seconds=10.0,
         process_start_from="kernel",
         trainings=[TrainingAccount(0, 2.5, 5.5, 4, 1, 4, 3.0, None, None)],  # to the end of its last step
-    )
+    )  # fmt: skip
     assert found.time == TimeAccount(10.0, phases, 3.5, 3.5, 5.5, [one])
     assert list(found.time.phase_seconds) == list(phases)
     # Without evaluation and checkpointing: 2, 0.5 (warm-up, half of four steps), 0.5, 0.5.

@@ -34,20 +34,12 @@ def step(number: int = 1, *, rows: int = 4, processed: int = 400, non_padding: i
     real = processed if non_padding is None else non_padding
     lengths = more.pop("length_buckets", {"100": rows})
     return {
-        "schema_version": 1,
-        "segment": 0,
-        "rank": 0,
-        "step": number,
-        "epoch": None,
-        "wall_seconds": sum(phases.values()),
-        "started_at_seconds": float(number),
-        "phase_seconds": phases,
-        "micro_batches": 1,
-        "tokens": {"processed": processed, "non_padding": real, "loss_bearing": real},
+        "schema_version": 1, "segment": 0, "rank": 0, "step": number, "epoch": None,
+        "wall_seconds": sum(phases.values()), "started_at_seconds": float(number), "phase_seconds": phases,
+        "micro_batches": 1, "tokens": {"processed": processed, "non_padding": real, "loss_bearing": real},
         "sequences": {"rows": rows, "documents": rows, "shortest": 1, "longest": 100, "length_buckets": lengths},
-        "loss": None,
-        **more,
-    }
+        "loss": None, **more,
+    }  # fmt: skip
 
 
 def loaded_step(number: int, compute: float = 1.0, **loader: Any) -> dict:

@@ -50,47 +50,38 @@ def test_like_lengths_have_no_padding_but_that_of_their_bucket():
     assert grouped_padding_share({"100": 10}, None) is None
 
 
-def fp32(tmp_path, name="a", peaks=None, **device):
-    parts = {
-        "model": {"matmul_dtype": "fp32"},
-        "device": {"type": "cpu", "supports_bf16": True, **device},
-        "peaks": {"fp32": 1e11, "bf16": 4e11} if peaks is None else peaks,
-    }
+def multiplying(folder, recipe="", **parts):
     work = {"model_flops": 20_000_000_000, "hardware_flops": 20_000_000_000}
     steps = [step(n, phases=PHASES, work=work) for n in range(1, 11)]
-    return float32_products(case_in(tmp_path / name, steps, facts={"settings": settings(**parts)}))
+    return case_in(folder, steps, facts={"settings": settings(**parts)}, recipe=recipe)
+
+
+def fp32(folder, device="cpu"):
+    peaks, about = {"fp32": 1e11, "bf16": 4e11}, {"type": device, "supports_bf16": True}
+    return float32_products(multiplying(folder, model={"matmul_dtype": "fp32"}, device=about, peaks=peaks))
 
 
 def test_float32_on_a_device_that_is_four_times_as_fast_in_bfloat16(tmp_path):
-    found = fp32(tmp_path)
+    found = fp32(tmp_path / "a")
     # Ten steps: 8 s of forward and backward, 2e11 FLOPs take 2 s at 1e11/s; 1.5 s of those go.
     judged(found, severity="warning", cost=1.5, overrides={"train.bf16": True}, share=0.15)
-    on_a_gpu = fp32(tmp_path, "b", type="cuda")
+    on_a_gpu = fp32(tmp_path / "b", "cuda")
     assert on_a_gpu.cost.seconds == pytest.approx(1.5 + 1.5)  # and a quarter of the other 6 s
 
 
-def bf16(tmp_path, name="a", peaks=None, recipe="", dtype="bf16", **device):
-    parts = {
-        "model": {"matmul_dtype": dtype, "weights_dtype": "float32"},
-        "device": {"type": "cpu", "supports_bf16": False, **device},
-        "peaks": {"fp32": 2.5e11, "bf16": 0.5e11} if peaks is None else peaks,
-        "arguments": {"bf16": True},
-    }
-    work = {"model_flops": 20_000_000_000, "hardware_flops": 20_000_000_000}
-    steps = [step(n, phases=PHASES, work=work) for n in range(1, 11)]
-    return emulated_bfloat16(case_in(tmp_path / name, steps, facts={"settings": settings(**parts)}, recipe=recipe))
+def bf16(folder, recipe=""):
+    model, device = {"matmul_dtype": "bf16", "weights_dtype": "float32"}, {"type": "cpu", "supports_bf16": False}
+    parts = {"model": model, "device": device, "peaks": {"fp32": 2.5e11, "bf16": 0.5e11}, "arguments": {"bf16": True}}
+    return emulated_bfloat16(multiplying(folder, recipe, **parts))
 
 
 def test_bfloat16_on_a_cpu_that_emulates_it_at_a_fifth_of_float32(tmp_path):
-    found = bf16(tmp_path)
+    found = bf16(tmp_path / "a")
     # Ten steps: 2e11 FLOPs take 4 s at 0.5e11/s; at 2.5e11/s a fifth of that: 3.2 s go.
     judged(found, severity="warning", cost=3.2, overrides={"train.bf16": False})
-    qlora = bf16(tmp_path, "b", recipe="recipe: {adapter: {method: qlora}}\nprovenance: {adapter.method: a}\n")
-    assert qlora.remedies[0].overrides == {
-        "train.bf16": False,
-        "model.dtype": "float32",
-        "adapter.quantization.compute_dtype": "float32",
-    }
+    qlora = bf16(tmp_path / "b", "recipe: {adapter: {method: qlora}}\nprovenance: {adapter.method: a}\n")
+    dtypes = dict.fromkeys(("model.dtype", "adapter.quantization.compute_dtype"), "float32")
+    assert qlora.remedies[0].overrides == {"train.bf16": False, **dtypes}
 
 
 def sequences(longest, rows):
@@ -151,12 +142,8 @@ def accumulated(times=8, fixed=0.06, each=0.001, count=21):
         tokens = 30 if number % 2 else 50
         seconds = times * (fixed + each * tokens)
         phases = {"forward": seconds / 4, "backward": 3 * seconds / 4}
-        buckets = {"30": times} if number % 2 else {"50": times}
-        made.append(
-            step(
-                number, rows=times, processed=times * tokens, phases=phases, micro_batches=times, length_buckets=buckets
-            )
-        )
+        held = {"processed": times * tokens, "micro_batches": times, "length_buckets": {str(tokens): times}}
+        made.append(step(number, rows=times, phases=phases, **held))
     return made
 
 
@@ -172,9 +159,8 @@ def test_accumulation_beside_idle_memory_is_found_with_what_larger_micro_batches
     found = accumulation(case_in(tmp_path, accumulated(), facts=facts()))
     assert "accumulates 8 micro-batches of 1 row, 60% of whose time" in found.title
     best = found.remedies[0]
-    assert (
-        best.overrides["train.per_device_train_batch_size"] * best.overrides["train.gradient_accumulation_steps"] == 8
-    )
+    rows, times = (f"train.{name}" for name in ("per_device_train_batch_size", "gradient_accumulation_steps"))
+    assert best.overrides[rows] * best.overrides[times] == 8
     # Without padding: 0.06 / 8 + 0.04 = 0.0475 of 0.1 s are left; the lengths differ by 5/3, so that some is padding.
     assert 0.4 < best.gain.share < 0.525
     assert found.cost.seconds == best.gain.seconds

@@ -136,14 +136,8 @@ def facts(**arguments):
 
 def test_evaluations_that_take_a_third_are_found_with_what_rarer_ones_save(tmp_path):
     notes = [{"kind": "evaluation", "step": 10 * n, "seconds": 5.0, "metrics": {}} for n in range(1, 11)]
-    case = case_in(
-        tmp_path,
-        paused("evaluation", 5.0, 10),
-        facts=facts(eval_strategy="steps", eval_steps=10),
-        notes=notes,
-        price_usd_per_hour=7.2,
-    )
-    found = evaluations_cost(case)
+    steps, stated = paused("evaluation", 5.0, 10), facts(eval_strategy="steps", eval_steps=10)
+    found = evaluations_cost(case_in(tmp_path, steps, facts=stated, notes=notes, price_usd_per_hour=7.2))
     # 100 s of training and 10 evaluations of 5 s: a third of 150 s.
     judged(found, cost=50, cost_usd=0.1)
     assert found.evidence[0].value == pytest.approx(1 / 3)

@@ -89,17 +89,16 @@ def counted(arguments=None, device=None, **silent):
     return {**stated, "silent_failures": silent}
 
 
-def test_a_parameter_without_gradient_is_critical_and_named(tmp_path):
-    facts = counted(trainable_parameters=38, without_gradient=2, names_without_gradient=["head.weight", "head.bias"])
+@pytest.mark.parametrize(
+    ("names", "sure"),
+    [(["head.weight", "head.bias"], ("critical", "measured")), (["experts.3.up_proj.weight"], ("warning", "possible"))],
+    ids=["named", "an expert that no token chose yet"],
+)
+def test_a_parameter_without_gradient(tmp_path, names, sure):
+    facts = counted(trainable_parameters=38, without_gradient=len(names), names_without_gradient=names)
     found = no_gradient(case_in(tmp_path, [step()], facts=facts))
-    assert found.title == "2 of 38 trainable tensors get no gradient: head.weight, head.bias"
-    assert found.severity == "critical"
-
-
-def test_experts_that_no_token_chose_yet_are_no_proof(tmp_path):
-    facts = counted(trainable_parameters=38, without_gradient=1, names_without_gradient=["experts.3.up_proj.weight"])
-    found = no_gradient(case_in(tmp_path, [step()], facts=facts))
-    assert (found.severity, found.confidence) == ("warning", "possible")
+    assert found.title == f"{len(names)} of 38 trainable tensors get no gradient: {', '.join(names)}"
+    assert (found.severity, found.confidence) == sure
 
 
 @pytest.mark.parametrize(
@@ -135,9 +134,8 @@ def test_losses_that_are_no_number_with_their_cause(tmp_path):
 def test_skipped_updates(tmp_path):
     bf16 = {"type": "cuda", "supports_bf16": True}
     steps = [step(number) for number in range(1, 11)]
-    found = scaler_skips(
-        case_in(tmp_path / "a", steps, facts=counted({"fp16": True}, bf16, updates=100, skipped_updates=20))
-    )
+    often = counted({"fp16": True}, bf16, updates=100, skipped_updates=20)
+    found = scaler_skips(case_in(tmp_path / "a", steps, facts=often))
     assert found.title == "20% of the updates are skipped: gradients overflow in float16"
     judged(found, cost=2.0, overrides={"train.fp16": False, "train.bf16": True}, share=0.2)
     settling = counted({"fp16": True}, bf16, updates=40, skipped_updates=5)
@@ -147,10 +145,8 @@ def test_skipped_updates(tmp_path):
 
 
 def test_examples_that_a_recipe_cut(tmp_path):
-    facts = {
-        "settings": settings(arguments={"max_length": 512}),
-        "data": {"examples": 200, "truncated": 80, "longest": 1000},
-    }
+    cut = {"examples": 200, "truncated": 80, "longest": 1000}
+    facts = {"settings": settings(arguments={"max_length": 512}), "data": cut}
     found = truncated_examples(case_in(tmp_path, [step()], facts=facts))
     assert found.title == "40% of the examples are cut at 512 tokens, and their ends are not learnt"
     judged(found, severity="warning", overrides={"train.max_length": 1024})

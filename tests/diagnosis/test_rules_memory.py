@@ -19,7 +19,7 @@ from hf_efficient.estimate.allocator import CONTEXT
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.made import case_in, judged, settings, step
+from tests.diagnosis.made import case_in, judged, memory, settings, step, step_memory
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -28,23 +28,16 @@ def gpu(folder, allocated, reserved, *, total=80 * GIB + CONTEXT.bytes, retries=
     """Twenty steps of 1 s; ``retries`` and ``seconds`` step by step; categories, arguments, model, price."""
     steps = []
     for number in range(1, 21):
-        memory = {
-            "peak_allocated_bytes": allocated,
-            "peak_reserved_bytes": reserved,
-            "allocation_retries": retries[number - 1] if retries else 0,
-        }
+        held = step_memory(allocated, reserved, retries[number - 1] if retries else 0)
         phases = {"forward": seconds[number - 1] if seconds else 1.0}
-        steps.append(step(number, phases=phases, memory=memory))
-    categories = [
-        {"name": name, "bytes": held, "how": "measured", "note": ""}
-        for name, held in more.get("categories", {}).items()
-    ]
+        steps.append(step(number, phases=phases, memory=held))
     stated = settings(
         arguments=more.get("arguments", {}),
         model=more.get("model", {}),
         device={"type": "cuda", "name": more.get("name", "NVIDIA H100 80GB HBM3"), "memory_bytes": total},
     )
-    facts = {"settings": stated, "memory": {"device": "cuda:0", "categories": categories}, **more.get("facts", {})}
+    counted = memory(None, "cuda:0", **more.get("categories", {}))
+    facts = {"settings": stated, "memory": counted, **more.get("facts", {})}
     peaks = {"device_peak_allocated_bytes": allocated, "device_peak_reserved_bytes": reserved}
     return case_in(folder, steps, facts=facts, price_usd_per_hour=more.get("price"), memory=peaks)
 
@@ -120,8 +113,7 @@ def test_a_device_of_which_little_is_used_has_a_cheaper_one(tmp_path):
 
 
 def on_device(peaks):
-    held = [{"peak_allocated_bytes": peak, "peak_reserved_bytes": peak} for peak in peaks]
-    return [step(number, memory=memory) for number, memory in enumerate(held, start=1)]
+    return [step(number, memory=step_memory(peak, peak)) for number, peak in enumerate(peaks, start=1)]
 
 
 def in_process(readings, available=100 * GIB):
@@ -132,9 +124,8 @@ def in_process(readings, available=100 * GIB):
     ]
 
 
-def facts(max_steps=None, memory=None):
-    stated = {"settings": settings(device={"type": "cuda", "memory_bytes": memory})}
-    return stated if max_steps is None else {**stated, "run": {"max_steps": max_steps}}
+def facts(memory=None):
+    return {"settings": settings(device={"type": "cuda", "memory_bytes": memory})}
 
 
 def test_a_device_that_keeps_something_of_every_step(tmp_path):

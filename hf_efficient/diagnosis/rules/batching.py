@@ -234,10 +234,6 @@ def _basis(case: Case, held: MicroBatch, times: int, grouped: bool) -> str:
     return f"{basis}, which hold {growth:.2f} times the positions for the same tokens on these lengths"
 
 
-def _rows(rows: int) -> str:
-    return f"{rows} row" if rows == 1 else f"{rows} rows"
-
-
 @rule()
 def accumulation(case: Case) -> Verdict:
     """The same global batch in fewer and larger micro-batches would save a twentieth of the loop or more."""
@@ -337,10 +333,8 @@ def small_micro_batch(case: Case) -> Verdict:
 
 
 def _small_title(rows: int, fixed_share: float) -> str:
-    return (
-        f"micro-batches of {_rows(rows)} spend {share(fixed_share)} of their time on what does not grow with their "
-        "tokens"
-    )
+    part = f"{share(fixed_share)} of their time"
+    return f"micro-batches of {_rows(rows)} spend {part} on what does not grow with their tokens"
 
 
 def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
@@ -360,6 +354,10 @@ def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     change = larger_micro_batch(held.rows, held.accumulated, best)
     gain = case.gain(saved[best], _basis(case, held, best, grouped))
     return _grow(change.what, change.overrides, change.costs, gain, grouped)
+
+
+def _rows(rows: int) -> str:
+    return f"{rows} row{'' if rows == 1 else 's'}"
 
 
 def _saved_seconds(case: Case, held: MicroBatch, times: int, growth: float) -> float:

@@ -35,9 +35,7 @@ def checkpointing_missing(case: Case) -> Verdict:
     if room.share < 0.8:
         return None
     held = micro_batch(case)
-    if held is None:
-        return abstains(*NO_LINE)
-    return _missing(case, held, kept, room.fillable_bytes)
+    return abstains(*NO_LINE) if held is None else _missing(case, held, kept, room.fillable_bytes)
 
 
 def _missing(case: Case, held: MicroBatch, kept: int, fillable: int) -> Finding | None:
@@ -111,17 +109,16 @@ def checkpointing_unneeded(case: Case) -> Verdict:
         f"about {size(more)} more memory",
         case.gain(again, basis),
     )
-    evidence = [
-        ("forward computed again, as part of the loop", case.share(again), "share", "steps.jsonl: forward"),
-        ("FLOPs beyond the model's and padding's", _recompute_share(case), "share", "run.json: work"),
-        ("idle memory at the peak", room.idle_bytes, "bytes", room.source),
-        ("inputs that the checkpointed layers keep", kept, "bytes", "run.json: memory.categories.activations"),
-        ("what they would keep besides (estimate)", more, "bytes", f"{_KEPT_TIMES - 1} times their inputs"),
-    ]
     return finding(
         f"activation checkpointing computes every layer twice, {share(case.share(again))} of the loop, though "
         f"{size(room.idle_bytes)} of memory are idle",
-        evidence,
+        [
+            ("forward computed again, as part of the loop", case.share(again), "share", "steps.jsonl: forward"),
+            ("FLOPs beyond the model's and padding's", _recompute_share(case), "share", "run.json: work"),
+            ("idle memory at the peak", room.idle_bytes, "bytes", room.source),
+            ("inputs that the checkpointed layers keep", kept, "bytes", "run.json: memory.categories.activations"),
+            ("what they would keep besides (estimate)", more, "bytes", f"{_KEPT_TIMES - 1} times their inputs"),
+        ],
         [remedy],
         case.cost(again),
         confidence="likely",

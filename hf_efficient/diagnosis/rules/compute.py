@@ -55,12 +55,8 @@ def attention_kernel(case: Case) -> Verdict:
     if case.share(part * taken) < MATTERS:
         return None
     basis = f"fused attention takes {share(1 - part)} of eager attention's time on rows such as these; its time: "
-    remedy = Remedy(
-        "take torch's fused attention",
-        {"model.attn_implementation": "sdpa"},
-        "none: the same attention, in another order of sums",
-        case.gain(part * taken, basis + found.basis),
-    )
+    gain, costs = case.gain(part * taken, basis + found.basis), "none: the same attention, in another order of sums"
+    remedy = Remedy("take torch's fused attention", {"model.attn_implementation": "sdpa"}, costs, gain)
     return finding(
         f"attention is eager and takes {share(case.share(taken))} of the loop on rows of {length:,.0f} tokens",
         [

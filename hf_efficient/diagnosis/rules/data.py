@@ -33,6 +33,7 @@ from hf_efficient.text import share, short_seconds
 
 _FEWEST_STEPS = 5
 _MOST = 0.5
+_LOADING = ("fetch", "collate")
 _SHARES_ITSELF = "datasets.iterable_dataset.IterableDataset"
 
 Cause = Literal["none", "elsewhere", "workers", "storage", "transform", "collation"]
@@ -124,6 +125,8 @@ def _data_wait(case: Case) -> _DataWait | None:
     blocked, cpu = (sum(column) for column in zip(*parts.values(), strict=True))
     if core_wait > 0:
         wait *= (blocked + cpu) / (blocked + cpu + core_wait)
+    # CPU time of other threads while the loading thread's own wall time went by: of a tokenizer, a decoder.
+    helped = sum(max(0.0, mean[f"{name}_process_cpu_seconds"] - mean[f"{name}_seconds"]) for name in _LOADING)
     steps = case.account.steps.count
     workers = case.facts.get("loader", {}).get("workers", case.argument("dataloader_num_workers"))
     return _DataWait(
@@ -132,7 +135,7 @@ def _data_wait(case: Case) -> _DataWait | None:
         steps=steps,
         step_seconds=compute + wait,
         wait_seconds=wait,
-        load=StepLoad(compute, compute_cores(case), blocked, cpu, 0.0 if workers else _helped_seconds(mean)),
+        load=StepLoad(compute, compute_cores(case), blocked, cpu, 0.0 if workers else helped),
         parts=parts,
         ready=_ready(first, watched),
         workers=workers,
@@ -141,8 +144,8 @@ def _data_wait(case: Case) -> _DataWait | None:
 
 
 def _load_parts(mean: Mapping[str, float]) -> tuple[dict[str, _Part], float]:
-    """The loading of a step by what it did, and the time that it waited for a core, which is taken out of its waits. A
-    thread that waits while others of its process compute (a tokenizer's) is not blocked."""
+    """By what it did, and the time without a core. A thread that waits while others of its process compute (a
+    tokenizer's) is not blocked."""
     fetch, fetch_busy = _wall_and_busy(mean, "fetch")
     collate, collate_busy = _wall_and_busy(mean, "collate")
     waits = (fetch - fetch_busy) + (collate - collate_busy)
@@ -159,11 +162,6 @@ def _load_parts(mean: Mapping[str, float]) -> tuple[dict[str, _Part], float]:
 def _wall_and_busy(mean: Mapping[str, float], name: str) -> tuple[float, float]:
     wall = mean[f"{name}_seconds"]
     return wall, min(wall, max(mean[f"{name}_cpu_seconds"], mean[f"{name}_process_cpu_seconds"]))
-
-
-def _helped_seconds(mean: Mapping[str, float]) -> float:
-    """CPU time of other threads while the loading thread's own wall time went by: of a tokenizer, a decoder."""
-    return sum(max(0.0, mean[f"{name}_process_cpu_seconds"] - mean[f"{name}_seconds"]) for name in ("fetch", "collate"))
 
 
 def _ready(first: StepColumns, watched: npt.NDArray[np.bool_]) -> float | None:
@@ -277,7 +275,7 @@ def _worth(remedy: Remedy) -> float:
 def _evidence(wait: _DataWait) -> list[Row]:
     load = "steps.jsonl: loader"
     computing = wait.parts["transform"].seconds
-    found: list[Row] = [
+    return [
         ("share of the loop that waits for data", wait.share, "share", f"{load}.wait_seconds"),
         ("wait of a step", wait.wait_seconds, "seconds", f"{load}.wait_seconds"),
         ("loading of a step, one batch after the other", wait.load.seconds, "seconds", load),
@@ -289,7 +287,6 @@ def _evidence(wait: _DataWait) -> list[Row]:
         ("batches ready when one is asked for", wait.ready, "count", f"{load}.ready"),
         ("cores of a rank", wait.cores, "count", "spans.jsonl: settings.host.cores"),
     ]
-    return found
 
 
 def _workers_remedy(case: Case, wait: _DataWait) -> list[Remedy]:

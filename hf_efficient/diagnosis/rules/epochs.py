@@ -87,12 +87,9 @@ def worker_start(case: Case) -> Verdict:
         f"{share(case.share(starts.seconds))} of the training loop goes into starting data loader workers anew for "
         f"each of {starts.epochs} epochs, {short_seconds(each)} each"
     )
-    remedy = Remedy(
-        "keep the workers from epoch to epoch",
-        {"train.dataloader_persistent_workers": True},
-        "their memory is held during evaluations too",
-        case.gain(each * (starts.epochs - 1), "workers start once"),
-    )
+    gain, costs = case.gain(each * (starts.epochs - 1), "workers start once"), "they hold memory in evaluations too"
+    persist = {"train.dataloader_persistent_workers": True}
+    remedy = Remedy("keep the workers from epoch to epoch", persist, costs, gain)
     return _finding(case, title, starts, remedy)
 
 

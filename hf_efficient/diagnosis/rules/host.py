@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,14 +31,9 @@ _FILTER = "logging_nan_inf_filter"
 Site = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class _LaunchWaits:
-    """How much of the time a CUDA device waits for the host to launch its next kernel.
-
-    Attributes:
-        share: of its time that it waits within a step's work; None: it waits, and how long is not known.
-        traced: a trace shows it, not the step records alone.
-    """
+class _LaunchWaits(NamedTuple):
+    """How much of its time a CUDA device waits for launches; ``share``: None where it waits, for an unknown time.
+    ``traced``: a trace shows it, not the step records alone."""
 
     share: float | None
     is_waiting: bool
@@ -187,19 +181,13 @@ def _place(site: Site) -> str:
     return f"{'/'.join(PurePath(str(site['file'])).parts[-2:])}:{site['line']}"
 
 
-@dataclass(frozen=True)
-class _Copies:
+class _Copies(NamedTuple):
     """Of a step: host seconds, bytes and tensors; whether their memory is page-locked."""
 
     seconds: float
     bytes: float
     tensors: float
     pinned: bool
-
-    @property
-    def least_seconds(self) -> float:
-        """From page-locked memory, one call per tensor."""
-        return self.bytes / _PINNED_BYTES_PER_SECOND + self.tensors * _CALL_SECONDS
 
     @property
     def in_pieces(self) -> bool:
@@ -224,7 +212,8 @@ def host_to_device_copy(case: Case) -> Verdict:
     taken = case.share(copies.seconds * case.account.steps.count)
     if taken < MATTERS:
         return None
-    saved = max(0.0, copies.seconds - copies.least_seconds) * case.account.steps.count
+    least = copies.bytes / _PINNED_BYTES_PER_SECOND + copies.tensors * _CALL_SECONDS  # pinned, one call per tensor
+    saved = max(0.0, copies.seconds - least) * case.account.steps.count
     spent = "steps.jsonl: host_to_device, and data_wait without the loader's"
     return finding(
         f"{share(taken)} of the training loop hands batches to the GPU {copies.kind}: "

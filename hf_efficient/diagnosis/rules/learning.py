@@ -14,6 +14,7 @@ from hf_efficient.text import share
 
 _SIGN_LIKE = ("adam", "lion", "adagrad", "adafactor")
 _OFTEN = 0.05
+_COUNTED_BY = "EfficientTrainerMixin, or AccountCallback"
 _HALF = 0.5
 _SILENT = "spans.jsonl: silent_failures"
 _LOSS_TOKENS = "steps.jsonl: tokens.loss_bearing"
@@ -39,8 +40,7 @@ def learning_rate_idle(case: Case) -> Verdict:
     """
     rates, losses, steps = _logged(case, "learning_rate"), _logged(case, "loss"), case.account.steps.count
     if len(rates) < 3 or len(losses) < 3 or steps < 20:
-        why = "fewer than three losses, or than twenty steps, were logged"
-        return abstains(why, "train.logging_steps, or a longer run")
+        return abstains("fewer than three losses or twenty steps were logged", "train.logging_steps, or a longer run")
     highest, moved = float(rates.max()), float(rates.mean()) * steps
     evidence = [
         ("learning rate, highest", highest, "", "steps.jsonl: learning_rate"),
@@ -130,10 +130,8 @@ def learning_rate_diverges(case: Case) -> Verdict:
 def _lower_rate(asked: float | None) -> Remedy:
     if not asked:
         return Remedy("a lower learning rate")
-    digit = 10.0 ** math.floor(math.log10(asked / 10))
-    lower = round(asked / 10 / digit, 1) * digit
-    what = f"a tenth of the learning rate: {lower:g}"
-    return Remedy(what, {"train.learning_rate": float(f"{lower:.2g}")}, "it may be slow")
+    lower = float(f"{asked / 10:.2g}")
+    return Remedy(f"a tenth of the learning rate: {lower:g}", {"train.learning_rate": lower}, "it may be slow")
 
 
 @rule()
@@ -185,7 +183,7 @@ def scaler_skips(case: Case) -> Verdict:
         return None
     counted = case.facts.get("silent_failures", {})
     if not counted.get("updates") or "skipped_updates" not in counted:
-        return abstains("skipped updates are not counted", "EfficientTrainerMixin, or AccountCallback")
+        return abstains("skipped updates are not counted", _COUNTED_BY)
     skipped, updates = int(counted["skipped_updates"]), int(counted["updates"])
     taken = skipped / updates
     if skipped <= 5 or taken < _OFTEN:
@@ -213,8 +211,7 @@ def no_gradient(case: Case) -> Verdict:
     """At the first update, tensors with ``requires_grad`` had none: the forward does not reach them."""
     counted = case.facts.get("silent_failures", {})
     if "without_gradient" not in counted:
-        why = "gradients were not looked at: they are not on the parameters under DeepSpeed and FSDP"
-        return abstains(why, "EfficientTrainerMixin, or AccountCallback")
+        return abstains("gradients were not counted (never under DeepSpeed and FSDP)", _COUNTED_BY)
     without, trainable = int(counted["without_gradient"]), int(counted["trainable_parameters"])
     if not without:
         return None
@@ -291,15 +288,11 @@ def few_loss_tokens(case: Case) -> Verdict:
         {"train.gradient_accumulation_steps": case.accumulated * times},
         "an epoch has fewer updates; the learning rate may want to grow",
     )
-    return finding(
-        f"an update learns from {tokens:.0f} tokens",
-        [
-            ("target tokens in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),
-            ("gradient accumulation", case.accumulated, "count", "spans.jsonl: settings.arguments"),
-        ],
-        [remedy],
-        confidence="likely",
-    )
+    evidence = [
+        ("target tokens in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),
+        ("gradient accumulation", case.accumulated, "count", "spans.jsonl: settings.arguments"),
+    ]
+    return finding(f"an update learns from {tokens:.0f} tokens", evidence, [remedy], confidence="likely")
 
 
 @rule(needs_steps=False)
@@ -312,8 +305,7 @@ def truncated_examples(case: Case) -> Verdict:
         return _cut_at(longest, cut, count, prepared.get("longest"), "measured")
     sequences = case.account.sequences
     if not sequences.length_buckets or not longest:
-        why = "neither the lengths of the examples nor the longest that is allowed are known"
-        return abstains(why, "a recipe, or SFTTrainer with EfficientTrainerMixin")
+        return abstains("example lengths, or max_length, are not known", "a recipe, or EfficientTrainerMixin")
     if case.argument("packing"):
         return abstains("packing leaves no lengths that would show it", "a recipe")
     cut = _piled_up({int(bound): count for bound, count in sequences.length_buckets.items()})

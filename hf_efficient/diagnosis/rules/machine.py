@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import Row, Verdict, abstains, finding, rule
@@ -208,14 +209,11 @@ def _highest(system: SystemSeries, numbers: dict[str, None]) -> list[Row]:
     return evidence
 
 
-@dataclass(frozen=True)
-class _Other:
-    device: Accelerator
+class _Other(NamedTuple):
+    relative_cost: float
+    name: str
     slower: float
     usd_per_gpu_hour: float
-
-    def relative_cost(self) -> float:
-        return self.slower * self.usd_per_gpu_hour
 
 
 @rule(needs_steps=False)
@@ -228,11 +226,13 @@ def unused_memory(case: Case) -> Verdict:
     if room is None or here is None or room.share >= 0.5 or price is None or cost is None:
         return None
     paid = price / max(1, case.account.work.accelerators, case.ranks)
-    found = [other for other in _others(case, here, room) if other.relative_cost() < 0.9 * paid]
-    if not found:
+    best = min(_others(case, here, room), key=lambda other: other.relative_cost, default=None)
+    if best is None or best.relative_cost >= 0.9 * paid:
         return None
-    best = min(found, key=_Other.relative_cost)
-    name, saved = best.device.name, cost * (1 - best.relative_cost() / paid)
+    name, saved = best.name, cost * (1 - best.relative_cost / paid)
+    rent, plan = f"rent {name} ({best.usd_per_gpu_hour:.2f} USD an hour)", f'hf-efficient plan RECIPE --gpu "{name}"'
+    costs = f"the run takes about {best.slower:.1f} times as long"
+    gain = Gain(None, None, None, saved, "the run's cost, by the price and the time there")
     return finding(
         f"{share(1 - room.share)} of the {here.name}'s memory stay empty: {name} would do",
         [
@@ -242,14 +242,7 @@ def unused_memory(case: Case) -> Verdict:
             (f"an hour of {name}", best.usd_per_gpu_hour, "usd", "list prices, the lowest"),
             ("time there, an estimate", best.slower, "times", "stated peaks and bandwidths"),
         ],
-        [
-            Remedy(
-                f"rent {name} ({best.usd_per_gpu_hour:.2f} USD an hour), after a look at "
-                f'hf-efficient plan RECIPE --gpu "{name}"',
-                costs=f"the run takes about {best.slower:.1f} times as long",
-                gain=Gain(None, None, None, saved, "the run's cost, by the price and the time there"),
-            )
-        ],
+        [Remedy(f"{rent}, after a look at {plan}", costs=costs, gain=gain)],
         severity="info",
         confidence="possible",
     )
@@ -263,7 +256,7 @@ def _others(case: Case, here: Accelerator, room: MemoryRoom) -> list[_Other]:
         prices = [offer.usd_per_gpu_hour for offer in offers(device.name, "on_demand")]
         if device.name == here.name or slower is None or not prices or device.usable_memory_bytes < needed:
             continue
-        found.append(_Other(device, slower, min(prices)))
+        found.append(_Other(slower * min(prices), device.name, slower, min(prices)))
     return found
 
 

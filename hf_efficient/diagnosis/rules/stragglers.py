@@ -131,16 +131,13 @@ def _waited(case: Case, found: SlowRank) -> float:
     return found.extra_seconds / step_seconds * case.account.time.training_seconds
 
 
-def _account_of(case: Case, rank: int) -> RankAccount | None:
-    return next((one for one in case.account.ranks if one.rank == rank), None)
+def _account_of(case: Case, rank: int) -> RankAccount:
+    return next(one for one in case.account.ranks if one.rank == rank)
 
 
 def _place(case: Case, rank: int) -> str:
     """Its host and device, where the ranks differ in them."""
-    account = _account_of(case, rank)
-    if account is None:
-        return ""
-    several = len({one.host for one in case.account.ranks}) > 1
+    account, several = _account_of(case, rank), len({one.host for one in case.account.ranks}) > 1
     parts = [account.host if several else None, account.device if account.device != "cpu" else None]
     named = ", ".join(part for part in parts if part is not None)
     return f" ({named})" if named else ""
@@ -167,10 +164,10 @@ def _evidence(case: Case, found: SlowRank) -> list[Row]:
         ("the phase", found.phase, "", source),
     ]
     account, spans = _account_of(case, found.rank), f"spans.rank{found.rank}.jsonl" if found.rank else "spans.jsonl"
-    if account is not None:
-        evidence += [("its host", account.host, "", spans), ("its device", account.device, "", spans)]
     return [
         *evidence,
+        ("its host", account.host, "", spans),
+        ("its device", account.device, "", spans),
         (f"tokens of a step, rank {found.rank}", found.tokens.get(found.rank), "tokens", source),
         ("tokens of a step, the others' mean", found.others_tokens, "tokens", source),
     ]

@@ -121,14 +121,10 @@ def trace_pageable_copies(traced: TracedDevice) -> Verdict:
     if not found or traced.share(lost) < 0.02:
         return None
     count, small = sum(one.count for one in found), sum(one.small_count for one in found)
-    remedies = [
-        Remedy(
-            "pin the batches' memory, so that they are copied while the device computes",
-            {"train.dataloader_pin_memory": True},
-            "host memory that cannot be swapped",
-            traced.gain(lost, "copies from pinned memory run beside the computation"),
-        )
-    ]
+    what = "pin the batches' memory, so that they are copied while the device computes"
+    gain = traced.gain(lost, "copies from pinned memory run beside the computation")
+    pinned = {"train.dataloader_pin_memory": True}
+    remedies = [Remedy(what, pinned, "host memory that cannot be swapped", gain)]
     if small > count / 2:
         remedies.append(Remedy("put many small tensors into one before they are copied"))
     return finding(
