@@ -53,8 +53,7 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """One run's figure in words, its change against the first run (``+12.3%``), and its ``kind``: ``better``,
-    ``worse``, or empty for neither."""
+    """A run's figure, its change against the first run (``+12.3%``), and whether that is ``better`` or ``worse``."""
 
     value: str
     change: str = ""
@@ -72,13 +71,12 @@ def letter(place: int) -> str:
 
 
 def comparison_rows(runs: Sequence[RunData]) -> list[ComparisonRow]:
-    """The headline figures that at least one run knows, with differences from the first; across numbers of ranks also
-    the scaling efficiency."""
+    """The headline figures that at least one run has; across numbers of ranks also the scaling efficiency."""
     rows = []
     for found in differences([headline(run.account, run.series) for run in runs]):
-        label, tell = _FIGURES[found.name]
+        label, form = _FIGURES[found.name]
         cells = [
-            Change("" if value is None else tell(value), signed_percent(relative) if place else "", judgement)
+            Change("" if value is None else form(value), signed_percent(relative) if place else "", judgement)
             for place, (value, relative, judgement) in enumerate(
                 zip(found.values, found.relative, found.judgement, strict=True)
             )
@@ -92,15 +90,14 @@ def _scaling(accounts: Sequence[RunAccount]) -> list[ComparisonRow]:
     ranks = [max(1, len(account.ranks)) for account in accounts]
     if len(set(ranks)) < 2:
         return []
-    told = ["" if value is None else share(value) for value in scaling_of(accounts)]
+    words = ["" if value is None else share(value) for value in scaling_of(accounts)]
     return [
         ComparisonRow("ranks", [Change(f"{number:,}") for number in ranks]),
-        ComparisonRow("scaling efficiency against the first run", [Change(value) for value in told]),
+        ComparisonRow("scaling efficiency against the first run", [Change(value) for value in words]),
     ]
 
 
 def comparison_renderables(runs: Sequence[RunData]) -> list[RenderableType]:
-    """Which runs, and a table of their headline figures with the differences from the first."""
     names = Table.grid(padding=(0, 2, 0, 0))
     for place, run in enumerate(runs):
         names.add_row(Text(letter(place), "bold"), Text(run.name), Text(run.directory, "dim"))

@@ -1,4 +1,4 @@
-"""A run on a terminal: its account when it is over, and one screen while it goes on."""
+"""A run on a terminal: its account when it is over, and one screen while it runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ _MOST_RANKS = 16
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
-    """How it ended, time by phase, other parts in a line each, ranks, plan, instruments, gaps."""
     return [
         _title(account),
         time_table(account.time),
@@ -65,7 +64,6 @@ def _doing(account: RunAccount) -> str:
 
 
 def time_table(time: TimeAccount, most: int | None = None) -> Table:
-    """A line per phase, what no phase claimed, and the sum; of many phases the longest, and the others together."""
     wall = time.wall_seconds
     made = table("where the time went", "seconds", "share", "", words=(0, 3))
     for label, value in [*_phases(time, most), ("unattributed", time.unattributed_seconds)]:
@@ -85,7 +83,6 @@ def _phases(time: TimeAccount, most: int | None) -> list[tuple[str, float]]:
 
 
 def rank_renderables(account: RunAccount) -> Iterator[RenderableType]:
-    """A table of the ranks, the first of many, and what came of their training together; nothing of one rank."""
     if account.across is None:
         return
     rows = rank_rows(account)
@@ -102,7 +99,6 @@ def rank_renderables(account: RunAccount) -> Iterator[RenderableType]:
 
 
 def plan_table(plan: PlanAccount) -> Iterator[RenderableType]:
-    """Predicted and observed, a line per figure; why one is not known stands below them, once."""
     made = table("planned and observed", "predicted", "observed", "error")
     for row in plan_rows(plan):
         made.add_row(f"  {row.label}", row.predicted, row.observed, row.error)
@@ -112,7 +108,6 @@ def plan_table(plan: PlanAccount) -> Iterator[RenderableType]:
 
 
 def live_screen(view: RunView, run_dir: Path) -> RenderableType:
-    """A run that goes on: state, progress, losses, evaluations, and the account so far, in about twenty lines."""
     return Group(
         _head(view, run_dir),
         *_progress(view),

@@ -25,7 +25,7 @@ VERDICTS = {
     "smaller": "Smaller than predicted",
     "larger": "Larger than predicted",
     "retracted": "Retracted",
-    "unknown": "Cannot be told",
+    "unknown": "Unknown",
 }
 _NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be judged."
 _LITTLE_SECONDS = 0.1
@@ -40,7 +40,7 @@ def several_gains(diagnosis: Diagnosis) -> bool:
 
 
 def limit_words(diagnosis: Diagnosis) -> str:
-    """What bounds a run that has nothing to fix, or why nothing is told of it; empty where something is to fix."""
+    """What bounds a run that has nothing to fix, or why nothing was judged; empty where something is to fix."""
     if diagnosis.limit is not None:
         return f"The limit that it is at: {diagnosis.limit.text}."
     return "" if diagnosis.findings else _NOT_JUDGED
@@ -79,7 +79,6 @@ def gain_words(gain: Gain, of: str = OF_THE_LOOP) -> str:
 
 
 def _duration(value: float) -> str:
-    """So that little is not nothing."""
     return short_seconds(value) if 0 < value < _LITTLE_SECONDS else seconds(value)
 
 
@@ -97,7 +96,7 @@ def argument_words(key: str, value: Any) -> str:
 
 def instrument_words(instrument: str) -> str:
     """What would give the evidence that a rule lacks; empty where nothing would."""
-    return f"{instrument} would tell" if instrument else ""
+    return f"{instrument} would show it" if instrument else ""
 
 
 def fault_words(fault: str) -> str:
@@ -144,12 +143,10 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
 def finding_renderables(
     findings: Sequence[Finding], *, evidence: bool = True, of: str = OF_THE_LOOP
 ) -> list[RenderableType]:
-    """Findings as they are ranked, numbered from 1; ``of`` is what the shares of gains are of."""
     return [part for number, one in enumerate(findings, 1) for part in _finding(number, one, evidence, of)]
 
 
 def diagnosis_hint(diagnosis: Diagnosis | None, directory: str) -> list[RenderableType]:
-    """The short form, to stand below an account, and the command for the whole; nothing without a diagnosis."""
     if diagnosis is None:
         return []
     more = Text(f"Evidence, other remedies, what was not judged: hf-efficient diagnose {shlex.quote(directory)}", "dim")
@@ -163,7 +160,7 @@ def _end(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     elif diagnosis.ended == "stopped":
         yield Text(f"The run stopped {diagnosis.error}.", "bold")
     elif diagnosis.ended == "died":
-        yield Text(f"The run did not end: it was killed after {steps}, or goes on.", "bold")
+        yield Text(f"The run did not end: it was killed after {steps}, or is still running.", "bold")
 
 
 def _confirmation(held: Confirmation) -> Text:

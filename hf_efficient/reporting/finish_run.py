@@ -44,7 +44,7 @@ class FinishedRun:
 def finish_run(
     directory: Path, earlier: FinishedRun | None = None, *, page: bool = True, tell: bool = False
 ) -> FinishedRun:
-    """Write what a run came to; once more where it has gone on.
+    """Write what a run came to; again where the run continued.
 
     A fault of the diagnosis or of the page is logged, and leaves out only that.
 
@@ -65,8 +65,8 @@ def finish_run(
     if tell and diagnosis is not None and not diagnosis.is_healthy and "finding" not in said:
         said.add("finding")
         title = diagnosis.findings[0].title
-        told = f"{title[:1].upper()}{title[1:]}"
-        logger.warning("%s. Run `hf-efficient diagnose %s` to see what to change.", told, directory)
+        words = f"{title[:1].upper()}{title[1:]}"
+        logger.warning("%s. Run `hf-efficient diagnose %s` to see what to change.", words, directory)
     return FinishedRun(run.account, diagnosis, reader, said)
 
 
@@ -90,17 +90,17 @@ def _write_page(directory: Path, run: RunData, said: set[str]) -> None:
     try:
         write_whole(path, run_page(run, datetime.now().astimezone()))
     except (OSError, OutputError) as error:
-        told = "%s cannot be written (%s). The run is not affected; `hf-efficient report %s --html FILE` makes it."
-        logger.warning(told, path, error, directory)
+        words = "%s cannot be written (%s). The run is not affected; `hf-efficient report %s --html FILE` makes it."
+        logger.warning(words, path, error, directory)
     else:
         said.discard("page")
 
 
 @contextmanager
-def _logged(told: str, said: set[str]) -> Iterator[None]:
+def _logged(words: str, said: set[str]) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if told not in said:
-            logger.warning(told, exc_info=True)
-        said.add(told)
+        if words not in said:
+            logger.warning(words, exc_info=True)
+        said.add(words)

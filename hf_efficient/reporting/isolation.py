@@ -28,7 +28,6 @@ _LABELS = {
 
 
 def isolation_renderables(found: Isolation) -> list[RenderableType]:
-    """What to print, in order, within 80 columns."""
     apart = _apart_rows(found)
     beside: list[RenderableType] = [grid(apart), Text()] if apart else []
     return [
@@ -133,7 +132,6 @@ def _variants(found: Isolation) -> Table:
 
 
 def _variant_cells(one: VariantOutcome) -> tuple[str, str, Text]:
-    """How often it ran, its median step, and what it is or why there is none."""
     if one.left_out:
         return "", "", Text(f"left out: {one.left_out}", "dim")
     seconds = [value for run in one.runs for value in run.step_seconds]

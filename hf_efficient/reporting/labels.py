@@ -82,12 +82,10 @@ def category_color(name: str) -> str:
 
 
 def phases_in_order(names: Iterable[str]) -> list[str]:
-    """As a run goes through them; those of a newer version last."""
     return sorted(names, key=lambda name: PHASES.index(name) if name in PHASES else len(PHASES))
 
 
 def all_phases(time: TimeAccount) -> dict[str, float]:
-    """Seconds by phase, with the unattributed rest."""
     return {**time.phase_seconds, "unattributed": time.unattributed_seconds}
 
 
@@ -144,7 +142,6 @@ _UNITS: dict[str, Callable[[float], str]] = {
 
 
 def evidence_value(value: float | str, unit: str) -> str:
-    """A figure of a finding in its unit, as people read it; words as they are."""
     if isinstance(value, str):
         return value
     if unit in _UNITS:
@@ -154,10 +151,8 @@ def evidence_value(value: float | str, unit: str) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits, or all of those before the point."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def _places(largest: float) -> int:
-    """Decimal places with which the largest figure has three digits."""
     return min(max(2 - math.floor(math.log10(largest)), 0), 9) if largest > 0 else 0

@@ -24,7 +24,6 @@ _OFFLOADED = {"optimizer": "optimizer state", "parameters": "weights"}
 
 
 def plan_renderables(plan: rec.Plan) -> list[RenderableType]:
-    """What to print, in order: what was planned, its memory, the accelerators, and what was taken for granted."""
     return [
         _title(plan),
         *([] if plan.ranks is None else _ranks(plan.ranks)),
@@ -62,12 +61,10 @@ def _ranks(ranks: rec.PlannedRanks) -> Iterator[RenderableType]:
 
 
 def strategy_label(name: str) -> str:
-    """As its makers write it."""
     return _STRATEGIES.get(name, name)
 
 
 def offload_figure(ranks: rec.PlannedRanks) -> tuple[str, str]:
-    """Where it lies what is offloaded, and how much of it."""
     if ranks.disk_bytes:
         return "NVMe disk", size(ranks.disk_bytes)
     return "Host memory", size(ranks.host_bytes)
@@ -78,7 +75,6 @@ def offloaded_label(offloaded: Sequence[str]) -> str:
 
 
 def data_renderables(data: rec.PlannedData) -> list[RenderableType]:
-    """A sentence, and a table of the kinds of batches where there are several."""
     parts: list[RenderableType] = [Text(f"\nData: {data_sentence(data)}")]
     if data.batchings:
         made = table("an epoch's batches", "positions", "padding", "steps")
@@ -221,7 +217,6 @@ def override_lines(change: rec.PlannedChange) -> list[str]:
 
 
 def largest_renderables(largest: rec.PlannedLargest, rows: int, tokens: int) -> list[RenderableType]:
-    """The largest micro-batch and the longest rows, of a recipe whose micro-batch has ``rows`` of ``tokens``."""
     head = Text(f"The most that fits {largest.accelerator}", "bold")
     return [Text(), head, *(Text(f"  {line}") for line in largest_lines(largest, rows, tokens))]
 
@@ -258,7 +253,7 @@ class _Column(NamedTuple):
 
 
 class GpuTable:
-    """A row per accelerator. Where the terminal is narrow, gaps shrink, and what others tell too is left out."""
+    """A row per accelerator. Where the terminal is narrow, gaps shrink, and what others say too is left out."""
 
     def __init__(self, plan: rec.Plan) -> None:
         self._gpus = plan.gpus
@@ -272,7 +267,6 @@ class GpuTable:
         yield made
 
     def _widths(self) -> Iterator[tuple[int, list[_Column]]]:
-        """From the widest on; the last one has to do."""
         columns = self._columns
         yield from ((gap, columns) for gap in (2, 1))
         for gone in (1, 2, 3):

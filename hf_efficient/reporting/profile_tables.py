@@ -45,7 +45,6 @@ def shared_remark(instruments: Sequence[rec.InstrumentAccount]) -> str:
 
 
 def profile_renderables(profile: rec.ProfileAccount) -> Iterator[RenderableType]:
-    """What each instrument found, then a line per instrument: what it cost and wrote."""
     for found in found_tables(profile, _MOST_ROWS):
         yield Text(f"{found.title}: {found.summary}.", "bold")
         yield drawn(found)

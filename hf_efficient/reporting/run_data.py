@@ -27,7 +27,7 @@ from hf_efficient.trace.breakdown import trace_breakdown
 RESOLVED = "recipe.resolved.yaml"
 _NAME = re.compile(r"trace\.rank(\d+)\.cycle(\d+)(\.pt\.trace)?\.json(\.gz)?")
 _LARGEST_BYTES = 32 << 20
-"""Of a trace that a page reads, as it lies on the disk: a few seconds' work."""
+"""Of a trace that a page reads, compressed as on disk: a few seconds' work."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,9 @@ class RunData:
     Attributes:
         name: of its recipe, else of its output directory.
         series, diagnosis: None where only ``run.json`` was kept.
-        recipe: None without one, or without its file.
-        answers: sample answers by question.
         rank_step_seconds: mean seconds of a step by phase, of each rank whose steps were kept.
-        memory_bytes: all that the device has that trains; None: not known.
-        cpus: hardware threads of the machine; None: not known.
-        trace: of its profiler; None where it left none, or it was not asked for.
+        memory_bytes: of the device that trains.
+        cpus: hardware threads of the machine.
     """
 
     name: str
@@ -75,8 +72,7 @@ class RunData:
 
 
 def read_run(directory: Path, *, trace: bool = False) -> RunData:
-    """Read the records in the ``efficiency`` folder of a run, and diagnose it; a trace may take seconds more. Raises
-    ``OutputError``: there are no records, or they cannot be read."""
+    """Read an ``efficiency`` folder and diagnose the run. Raises ``OutputError`` where no records can be read."""
     if has_only_account(directory):
         run = _known(directory, read_account(directory / RUN_JSON))
     else:

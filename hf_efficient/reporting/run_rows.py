@@ -17,7 +17,6 @@ RANK_PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "c
 
 
 def has_several_trainings(account: rec.RunAccount) -> bool:
-    """Whether one of its processes called ``train()`` more than once."""
     return any(len(process.trainings) > 1 for process in account.time.processes)
 
 
@@ -76,7 +75,7 @@ def step_words(account: rec.RunAccount) -> str:
 
 
 def token_words(tokens: amounts.TokenAccount) -> str:
-    named = {"processed": tokens.processed, "without padding": tokens.non_padding, "bear loss": tokens.loss_bearing}
+    named = {"processed": tokens.processed, "without padding": tokens.non_padding, "targets": tokens.loss_bearing}
     told = [f"{count(value)} {name}" for name, value in named.items() if value is not None]
     if tokens.padding_share is not None:
         told.append(f"{share(tokens.padding_share)} padding")
@@ -116,7 +115,6 @@ def work_words(work: amounts.WorkAccount) -> str:
 
 
 def memory_rows(memory: amounts.MemoryAccount) -> Iterator[tuple[str, str]]:
-    """The peaks; then, where they are known, the categories and the phases, the largest first."""
     yield ("memory", memory_peaks(memory))
     if memory.categories:
         yield ("", _categories(memory))
@@ -138,7 +136,6 @@ def memory_peaks(memory: amounts.MemoryAccount) -> str:
 
 
 def _categories(memory: amounts.MemoryAccount) -> str:
-    """What is left of the peak is one of them; what is more than the peak comes last."""
     held = sorted(memory.categories, key=lambda one: -one.bytes)
     told = [f"{category_label(kind.name)} {size(kind.bytes)}" for kind in held if kind.bytes > 0]
     more = more_than_the_peak(memory)
@@ -178,7 +175,6 @@ def money_words(money: amounts.MoneyAccount) -> str:
 
 
 def restart_words(restarts: Sequence[rec.RestartAccount]) -> list[str]:
-    """What it took to resume: a line for each restart."""
     return [_restart(one) for one in restarts]
 
 
@@ -293,8 +289,7 @@ def _form(name: str) -> _Form:
 
 @dataclass(frozen=True)
 class RankRow:
-    """One rank: seconds by label of a phase (the device's where its events gave them), waits for other ranks where
-    known apart, and the peak of its device, or of the host's memory on a CPU."""
+    """A rank; ``phases`` are the device's seconds where its events gave them, ``memory`` on a CPU is the host's."""
 
     rank: str
     where: str
@@ -306,7 +301,6 @@ class RankRow:
 
 
 def rank_rows(account: rec.RunAccount) -> list[RankRow]:
-    """A row per rank, all with the same phases."""
     shown = [name for name in RANK_PHASES if any(_rank_seconds(one, name) for one in account.ranks)]
     return [
         RankRow(

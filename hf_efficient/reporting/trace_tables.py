@@ -19,12 +19,12 @@ _CAUSES = {"host_bound": "host", "launch_bound": "launch", "other": "other"}
 def trace_title(trace: rec.TraceBreakdown, name: str = "") -> str:
     """What was read, under the name of its file; default: the path under which it was read."""
     file = trace.file
-    told = [f"{count(file.events)} events in {size(file.read_bytes)}", f"{short_seconds(trace.window_seconds)} long"]
+    words = [f"{count(file.events)} events in {size(file.read_bytes)}", f"{short_seconds(trace.window_seconds)} long"]
     if file.rank is not None and (file.world_size or 1) > 1:
-        told.append(f"rank {file.rank} of {file.world_size}")
+        words.append(f"rank {file.rank} of {file.world_size}")
     if trace.steps:
-        told.append(f"steps {trace.steps[0].number} to {trace.steps[-1].number}")
-    return f"{name or file.path}: {', '.join(told)}"
+        words.append(f"steps {trace.steps[0].number} to {trace.steps[-1].number}")
+    return f"{name or file.path}: {', '.join(words)}"
 
 
 def device_title(device: rec.DeviceBreakdown) -> str:
@@ -54,7 +54,6 @@ def _launch_lines(launches: rec.LaunchBreakdown | None) -> Iterator[str]:
 
 
 def _communication_line(communication: rec.Communication | None) -> Iterator[str]:
-    """What of the communication the computation hides."""
     if communication is not None:
         yield (
             f"{count(communication.kernels)} communication kernels run for {short_seconds(communication.seconds)}: "
@@ -65,12 +64,11 @@ def _communication_line(communication: rec.Communication | None) -> Iterator[str
 
 
 def _percentiles(values: rec.Percentiles) -> str:
-    told = (("p10", values.p10_seconds), ("p50", values.p50_seconds), ("p90", values.p90_seconds))
-    return ", ".join(f"{name} {short_seconds(value)}" for name, value in told)
+    words = (("p10", values.p10_seconds), ("p50", values.p50_seconds), ("p90", values.p90_seconds))
+    return ", ".join(f"{name} {short_seconds(value)}" for name, value in words)
 
 
 def device_time_rows(device: rec.DeviceBreakdown) -> list[tuple[str, float]]:
-    """What a device's window is made of, each second in one row."""
     busy = device.busy
     exposed = device.communication.exposed_seconds if device.communication else 0.0
     rows = [
@@ -103,7 +101,6 @@ def work_table(device: rec.DeviceBreakdown) -> FoundTable:
 
 
 def device_tables(device: rec.DeviceBreakdown, most: int) -> Iterator[FoundTable]:
-    """The kernels that take longest, copies by direction, the longest gaps."""
     yield _kernel_table(device.kernels, most)
     if device.copies:
         yield _copy_table(device.copies)
@@ -216,7 +213,6 @@ def _percent(part: float) -> str:
 
 
 def trace_renderables(trace: rec.TraceBreakdown) -> list[RenderableType]:
-    """What to print, in order: what was read, each device, where the host waited, the steps, the host's operators."""
     parts: list[RenderableType] = [Text(trace_title(trace), "bold"), *(Text(one, "yellow") for one in trace.remarks)]
     for device in trace.devices:
         parts += map(_spaced, _device(device))

@@ -69,7 +69,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "in all                       5.00  100.0%",
         "steps      2: p50 1.00 s, p95 1.00 s, p99 1.00 s, without 1 of warm-up; the first was done 3.0 s after the "
         "start",
-        "tokens     2,000 processed, 1,500 without padding, 1,000 bear loss, 25% padding, "
+        "tokens     2,000 processed, 1,500 without padding, 1,000 targets, 25% padding, "
         "750 per second without padding in the",
         "           training loop",
         "sequences  5 in 3 rows, 2.5 per second in the training loop, 300 tokens each (100 to 400), packs 87.5% full",

@@ -75,7 +75,7 @@ def test_what_is_missing_is_said(bare_run):
     for told in (
         "Throughput: the tokens of the steps are not known.",
         "Over time: no readings were taken while the run went on; the peaks are in the table.",
-        "By kind: weights, gradients, optimizer state and the like were not told apart in this run.",
+        "By kind: weights, gradients, optimizer state and the like were not measured apart in this run.",
         "Loss: no loss was logged; train.logging_steps says how often it is.",
         "Tokens per step: tokens were not counted.",
         "Sequence lengths: the lengths of the sequences were not counted.",
@@ -186,7 +186,7 @@ def test_runs_side_by_side(full_run, crashed_run, bare_run):
     assert "3 runs side by side A llama3.1-8b-lora" in said
     assert "wall time 3 min 29 s 1 min 00 s -71.3%" in said  # of fewer steps: neither better nor worse
     assert "throughput, without padding 14,941 tokens/s 13,958 tokens/s -6.6% (worse) n/a" in said
-    assert "C: no resolved recipe lies beside its records." in said
+    assert "C: there is no resolved recipe beside its records." in said
     assert "The recipes are alike in every key." in said
 
 
@@ -214,7 +214,7 @@ def test_a_finding_tells_its_cost_its_evidence_and_its_remedies(full_run):
 def test_what_was_not_judged_is_folded_with_the_instrument_that_would_tell(full_run):
     page = Page(run_page(diagnosed(full_run)))
     assert (
-        "2 rules could not judge, 2 did launch_bound no trace was taken; efficiency.profile.trace would tell"
+        "2 rules could not judge, 2 did launch_bound no trace was taken; efficiency.profile.trace would show it"
         in page.said
     )
     assert "data_storage the data loader was not watched" in page.said

@@ -129,7 +129,7 @@ def test_a_trace_beside_the_records_is_read(tmp_path):
     ]
     finish_run(directory)
     said = Page((directory / "report.html").read_text(encoding="utf-8")).said
-    assert "2 more traces lie beside it" in said
+    assert "2 more traces are beside it" in said
     assert "aten::mm 600 µs 100.0 % 1 600 µs" in said
 
 

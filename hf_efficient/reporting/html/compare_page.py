@@ -18,7 +18,6 @@ from hf_efficient.reporting.run_data import RunData
 
 
 def compare_page(runs: Sequence[RunData], written: datetime | None = None) -> str:
-    """Headline figures with differences from the first run, phases, losses, step times, and recipes."""
     labels = [letter(place) for place in range(len(runs))]
     shown = [
         {

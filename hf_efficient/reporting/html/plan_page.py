@@ -41,7 +41,6 @@ def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
 
 
 def planned_tiles(plan: Plan) -> list[Tile]:
-    """Of the one accelerator, or of the fastest and the cheapest that fit."""
     shape = f"{'' if plan.data is None else 'at most: '}{words.step_shape(plan)}, {flops(plan.flops_per_step)}FLOP"
     trained = f"of {count(plan.parameters)} ({plan.adapter})"
     return [
@@ -87,7 +86,6 @@ def _peak_tile(plan: Plan) -> Tile:
 
 
 def _least(plan: Plan, figure: Callable[[PlannedGpu], float | None]) -> tuple[float, PlannedGpu] | None:
-    """The least that an accelerator takes of those that fit; None where it is known of none."""
     each = [(figure(gpu), gpu) for gpu in plan.gpus if gpu.fits]
     return min([(value, gpu) for value, gpu in each if value is not None], key=lambda one: one[0], default=None)
 
@@ -157,7 +155,6 @@ def _data(plan: Plan) -> Section | None:
 
 
 def _gpus(plan: Plan) -> Section | None:
-    """The figures of the table on a terminal, and where the prices are from."""
     if not plan.gpus:
         return None
     columns = words.gpu_columns(plan)

@@ -34,8 +34,7 @@ _OF_FIGURES = ("traces", "layout", "height", "x", "x_per_second", "zoomable")
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page; ``id`` is of its heading and, by default, of its macro, which gets ``context``; ``short``
-    is the title in the table of contents."""
+    """A part of the page; ``macro`` (default: ``id``) gets ``context``; ``short`` is the title in the contents."""
 
     id: str
     title: str
@@ -53,8 +52,7 @@ def render(
     written: datetime | None,
     **context: Any,
 ) -> str:
-    """A whole page from the template ``run``, ``compare`` or ``plan``; sections that are None are left out. ``span``:
-    the columns behind the figures of a selected span; None where there are none."""
+    """A page from the template ``run``, ``compare`` or ``plan``. ``span``: columns for the figures of a selection."""
     shown = [section for section in sections if section is not None]
     figures = {fig.id: _for_page(fig) for section in shown for fig in section.figures if isinstance(fig, Figure)}
     scripts = [_read(_STATIC / "scheme.js"), library_script(), _read(_STATIC / "page.js")]
@@ -100,7 +98,6 @@ def _sentence(text: str) -> str:
 
 
 def _units(text: str) -> Markup:
-    """A figure with its units set smaller; the text is escaped."""
     return Markup(_UNIT.sub(_small, str(escape(text))))
 
 
@@ -110,7 +107,6 @@ def _small(unit: re.Match[str]) -> str:
 
 @cache
 def _vendored() -> dict[str, str]:
-    """Package, version, licence, file and sha256 of the plotting library."""
     return dict(json.loads(_read(_ASSETS / "vendored.json")))
 
 
@@ -120,7 +116,6 @@ def library_name() -> str:
 
 
 def library_script() -> str:
-    """The plotting library, which defines ``Plotly``."""
     return _read(_ASSETS / _vendored()["file"])
 
 

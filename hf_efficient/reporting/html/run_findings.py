@@ -26,7 +26,6 @@ _SEVERITY_CHIPS = {"critical": "bad", "warning": "warn", "info": "plain-chip"}
 
 
 def findings_section(run: RunData) -> Section | None:
-    """The findings in their order, or the limit of a run that has none; None where only ``run.json`` was kept."""
     diagnosis = run.diagnosis
     if diagnosis is None:
         return None
@@ -67,7 +66,6 @@ def _evidence(evidence: Sequence[Evidence]) -> list[tuple[str, str, str]]:
 
 
 def _remedy(remedy: Remedy, *, is_recipe: bool) -> dict[str, str]:
-    """Its lines are those of a recipe, or of a script's ``TrainingArguments``."""
     told = words.change_words if is_recipe else words.argument_words
     return {
         "what": remedy.what,
@@ -87,7 +85,6 @@ def _command(run: RunData, diagnosis: Diagnosis) -> str:
 
 
 def profile_section(run: RunData) -> Section | None:
-    """A table per instrument that found something, and what they cost; None of a run without instruments."""
     profile = run.account.profile
     if profile is None:
         return None
@@ -100,7 +97,6 @@ def profile_section(run: RunData) -> Section | None:
 
 
 def trace_section(run: RunData) -> Section | None:
-    """Where the time of its first trace went; None where the run left none."""
     held = run.trace
     if held is None:
         return None

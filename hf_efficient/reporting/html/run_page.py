@@ -65,14 +65,13 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
 
 
 def _ended(account: RunAccount) -> tuple[str, str, str]:
-    """How the chip is coloured, what it says, and what stands behind it."""
     if account.ended == "done":
         budget = account.money.budget
         if budget and budget.reached:
             return "warn", "stopped", f"Its budget ended it: {budget.reached}"
         return "good", "finished", ""
     if account.ended == "stopped":
-        return "warn", "stopped", f"It was asked to: {account.error}. --resume goes on."
+        return "warn", "stopped", f"It was asked to: {account.error}. Use --resume to continue."
     if account.ended == "error":
         return "bad", "failed", account.error or ""
     told = ended_words(account.time.processes[-1])
@@ -109,7 +108,6 @@ def preflight_section(run: RunData) -> Section | None:
 
 
 def _evaluations_section(run: RunData) -> Section:
-    """A table of the metrics, and what the model answered before and after."""
     held = run.account.evaluations
     names = dict.fromkeys(name for each in held for name in each.metrics if name not in _OF_THE_EVALUATION)
     rows = [
@@ -144,7 +142,6 @@ def _first_and_last(generated: Mapping[int, str]) -> list[tuple[str, str]]:
 
 
 def _recipe_section(run: RunData) -> Section:
-    """What somebody set first, the defaults folded away below, and the machine."""
     recipe = run.recipe
     values = recipe.values if recipe else []
     versions = run.environment.get("versions")
@@ -160,7 +157,6 @@ def _recipe_section(run: RunData) -> Section:
 
 
 def _recipe_row(value: ResolvedValue) -> dict[str, str]:
-    """A long path is told by its end."""
     origin = value.set_by or ""
     parts = origin.replace("\\", "/").split("/")
     short = "/".join(["…", *parts[-2:]]) if len(parts) > 3 and origin[:1] in "/." else origin
@@ -191,7 +187,6 @@ def _known(environment: Mapping[str, Any], **labels: str) -> Iterator[tuple[str,
 
 
 def _segments_section(run: RunData) -> Section | None:
-    """A row per process, per call of ``train()`` and per rank; None for a run of one of each."""
     account = run.account
     if len(account.time.processes) < 2 and len(account.ranks) < 2 and not run_rows.has_several_trainings(account):
         return None

@@ -40,8 +40,6 @@ def _no_records(title: str) -> Missing:
 
 @dataclass(frozen=True)
 class Tile:
-    """One headline figure in words; None: not known."""
-
     label: str
     value: str | None
     note: str = ""
@@ -153,7 +151,6 @@ def time_section(run: RunData) -> Section:
 
 
 def system_section(run: RunData) -> Section | None:
-    """The machine over the time of a run, below the phases of the same axis; None where no sampler ran."""
     series, account = run.series, run.account
     if series is None or not len(series.system):
         return None
@@ -226,7 +223,6 @@ def cost_section(run: RunData) -> Section:
 
 
 def _cost_rows(usd_by_phase: Mapping[str, float], joules_by_phase: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Parts of the run, each with its phases below it, in figures that stand under each other."""
     paid, burnt = prices(_with_parts(usd_by_phase)), energies(_with_parts(joules_by_phase))
     known = dict.fromkeys(phases_in_order([*usd_by_phase, *joules_by_phase]), 0.0)
     return [

@@ -80,7 +80,7 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def bar(label: str, color: str, x: Sequence[Any], rows: Sequence[str], told: Sequence[str]) -> Trace:
-    """Horizontal, a part of each row, with what a pointer is told."""
+    """Horizontal, a part of each row, with what a pointer shows."""
     return {
         "type": "bar",
         "orientation": "h",
@@ -109,7 +109,7 @@ def area(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **
 
 @dataclass(frozen=True)
 class StepAxis:
-    """Where the buckets of a series lie; a single step N reaches from N - 0.5 to N + 0.5. Later ``train()`` calls begin
+    """Places of the buckets of a series; a single step N reaches from N - 0.5 to N + 0.5. Later ``train()`` calls begin
     at ``resumed_at``."""
 
     starts: list[float]
@@ -179,7 +179,7 @@ def time_axis(wall_seconds: float) -> TimeAxis:
 
 
 def evaluation_places(evaluations: Sequence[Evaluation], steps: StepSeries, where: StepAxis) -> list[float]:
-    """Where each evaluation lies: at the end of the step that it followed, or before the first one. A step done again
+    """The place of each evaluation: at the end of the step that it followed, or before the first one. A step done again
     after a resumption is taken from the first bucket at or after the last evaluation's."""
     places: list[float] = []
     bucket = 0
@@ -201,7 +201,6 @@ def _bucket_of(step: int, steps: StepSeries, begin: int) -> int | None:
 
 
 def upright(at: float, *, dash: str = "dot") -> dict[str, Any]:
-    """A thin line from bottom to top."""
     ends = {"x0": at, "x1": at, "y0": 0, "y1": 1}
     style = {"width": 1, "dash": dash, "color": GREY}
     return {"type": "line", "xref": "x", "yref": "paper", **ends, "layer": "above", "line": style}
@@ -266,7 +265,6 @@ def time_line(
     scale: float = 1.0,
     **more: Any,
 ) -> list[Trace]:
-    """What the sampler saw, as a line that does not join two processes; none where nothing was read."""
     if not any(value is not None for value in values):
         return []
     x: list[float] = []
@@ -281,7 +279,7 @@ def time_line(
 
 
 def span_data(steps: StepSeries) -> dict[str, Any] | None:
-    """What the page needs to tell the figures of a selected span: columns by bucket, and their places on both axes."""
+    """What the page needs for the figures of a selected span: columns by bucket, and their places on both axes."""
     if not len(steps):
         return None
     where = step_axis(steps)

@@ -36,8 +36,7 @@ _MOST = 0.98
 
 
 def finding_figure(number: int, finding: Finding, run: RunData) -> Figure | None:
-    """The evidence of a finding, plotted; without data for it, its cost of the loop's time; None where neither is
-    known. ``number`` is its rank, from 1."""
+    """The evidence of a finding, which ranks as ``number`` from 1; without data for it, its cost of the loop's time."""
     name = f"finding-{number}-evidence"
     if run.series is None or run.diagnosis is None:
         return None
@@ -47,14 +46,12 @@ def finding_figure(number: int, finding: Finding, run: RunData) -> Figure | None
 
 
 def _saved_seconds(finding: Finding) -> float | None:
-    """What the first remedy is predicted to save of the loop's time for the same tokens."""
     gain = finding.remedies[0].gain if finding.remedies else None
     return gain.seconds if gain is not None and gain.seconds else None
 
 
 def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
-    """The loop's time with the finding's cost, above what the first remedy is predicted to leave of it; None: not
-    known."""
+    """The loop's time with the finding's cost, above what the first remedy is predicted to leave of it."""
     spent = finding.cost.seconds
     if not spent or loop_seconds <= 0:
         return None
@@ -204,7 +201,6 @@ def _rank_evidence(finding: Finding, run: RunData, series: RunSeries, name: str)
 
 
 def _memory_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
-    """Memory as it was read, with a line at that of the device, or of the host where that trains."""
     found = memory_over_time(run.account, series, kinds=False)
     shown = _shown(found, name, title="Memory over the run", height=260, selectable=False)
     if shown is None or run.memory_bytes is None:
@@ -248,7 +244,6 @@ def _cores_evidence(finding: Finding, run: RunData, series: RunSeries, name: str
 
 
 def _gpu_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
-    """The GPU that was held back longest."""
     held = {gpu: sum(map(sum, reasons.values())) for gpu, reasons in series.system.throttled.items()}
     worst = max(held, key=lambda gpu: held[gpu], default=None)
     found = None if worst is None else gpu_figure(run.account, series, worst, name)

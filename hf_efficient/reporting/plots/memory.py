@@ -24,7 +24,7 @@ _LINES = (
     ("rss_bytes", "host memory of the process", "#2b62b5", "solid"),
 )
 _STRIP = 0.055
-"""Share of the height that tells the phases."""
+"""Share of the height that shows the phases."""
 _WIDE = 10.0
 """An axis whose largest value is so many times its smallest is logarithmic."""
 _PLACES = ("top center", "bottom center")
@@ -116,7 +116,7 @@ def _summary(memory: PlannedMemory, held: PlannedTimeline) -> str:
     return (
         f"The first two optimizer steps, parted by the dashed line{behind}; it is no axis of time, as some allocations "
         f"follow each other faster than others. Most is allocated in the {where}: {size(memory.peak_allocated_bytes)}. "
-        "The strip below tells the phases."
+        "The strip below shows the phases."
     )
 
 
@@ -140,7 +140,6 @@ class _Point(NamedTuple):
 
 
 def time_against_money(plan: Plan) -> Figure | Missing:
-    """Those that fit: the frontier joined by a line, the others, and the same on spot machines."""
     title = "Time against money"
     known = [(gpu, point) for gpu in plan.gpus if (point := _point(gpu, plan)) is not None]
     if not known:
@@ -162,9 +161,9 @@ def time_against_money(plan: Plan) -> Figure | Missing:
         "xaxis": draw.axis(f"hours {per}", **_scale([point.hours for point in points])),
         "yaxis": draw.axis(f"USD {per}", **_scale([point.usd for point in points])),
     }
-    told = ", ".join(f"{point.name} ({seconds(point.hours * 3600)}, {usd(point.usd)})" for point in best)
+    words = ", ".join(f"{point.name} ({seconds(point.hours * 3600)}, {usd(point.usd)})" for point in best)
     summary = (
-        f"Further left is faster, further down is cheaper, {per}. Nothing that fits beats both figures of: {told}."
+        f"Further left is faster, further down is cheaper, {per}. Nothing that fits beats both figures of: {words}."
     )
     return Figure("time-money", title, summary, traces, layout, 380)
 

@@ -23,7 +23,7 @@ _DENSE = 400
 _KINDS = {
     "processed": ("processed, padding included", "#b4b9a0"),
     "non_padding": ("without padding", "#65b5f4"),
-    "loss_bearing": ("bearing loss", "#2e548d"),
+    "loss_bearing": ("target tokens", "#2e548d"),
 }
 _OCTAVE_PART = 0.25  # buckets are a quarter of an octave wide
 _HEIGHTS = {1: ((0.0, 1.0),), 2: ((0.36, 1.0), (0.0, 0.26)), 3: ((0.5, 1.0), (0.26, 0.42), (0.0, 0.18))}
@@ -39,7 +39,6 @@ RUN_STYLES = [
 
 
 def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
-    """A histogram of the steps after warm-up, with their percentiles."""
     marks = [(name, getattr(times, f"{name}_seconds"), color, dash) for name, color, dash in _PERCENTILES]
     if not histogram.counts or any(value is None for _, value, _, _ in marks):
         return Missing("Step times", "no step came after the warm-up" if times.count else "no step was recorded")
@@ -102,7 +101,6 @@ def _counts(histogram: Histogram) -> Trace:
 
 
 def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | Missing:
-    """Non-padding tokens per second of each step's training, and their mean over the run where rank 0 is all."""
     rates = tokens_per_second(steps)
     if not any(rate is not None for rate in rates):
         return Missing("Throughput", "the tokens of the steps are not known" if len(steps) else "no step was recorded")
@@ -126,7 +124,7 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
 def step_tokens(
     steps: StepSeries, tokens: TokenAccount, kinds: Sequence[str] = tuple(_KINDS), name: str = "step-tokens"
 ) -> Figure | Missing:
-    """Nested areas: what was processed, what of it is no padding, what of that bears loss; the outer kind first."""
+    """Nested areas: what was processed, what of it is no padding, what of that is a target; the outer kind first."""
     where = draw.step_axis(steps)
     x = draw.rounded(where.centers)
     traces = [
@@ -139,7 +137,7 @@ def step_tokens(
     told = [f"{count(value)} {_KINDS[kind][0]}" for kind in kinds if (value := getattr(tokens, kind)) is not None]
     is_known = "processed" in kinds and tokens.padding_share is not None
     padding = f" Padding: {share(tokens.padding_share or 0.0)}." if is_known else ""
-    summary = f"Each area lies within the one before. Over the run: {', '.join(told)}.{padding}" if told else ""
+    summary = f"Each area is part of the one before. Over the run: {', '.join(told)}.{padding}" if told else ""
     layout = _over_steps(where, "tokens per step")
     return Figure(name, "Tokens per step", summary, traces, layout, 260, "step")
 
@@ -292,7 +290,6 @@ def compare_losses(series: Sequence[StepSeries | None], labels: Sequence[str]) -
 
 
 def compare_step_times(series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
-    """The time of each step without its evaluation and checkpointing."""
     columns = [[] if steps is None else steps.step_seconds_mean for steps in series]
     traces, end = _lines(series, columns, labels, "%{y:.3~s}s")
     if not traces:
@@ -305,7 +302,6 @@ def compare_step_times(series: Sequence[StepSeries | None], labels: Sequence[str
 def _lines(
     series: Sequence[StepSeries | None], columns: Sequence[Sequence[float | None]], labels: Sequence[str], told: str
 ) -> tuple[list[Trace], float]:
-    """A line per run that has figures, and where the longest one ends."""
     traces: list[Trace] = []
     end = 0.5
     for place, (steps, column, label) in enumerate(zip(series, columns, labels, strict=True)):

@@ -121,7 +121,6 @@ def _percents(sums: Sequence[float], walls: Sequence[float]) -> list[float | Non
 
 
 def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name: str = "system-cores") -> Figure | None:
-    """Areas of cores in use, the load average over them, and a line at all that there are; None: nothing was read."""
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     traces: list[Trace] = []
     for key, label, color in _CORES:
@@ -150,7 +149,6 @@ def _most_cores(host: dict[str, Band]) -> str:
 
 
 def flow_figure(account: RunAccount, series: RunSeries, name: str, title: str) -> Figure | Missing:
-    """MB per second through the ``system-disks`` or the ``system-network``."""
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     traces, most = [], []
     for key, label, color, dash in _FLOWS[name]:
@@ -167,7 +165,6 @@ def flow_figure(account: RunAccount, series: RunSeries, name: str, title: str) -
 
 
 def host_memory_figure(account: RunAccount, series: RunSeries) -> Figure | None:
-    """What the process held of the machine's memory, and what there was left; None where nothing was read of it."""
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     held, free = system.rss_bytes.high, system.host_available_bytes.low
     gib: dict[str, Any] = {"told": "%{y:.3~f} GiB", "scale": 1 / draw.GIB}
@@ -179,7 +176,6 @@ def host_memory_figure(account: RunAccount, series: RunSeries) -> Figure | None:
 
 
 def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> Figure | None:
-    """Panels below each other: utilization, memory, power, temperature, clock; points where it was held back."""
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     bands = system.gpus.get(gpu, {})
     panels = [(title, traces) for title, traces in _panels(bands, system, gpu, where) if traces]
@@ -264,10 +260,9 @@ def _held_back(system: SystemSeries, gpu: str) -> str:
 
 
 def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
-    """A line per meter: the mean watts of each bucket of readings."""
     system = series.system
     if not system.watts:
-        return Missing("Power", "no meter told its power while the run went on")
+        return Missing("Power", "no meter reported its power during the run")
     where = draw.time_axis(account.time.wall_seconds)
     traces = [
         trace

@@ -42,7 +42,6 @@ _FAMILY_PHASES = {
 
 
 def time_bar(time: TimeAccount) -> Figure:
-    """One stacked bar over the wall time; the table below it tells the colours and the figures."""
     where = draw.time_axis(time.wall_seconds)
     held = {name: value for name, value in all_phases(time).items() if value > 0}
     traces = [
@@ -50,8 +49,8 @@ def time_bar(time: TimeAccount) -> Figure:
         for name, value in held.items()
     ]
     longest = sorted(((value, name) for name, value in held.items()), reverse=True)[:3]
-    told = ", ".join(f"{phase_label(name)} {seconds(value)}" for value, name in longest)
-    summary = f"The wall time of {seconds(time.wall_seconds)} by phase, in the order of the table. Most: {told}."
+    words = ", ".join(f"{phase_label(name)} {seconds(value)}" for value, name in longest)
+    summary = f"The wall time of {seconds(time.wall_seconds)} by phase, in the order of the table. Most: {words}."
     horizontal = {**where.layout(), "title": {"text": where.unit, "standoff": 4}}
     return Figure("time-bar", "Over the run", summary, traces, {**_ONE_BAR, "xaxis": horizontal}, 104, has_legend=False)
 
@@ -97,8 +96,8 @@ def phase_shares(account: RunAccount) -> Figure:
     for name in PHASES:
         values = [max(row.get(name, 0.0), 0.0) for _, row, _ in rows]
         if any(values):
-            told = [tell(value) for value, (_, _, tell) in zip(values, rows, strict=True)]
-            each = draw.bar(phase_label(name), phase_color(name), values, labels, told)
+            words = [tell(value) for value, (_, _, tell) in zip(values, rows, strict=True)]
+            each = draw.bar(phase_label(name), phase_color(name), values, labels, words)
             traces.append({**each, "hovertemplate": "%{customdata}, %{x:.3~g}%"})
     summary = " and ".join(reversed(labels[:-1]))
     layout = {
@@ -113,7 +112,6 @@ def phase_shares(account: RunAccount) -> Figure:
 
 
 def compare_phases(times: Sequence[TimeAccount], labels: Sequence[str]) -> Figure:
-    """A stacked bar per run over the same axis; the first run is on top."""
     where = draw.time_axis(max(time.wall_seconds for time in times))
     held = [all_phases(time) for time in reversed(times)]
     known = dict.fromkeys(name for phases in reversed(held) for name, value in phases.items() if value > 0)
@@ -123,13 +121,13 @@ def compare_phases(times: Sequence[TimeAccount], labels: Sequence[str]) -> Figur
         values = [phases.get(name, 0.0) for phases in held]
         x = where.places([max(value, 0.0) for value in values])
         traces.append(draw.bar(phase_label(name), phase_color(name), x, rows, [seconds(value) for value in values]))
-    told = ", ".join(f"{label} {seconds(time.wall_seconds)}" for label, time in zip(labels, times, strict=True))
+    words = ", ".join(f"{label} {seconds(time.wall_seconds)}" for label, time in zip(labels, times, strict=True))
     layout = {
         **_ROWS,
         "xaxis": {**where.layout(), "title": {"text": f"wall time, {where.unit}", "standoff": 6}},
         "yaxis": draw.axis("", fixedrange=True, type="category"),
     }
-    summary = f"The wall time of each run by phase: {told}."
+    summary = f"The wall time of each run by phase: {words}."
     return Figure("compare-phases", "By phase", summary, traces, layout, 90 + 52 * len(times))
 
 
@@ -142,24 +140,22 @@ def family_color(family: str) -> str:
 
 
 def device_time_bar(device: DeviceBreakdown) -> Figure:
-    """One stacked bar over a device's window; the table below it tells the colours and the figures."""
     rows = device_time_rows(device)
     busy = device.busy
-    told = f"The device ran something for {share(1 - busy.idle_share)} of {short_seconds(busy.window_seconds)}"
+    words = f"The device ran something for {share(1 - busy.idle_share)} of {short_seconds(busy.window_seconds)}"
     idle = sorted(((seconds, name) for name, seconds in rows if name.startswith("idle") and seconds > 0), reverse=True)
-    told += f"; {idle[0][1]} for {short_seconds(idle[0][0])}." if idle else ", and was never idle."
+    words += f"; {idle[0][1]} for {short_seconds(idle[0][0])}." if idle else ", and was never idle."
     parts = [(label, value, device_color(label)) for label, value in rows]
-    return _trace_bar(f"trace-device-{device.device}", "Device time", told, parts)
+    return _trace_bar(f"trace-device-{device.device}", "Device time", words, parts)
 
 
 def family_bar(families: Sequence[FamilyTime], name: str, title: str) -> Figure:
-    """One stacked bar over the summed time of families, the longest first."""
-    told = ", ".join(f"{one.family} {share(one.share)}" for one in families[:3])
+    words = ", ".join(f"{one.family} {share(one.share)}" for one in families[:3])
     parts = [(one.family, one.seconds, family_color(one.family)) for one in families]
-    return _trace_bar(name, title, f"Most: {told}.", parts)
+    return _trace_bar(name, title, f"Most: {words}.", parts)
 
 
-def _trace_bar(name: str, title: str, told: str, parts: Sequence[tuple[str, float, str]]) -> Figure:
+def _trace_bar(name: str, title: str, words: str, parts: Sequence[tuple[str, float, str]]) -> Figure:
     whole = sum(value for _, value, _ in parts)
     unit, scale = ("s", 1.0) if whole >= 1 else ("ms", 1e3)
     traces = [
@@ -168,4 +164,4 @@ def _trace_bar(name: str, title: str, told: str, parts: Sequence[tuple[str, floa
         if value > 0
     ]
     horizontal = draw.axis(unit, range=[0, scale * whole or 1], showgrid=False, zeroline=False)
-    return Figure(name, title, told, traces, {**_ONE_BAR, "xaxis": horizontal}, 104, has_legend=False, zoomable=False)
+    return Figure(name, title, words, traces, {**_ONE_BAR, "xaxis": horizontal}, 104, has_legend=False, zoomable=False)
