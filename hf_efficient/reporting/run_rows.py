@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hf_efficient.records import account as rec
@@ -29,21 +29,6 @@ def times_run(account: rec.RunAccount) -> str:
     return told
 
 
-def hourly_price(money: amounts.MoneyAccount) -> str:
-    """Of a run whose price is known: ``$2.49/h``, ``$2.49 to $3.10/h``; each process may have had its own."""
-    low, high = money.lowest_price_usd_per_hour, money.highest_price_usd_per_hour
-    if low is None or high is None:
-        return f"{usd(money.price_usd_per_hour or 0.0)}/h"
-    return f"{usd(low)} to {usd(high)}/h"
-
-
-def price_source(money: amounts.MoneyAccount) -> str:
-    if money.lowest_price_usd_per_hour is None:
-        return money.price_source or ""
-    last = f"{usd(money.price_usd_per_hour or 0.0)}/h"
-    return f"each start at its own; the last at {last}, {money.price_source}"
-
-
 def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
     rows = [
         ("steps", step_words(account)),
@@ -57,7 +42,7 @@ def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
         rows.append(("device", ", ".join(told)))
     rows += [("energy", energy_words(account.energy)), ("money", money_words(account.money))]
     if account.restarts:
-        rows.append(("restarts", "; ".join(restart_words(account.restarts))))
+        rows.append(("restarts", "; ".join(map(restart_words, account.restarts))))
     if account.preflight is not None:
         rows.append(("preflight", "; ".join(preflight_words(account.preflight))))
     return rows
@@ -165,7 +150,12 @@ def money_words(money: amounts.MoneyAccount) -> str:
     if money.cost_usd is None or money.price_usd_per_hour is None:
         return "not known"
     estimated = "estimated: " if money.estimated else ""
-    parts = [f"{usd(money.cost_usd)} at {hourly_price(money)} ({estimated}{price_source(money)})"]
+    low, high, source = money.lowest_price_usd_per_hour, money.highest_price_usd_per_hour, money.price_source or ""
+    price = f"{usd(money.price_usd_per_hour)}/h"
+    if low is not None and high is not None:
+        source = f"each start at its own; the last at {price}, {source}"
+        price = f"{usd(low)} to {usd(high)}/h"
+    parts = [f"{usd(money.cost_usd)} at {price} ({estimated}{source})"]
     if money.usd_per_million_non_padding_tokens is not None:
         parts.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens without padding")
     phases = money.phase_usd or {}
@@ -174,11 +164,7 @@ def money_words(money: amounts.MoneyAccount) -> str:
     return "; ".join([*parts, *([", ".join(apart)] if apart else [])])
 
 
-def restart_words(restarts: Sequence[rec.RestartAccount]) -> list[str]:
-    return [_restart(one) for one in restarts]
-
-
-def _restart(one: rec.RestartAccount) -> str:
+def restart_words(one: rec.RestartAccount) -> str:
     cost = f", {usd(one.cost_usd)}" if one.cost_usd is not None else ""
     if one.resumed_after_step is None:
         return f"start {one.process + 1} never came to train: {seconds(one.start_seconds)}{cost}"

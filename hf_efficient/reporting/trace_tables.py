@@ -91,7 +91,7 @@ def device_time_table(device: rec.DeviceBreakdown, name: str) -> FoundTable:
     return FoundTable((name, "time", "share"), rows, shares=shares, total=total)
 
 
-def family_table(families: Sequence[rec.FamilyTime], title: str, counted: str) -> FoundTable:
+def family_table(families: Sequence[rec.FamilyTime], title: str, counted: str = "calls") -> FoundTable:
     rows = [(one.family, short_seconds(one.seconds), _percent(one.share), f"{one.count:,}") for one in families]
     return FoundTable((title, "time", "share", counted), rows, shares=[one.share for one in families])
 

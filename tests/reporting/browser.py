@@ -57,8 +57,6 @@ return found;
 
 
 class Browser:
-    """One Chromium; pages are opened from files."""
-
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
         self.run("Network.enable")
@@ -66,15 +64,12 @@ class Browser:
         self.run("Network.emulateNetworkConditions", **offline)
 
     def run(self, command: str, **parameters: Any) -> Any:
-        """A command of the DevTools protocol."""
         return self.driver.execute_cdp_cmd(command, parameters)
 
     def js(self, script: str, *arguments: Any) -> Any:
-        """Run a script in the page."""
         return self.driver.execute_script(script, *arguments)
 
     def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Open a page in a window of this size and wait until all plots are drawn."""
         self.messages(), self.requests()  # of the page before
         self.resize(width, height)
         self.scheme(dark)
@@ -85,39 +80,29 @@ class Browser:
             time.sleep(0.02)
 
     def resize(self, width: int, height: int) -> None:
-        """Make the window so large; a narrow one is a phone's."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.run("Emulation.setDeviceMetricsOverride", **metrics)
 
     def scheme(self, dark: bool) -> None:
-        """What the system says of colours."""
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.run("Emulation.setEmulatedMedia", media="", features=[feature])
 
     def messages(self) -> list[str]:
-        """What was written to the console since the last time."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Addresses that pages from files asked for since the last time, other than files and data in the page.
-
-        What the browser itself asks for before it opens a page is none of the page's.
-        """
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
         urls = [one["request"]["url"] for one in asked if one["documentURL"].startswith("file:")]
         return [url for url in urls if not url.startswith(("file:", "data:"))]
 
     def asked_files(self) -> list[str]:
-        """Resources that the page itself loaded, by its own account."""
         return list(self.js("return performance.getEntriesByType('resource').map((entry) => entry.name)"))
 
     def contrasts(self) -> list[tuple[float, str, str]]:
-        """Contrast, text and element of every visible text, the lowest first."""
         return sorted(tuple(entry) for entry in self.js(CONTRASTS))
 
     def drag(self, plot: str, start: float, end: float) -> None:
-        """Drag across a plot, from one share of its drawing area to another."""
         self.js(f"document.querySelector('#{plot} .plot').scrollIntoView({{block: 'center'}})")
         box = self.js(f"return document.querySelector('#{plot} .nsewdrag').getBoundingClientRect().toJSON()")
         y = box["top"] + box["height"] / 2
@@ -129,7 +114,6 @@ class Browser:
         self._mouse("mouseReleased", places[-1], y, buttons=0)
 
     def hover(self, plot: str, across: float, down: float = 0.5) -> str:
-        """Point into a plot; returns the text of its labels."""
         self.js(f"document.querySelector('#{plot} .plot').scrollIntoView({{block: 'center'}})")
         box = self.js(f"return document.querySelector('#{plot} .nsewdrag').getBoundingClientRect().toJSON()")
         x, y = box["left"] + box["width"] * across, box["top"] + box["height"] * down
@@ -143,20 +127,17 @@ class Browser:
         self.run("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=buttons, clickCount=1)
 
     def wait(self, expression: str, seconds: float = 5) -> Any:
-        """The value of an expression as soon as it is true; its last value after some seconds."""
         end = time.monotonic() + seconds
         while not (value := self.js(f"return {expression}")) and time.monotonic() < end:
             time.sleep(0.02)
         return value
 
     def pdf(self) -> bytes:
-        """The page on A4 paper, as the print dialog makes it by default: without backgrounds."""
         made = self.run("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
         return base64.b64decode(made["data"])
 
 
 def start_browser(profile: Path) -> Browser:
-    """Start it; where there is none, skip, or in CI fail."""
     binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     driver = shutil.which("chromedriver")
     if binary is None or driver is None:

@@ -14,7 +14,6 @@ NO_STEPS = StepSeries(
 
 
 def steps(**columns: Any) -> StepSeries:
-    """Four steps of one ``train()`` call, a second each; columns can be given in place of these."""
     length = len(columns.get("steps", [1] * 4))
     nothing: list[None] = [None] * length
     count = columns.get("steps", [1] * 4)
@@ -32,7 +31,6 @@ def steps(**columns: Any) -> StepSeries:
 
 
 def series(held: StepSeries, **parts: Any) -> RunSeries:
-    """A run of one process around these steps."""
     from hf_efficient.records.series import Histogram, SystemSeries
 
     return RunSeries(

@@ -6,8 +6,6 @@ from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """Elements, texts, and the data of the figures."""
-
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.elements: list[tuple[str, dict[str, str | None]]] = []
@@ -40,3 +38,13 @@ class Page(HTMLParser):
 
     def ids(self, tag=None):
         return [attributes["id"] for name, attributes in self.elements if "id" in attributes and tag in (None, name)]
+
+
+def check_whole(page):
+    """Unique ids, data for every figure, links that lead somewhere, a caption for each of at least two tables."""
+    assert len(page.ids()) == len(set(page.ids()))
+    assert sorted(page.data["figures"]) == sorted(page.ids("figure"))
+    links = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+    assert all(link.removeprefix("#") in page.ids() for link in links)
+    tables = [tag for tag, _ in page.elements if tag in ("table", "caption")]
+    assert tables.count("table") == tables.count("caption") > 1

@@ -35,7 +35,6 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, request):
-    """Path of each page; a page is made when it is first asked for."""
     folder = tmp_path_factory.mktemp("pages")
 
     def make(name):
@@ -167,7 +166,6 @@ def test_zooming_one_plot_zooms_those_of_the_same_axis(browser, pages):
 
 
 def told_of(browser):
-    """Title, figures and shares of the panel."""
     return browser.js(
         """const panel = document.getElementById('span');
         const text = (query) => [...panel.querySelectorAll(query)].map((each) => each.textContent);
@@ -177,7 +175,6 @@ def told_of(browser):
 
 
 def expected(run, first, last):
-    """The figures of steps ``first`` to ``last`` of a run without buckets, as the panel tells them."""
     held = span_data(run.series.steps)
     places = range(first - 1, last)
     total = {name: sum(held[name][place] for place in places) for name in ("training", "tokens", "processed", "wall")}
@@ -223,7 +220,6 @@ def test_a_name_of_the_legend_hides_and_shows(browser, pages):
 
 
 def test_everything_is_reached_by_the_keyboard(browser, pages):
-    """Links, buttons, tables that scroll and folded parts take the focus, and show it."""
     browser.open(pages("full"))
     reached = browser.js(
         """const wanted = [...document.querySelectorAll('a, button, summary, .scroll')]
@@ -299,7 +295,6 @@ def test_hostile_texts_do_nothing(browser, pages, name):
 
 
 def test_the_policy_stops_what_would_slip_through(browser, pages):
-    """What the page should never hold does not run if it does."""
     path = pages("crashed").with_name("slipped.html")
     slipped = "<body><script>window.taken = 1</script><img src=x onerror='window.taken = 2'>"
     path.write_text(pages("crashed").read_text(encoding="utf-8").replace("<body>", slipped, 1), encoding="utf-8")

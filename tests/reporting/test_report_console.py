@@ -133,7 +133,7 @@ RESTARTS = [
 
 @pytest.mark.parametrize(("restart", "told"), RESTARTS)
 def test_a_restart_in_words(restart, told):
-    assert run_rows.restart_words([restart]) == [told]
+    assert run_rows.restart_words(restart) == told
 
 
 def test_what_passed():

@@ -43,13 +43,7 @@ def test_lines_and_tables():
     text = " ".join(lines)
     assert "1,200 kernels, 120 per second: p10 1.00 µs, p50 2.00 µs, p90 3.00 µs; 25% are shorter than 10.0 µs" in text
     assert "60 communication kernels run for 2.00 s: 25% of that beside computation, 1.50 s exposed (15% of" in text
-    for cells in (
-        "HtoD, pageable 1.00 s 4 3 3.73 GiB 4.00GB/s",
-        "DtoD 1.00 ms 1 0 not known not known",
-        "not known 500 ms 2.00 s other",
-        "5 8.00 s 50.0% 20 1.50 s",
-    ):
-        assert has(lines, cells), cells
+    assert has(lines, "DtoD 1.00 ms 1 0 not known not known")
 
 
 def test_without_a_device_the_operators_tell_by_family():

@@ -54,7 +54,8 @@ def render(
 ) -> str:
     """A page from the template ``run``, ``compare`` or ``plan``. ``span``: columns for the figures of a selection."""
     shown = [section for section in sections if section is not None]
-    figures = {fig.id: _for_page(fig) for section in shown for fig in section.figures if isinstance(fig, Figure)}
+    drawn = [fig for section in shown for fig in section.figures if isinstance(fig, Figure)]
+    figures = {fig.id: {name: getattr(fig, name) for name in _OF_FIGURES} for fig in drawn}
     scripts = [_read(_STATIC / "scheme.js"), library_script(), _read(_STATIC / "page.js")]
     return (
         _templates()
@@ -72,10 +73,6 @@ def render(
             **context,
         )
     )
-
-
-def _for_page(figure: Figure) -> dict[str, Any]:
-    return {name: getattr(figure, name) for name in _OF_FIGURES}
 
 
 @cache

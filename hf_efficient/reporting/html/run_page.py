@@ -205,7 +205,7 @@ def _segments_section(run: RunData) -> Section | None:
         "calls": calls,
         "ranks": run_rows.rank_rows(account) if len(account.ranks) > 1 else [],
         "across": list(run_rows.across_lines(account)),
-        "restarts": run_rows.restart_words(account.restarts),
+        "restarts": list(map(run_rows.restart_words, account.restarts)),
     }
     return Section("segments", "Segments" if len(rows) > 1 or calls else "Ranks", context=context)
 

@@ -183,21 +183,15 @@ def evaluation_places(evaluations: Sequence[Evaluation], steps: StepSeries, wher
     after a resumption is taken from the first bucket at or after the last evaluation's."""
     places: list[float] = []
     bucket = 0
-    for evaluation in evaluations:
-        found = _bucket_of(evaluation.step, steps, bucket)
+    for step in (evaluation.step for evaluation in evaluations):
+        order = (*range(bucket, len(steps)), *range(bucket))
+        found = next((place for place in order if steps.first_step[place] <= step <= steps.last_step[place]), None)
         if found is None:
-            places.append(where.starts[0] if where.starts and evaluation.step == 0 else evaluation.step + 0.5)
+            places.append(where.starts[0] if where.starts and step == 0 else step + 0.5)
         else:
             bucket = found
-            places.append(where.starts[found] + evaluation.step - steps.first_step[found] + 1)
+            places.append(where.starts[found] + step - steps.first_step[found] + 1)
     return places
-
-
-def _bucket_of(step: int, steps: StepSeries, begin: int) -> int | None:
-    for place in (*range(begin, len(steps)), *range(begin)):
-        if steps.first_step[place] <= step <= steps.last_step[place]:
-            return place
-    return None
 
 
 def upright(at: float, *, dash: str = "dot") -> dict[str, Any]:
