@@ -66,8 +66,7 @@ def _description(path: Path) -> str:
 
 
 def find_recipe(name: str | Path, root: Path | None = None) -> Path:
-    """The file that ``RECIPE`` stands for: an existing path, or the name of a shipped recipe. Raises ``RecipeError``:
-    neither; names similar shipped recipes."""
+    """The file that ``RECIPE`` stands for: a path, or the name of a shipped recipe; ``RecipeError`` for neither."""
     path, text = Path(name), str(name)
     if isinstance(name, Path) or path.suffix in SUFFIXES or _is_file(path):
         return path
@@ -100,9 +99,8 @@ def _is_file(path: Path) -> bool:
 
 
 def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Problem]]:
-    """The tree of a recipe file with all layers merged, not yet checked, and the overrides that could not be laid over
-    it. Raises ``RecipeError``: an unreadable file, bad YAML, a missing or circular ``extends``; with all problems
-    together."""
+    """The unchecked tree of a recipe file with all layers merged, and what is wrong with the overrides. Raises
+    ``RecipeError``: an unreadable file, bad YAML, a missing or circular ``extends``; with all problems together."""
     reader = _Reader()
     tree = reader.read(path, ())
     if tree is None:
@@ -145,8 +143,8 @@ class _Reader:
         if base is None:
             return None
         if os.path.realpath(base) in map(os.path.realpath, chain):
-            told = " -> ".join(str(link) for link in (*chain, base))
-            self._complain(entry.origin, f"goes in a circle: {told}.", "Remove one of these links.")
+            links = " -> ".join(str(link) for link in (*chain, base))
+            self._complain(entry.origin, f"goes in a circle: {links}.", "Remove one of these links.")
             return None
         return self.read(base, chain, entry.origin)
 
@@ -170,10 +168,10 @@ class _Reader:
 
 
 def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_at: Origin) -> list[Problem]:
-    """Problems of a base; where the file itself cannot be read, told at the line that names it."""
-    told = " -> ".join(str(link) for link in chain)
+    """Problems of a base; where the file itself cannot be read, reported at the line that names it."""
+    links = " -> ".join(str(link) for link in chain)
     return [
-        Problem(str(said_at), "extends", f"{path}: {problem.message} The chain: {told}.", problem.remedy)
+        Problem(str(said_at), "extends", f"{path}: {problem.message} The chain: {links}.", problem.remedy)
         if problem.where == str(path)
         else problem
         for problem in error.problems
@@ -190,8 +188,7 @@ def _file_tree(path: Path) -> Node:
 
 
 def read_recipe_text(path: Path) -> str:
-    """The text of a recipe file; ``RecipeError`` for a missing or unreadable one, a folder, more than 256 KiB, or no
-    UTF-8."""
+    """The text of a recipe file; ``RecipeError``: missing, unreadable, a folder, over 256 KiB, or no UTF-8."""
 
     def unreadable(message: str, remedy: str, line: str = "") -> RecipeError:
         return RecipeError([Problem(f"{path}{line}", "", message, remedy)])
@@ -204,8 +201,8 @@ def read_recipe_text(path: Path) -> str:
     except IsADirectoryError as error:
         raise unreadable("is a folder.", "Name a recipe file in it.") from error
     except (OSError, ValueError) as error:
-        told = getattr(error, "strerror", None) or str(error)
-        raise unreadable(f"cannot be read: {told}.", "Check the path and its permissions.") from error
+        why = getattr(error, "strerror", None) or str(error)
+        raise unreadable(f"cannot be read: {why}.", "Check the path and its permissions.") from error
     if len(data) > _LARGEST_FILE_BYTES:
         raise unreadable("is larger than 256 KiB, so it is no recipe.", "Name a recipe file.")
     try:
@@ -217,8 +214,8 @@ def read_recipe_text(path: Path) -> str:
 
 def apply_overrides(tree: Node | None, overrides: Sequence[str]) -> tuple[Node, list[Problem]]:
     """Lay ``a.b=value`` flags over a copy of a tree, in order; returns it, and what is wrong with the flags. The value
-    is YAML; a mapping is merged, anything else replaces what lies below. A number in the key is an index where the tree
-    has a list; the index after the last appends. Without a tree (None), only the form is checked."""
+    is YAML; a mapping is merged, anything else replaces. A number in the key is an index where the tree has a list; the
+    index after the last appends. Without a tree (None), only the form is checked."""
     result = tree or Node({}, Origin("command line"))
     problems: list[Problem] = []
     for flag in overrides:

@@ -34,9 +34,6 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         path: a recipe file, or the name of a shipped recipe (``llama3.1-8b/qlora``).
         overrides: ``a.b=value`` each, in order; the value is YAML, ``data.train.0.path=x`` reaches into lists.
 
-    Returns:
-        The recipe; ``recipe.provenance`` says for every leaf where it was set.
-
     Raises:
         RecipeError: with all problems at once, each with file and line or the flag.
         SetupError: the packages that define ``train:`` are not installed.
@@ -46,8 +43,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """A recipe with other values by dotted key, derived and checked as if they were on the command line;
-    ``RecipeError`` where it contradicts itself with them."""
+    """A recipe with other values by dotted key, derived and checked as if they were on the command line."""
     tree = wrap(recipe.model_dump(), _DEFAULT)
     for path, node in list(tree.leaves()):
         node.origin = recipe.provenance.get(dotted(path), _DEFAULT)
@@ -58,8 +54,7 @@ def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
 
 def recipe_remarks(recipe: Recipe) -> list[str]:
-    """A line for each setting of a valid recipe that has no effect, with where it was set: ``eval_steps`` and its like
-    are read where the strategy is ``steps``."""
+    """A line for each setting without effect: ``eval_steps`` and its like are read where the strategy is ``steps``."""
     settings = Settings(recipe, train_fields(recipe.method))
     remarks = []
     for kind in ("eval", "save", "logging"):
@@ -73,8 +68,7 @@ def recipe_remarks(recipe: Recipe) -> list[str]:
 
 
 def _checked(tree: Node, problems: list[Problem], file: Path | None) -> Recipe:
-    """The recipe of a tree, with what follows from other values as far as the recipe alone says; the launch, which
-    knows the processes, derives once more."""
+    """The recipe of a tree, with values that follow from others; the launch, which counts processes, derives again."""
     findings = _check(tree)
     if problems or findings:
         raise RecipeError([*to_problems(tree, findings), *problems])

@@ -1,12 +1,11 @@
-"""A tree against the sections of ``schema.py``: pydantic's verdicts in plain words, with the likely name of unknown
-keys."""
+"""A tree against the sections of ``schema.py``: pydantic's errors in plain words, with the likely name of keys."""
 
 from __future__ import annotations
 
-import functools
 import math
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,33 +48,28 @@ ELSEWHERE = {
 }
 
 # What other tools call a setting, and where it is here. Exact names only.
+_OTHERS = {
+    "model.id": "base_model model_id model_name_or_path",
+    "model.dtype": "torch_dtype",
+    "adapter.quantization.bits": "load_in_4bit load_in_8bit",
+    "adapter.quantization.type": "bnb_4bit_quant_type",
+    "adapter.quantization.double_quant": "bnb_4bit_use_double_quant",
+    "adapter.quantization.compute_dtype": "bnb_4bit_compute_dtype",
+    "adapter.r": "lora_r rank",
+    "adapter.alpha": "lora_alpha",
+    "adapter.dropout": "lora_dropout",
+    "adapter.target_modules": "lora_target_modules",
+    "adapter.dora": "use_dora",
+    "adapter.rslora": "use_rslora",
+    "data.train": "datasets dataset",
+    "data.eval_fraction": "val_set_size",
+    "train.learning_rate": "lr",
+    "train.per_device_train_batch_size": "batch_size micro_batch_size",
+    "train.num_train_epochs": "num_epochs epochs",
+    "train.max_length": "sequence_len max_seq_length",
+}
 _OTHER_NAMES: dict[str, KeyPath] = {
-    "base_model": ("model", "id"),
-    "model_id": ("model", "id"),
-    "model_name_or_path": ("model", "id"),
-    "torch_dtype": ("model", "dtype"),
-    "load_in_4bit": ("adapter", "quantization", "bits"),
-    "load_in_8bit": ("adapter", "quantization", "bits"),
-    "bnb_4bit_quant_type": ("adapter", "quantization", "type"),
-    "bnb_4bit_use_double_quant": ("adapter", "quantization", "double_quant"),
-    "bnb_4bit_compute_dtype": ("adapter", "quantization", "compute_dtype"),
-    "lora_r": ("adapter", "r"),
-    "rank": ("adapter", "r"),
-    "lora_alpha": ("adapter", "alpha"),
-    "lora_dropout": ("adapter", "dropout"),
-    "lora_target_modules": ("adapter", "target_modules"),
-    "use_dora": ("adapter", "dora"),
-    "use_rslora": ("adapter", "rslora"),
-    "datasets": ("data", "train"),
-    "dataset": ("data", "train"),
-    "val_set_size": ("data", "eval_fraction"),
-    "lr": ("train", "learning_rate"),
-    "batch_size": ("train", "per_device_train_batch_size"),
-    "micro_batch_size": ("train", "per_device_train_batch_size"),
-    "num_epochs": ("train", "num_train_epochs"),
-    "epochs": ("train", "num_train_epochs"),
-    "sequence_len": ("train", "max_length"),
-    "max_seq_length": ("train", "max_length"),
+    name: tuple(key.split(".")) for key, names in _OTHERS.items() for name in names.split()
 }
 
 
@@ -90,8 +84,7 @@ class Finding:
 
 
 def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
-    """Findings with file and line, in this order; the command line last. A missing key is reported at the closest key
-    around it."""
+    """Findings with file and line, in this order, the command line last; a missing key at the closest key around it."""
 
     def place(finding: Finding) -> tuple[bool, str, int]:
         origin = tree.nearest(finding.path).origin
@@ -104,15 +97,14 @@ def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
 
 
 def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe") -> list[Finding]:
-    """Unknown and missing keys, wrong types, values out of range, numbers that are not finite, of the section ``root``;
-    ``kind``: what the file is called."""
+    """Unknown and missing keys, wrong types, values out of range, non-finite numbers; ``kind``: the file's name."""
     findings = _not_finite(tree)
-    told = {finding.path for finding in findings}
+    found = {finding.path for finding in findings}
     try:
         root.model_validate(tree.plain(), strict=True)
     except ValidationError as error:
         for path, errors in _by_path(tree, error.errors()).items():
-            if path in told:
+            if path in found:
                 continue
             if errors[0]["type"] == "extra_forbidden":
                 findings.append(_unknown_key(path, root, kind))
@@ -144,7 +136,7 @@ def _unknown_key(path: KeyPath, root: type[Section], kind: str) -> Finding:
 
 def _meant_key(key: str, around: KeyPath, names: list[str], root: type[Section]) -> KeyPath | None:
     """The valid path that an unknown one was meant to be: the same name elsewhere, or a close one."""
-    others = [home for home in _homes(root).get(key, ()) if home[:-1] != around]
+    others = [path for path in _key_paths(root) if path[-1] == key and path[:-1] != around]
     if len(others) == 1:
         return others[0]
     if key in _OTHER_NAMES and issubclass(root, Recipe):
@@ -154,8 +146,7 @@ def _meant_key(key: str, around: KeyPath, names: list[str], root: type[Section])
 
 
 def _by_path(tree: Node, errors: list[Any]) -> dict[KeyPath, list[Any]]:
-    """Errors grouped by the key that they are about, without the names of a union's alternatives in pydantic's
-    location."""
+    """Errors by the key that they are about, without the names of a union's alternatives in pydantic's location."""
     grouped: dict[KeyPath, list[Any]] = {}
     alternatives: set[KeyPath] = set()
     for error in errors:
@@ -260,25 +251,17 @@ def _section_of(annotation: Any) -> type[Section] | None:
 def _section_at(path: KeyPath, root: type[Section]) -> type[Section] | None:
     section: type[Section] | None = root
     for part in path:
-        if isinstance(part, int) or section is None:
-            continue
-        field = section.model_fields.get(part)
-        section = _section_of(field.annotation) if field is not None else None
+        if isinstance(part, str) and section is not None:
+            field = section.model_fields.get(part)
+            section = _section_of(field.annotation) if field is not None else None
     return section
 
 
-@functools.cache
-def _homes(root: type[Section]) -> dict[str, list[KeyPath]]:
-    homes: dict[str, list[KeyPath]] = {}
-    _collect(root, (), homes)
-    return homes
-
-
-def _collect(section: type[Section], path: KeyPath, homes: dict[str, list[KeyPath]]) -> None:
+def _key_paths(section: type[Section], around: KeyPath = ()) -> Iterator[KeyPath]:
     for name, field in section.model_fields.items():
-        homes.setdefault(name, []).append((*path, name))
+        yield (*around, name)
         below = _section_of(field.annotation)
         # data.eval repeats data.train, which stands for both.
         if below is not None and name != "eval":
             is_list = typing.get_origin(field.annotation) is list
-            _collect(below, (*path, name, 0) if is_list else (*path, name), homes)
+            yield from _key_paths(below, (*around, name, 0) if is_list else (*around, name))

@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import logging
 import os
-import tempfile
 import types
 import typing
 from collections.abc import Mapping
@@ -73,15 +72,12 @@ def train_versions() -> dict[str, str]:
     try:
         return {name: importlib.metadata.version(name) for name in ("trl", "transformers")}
     except importlib.metadata.PackageNotFoundError as error:
-        message = f"The package {error.name} is not installed. Install it: pip install {error.name}"
-        raise SetupError(message) from error
+        raise SetupError(f"The package {error.name} is not installed. Install it: pip install {error.name}") from error
 
 
 def train_fields(method: str) -> Mapping[str, TrainField]:
-    """Fields of the configuration class of ``method`` (sft or dpo) by name, in the class's order. Raises
-    ``SetupError``: trl or transformers is not installed or cannot be imported."""
-    path = _cache_path(method)
-    remembered = _recall(path)
+    """Fields of the configuration class of ``method`` by name, in its order; ``SetupError``: no usable trl."""
+    remembered = _recall(_cache_path(method))
     if remembered is not None:
         return remembered
     logger.info("Reading the fields of the installed TRL (once per version) ...")
@@ -108,15 +104,14 @@ def _recall(path: Path) -> dict[str, TrainField] | None:
 
 
 def _remember(path: Path, fields: Mapping[str, TrainField]) -> None:
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        os.close(handle)
         try:
-            Path(name).write_bytes(msgspec.json.encode(list(fields.values())))
-            Path(name).replace(path)
+            draft.write_bytes(msgspec.json.encode(list(fields.values())))
+            draft.replace(path)
         finally:
-            Path(name).unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
     except OSError as error:
         logger.debug("the field list is not remembered: %s", error)
 
@@ -127,24 +122,19 @@ def _read_fields(method: str) -> dict[str, TrainField]:
             import trl
 
             config_class = getattr(trl, CONFIG_CLASSES[method])
-            more_choices = {"report_to": ("none", "all", *_integrations())}
+            from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+            # What transformers can report to, which its annotations leave out.
+            more_choices = {"report_to": ("none", "all", *sorted(INTEGRATION_TO_CALLBACK))}
     except (ImportError, RuntimeError, AttributeError) as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        message = f"trl {train_versions()['trl']} cannot be imported: {told}. Reinstall it."
-        raise SetupError(message) from error
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SetupError(f"trl {train_versions()['trl']} cannot be imported: {why}. Reinstall it.") from error
     hints = typing.get_type_hints(config_class)
     return {
         field.name: _describe(method, field, hints[field.name], more_choices.get(field.name, ()))
         for field in dataclasses.fields(config_class)
         if field.init
     }
-
-
-def _integrations() -> list[str]:
-    """What transformers can report to, which its annotations do not tell."""
-    from transformers.integrations import integration_utils
-
-    return sorted(integration_utils.INTEGRATION_TO_CALLBACK)
 
 
 def _describe(method: str, field: dataclasses.Field[Any], hint: Any, more_choices: tuple[str, ...] = ()) -> TrainField:
@@ -204,8 +194,7 @@ def _plain_default(field: dataclasses.Field[Any]) -> Any:
 
 
 def train_defaults(recipe: Recipe) -> dict[str, Any]:
-    """The defaults of the fields that ``train:`` does not set, by name in alphabetical order, as far as YAML can write
-    them."""
+    """The defaults of the fields that ``train:`` does not set, in alphabetical order, as far as YAML can write them."""
     fields = train_fields(recipe.method)
     return {
         name: fields[name].default
@@ -216,17 +205,15 @@ def train_defaults(recipe: Recipe) -> dict[str, Any]:
 
 @functools.cache
 def checked_recipe(method: str) -> type[Recipe]:
-    """The recipe whose ``train:`` is a section too, with the configuration class's fields and bounds of our own; raises
-    as ``train_fields``."""
-    fields = {name: field for name, field in train_fields(method).items() if name not in ELSEWHERE}
-    definitions: dict[str, Any] = {name: (_annotation(field), _default(field)) for name, field in fields.items()}
+    """The recipe whose ``train:`` is a section of the configuration class's fields, with bounds of our own."""
+    definitions: dict[str, Any] = {
+        name: (_annotation(field), Field(field.default, description=field.help or None))
+        for name, field in train_fields(method).items()
+        if name not in ELSEWHERE
+    }
     about = f"trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})"
     section = create_model("Train", __base__=Section, __doc__=about, **definitions)
     return create_model("CheckedRecipe", __base__=Recipe, train=(section, Field(default_factory=section)))
-
-
-def _default(field: TrainField) -> Any:
-    return Field(field.default, description=field.help or None)
 
 
 def _annotation(field: TrainField) -> Any:

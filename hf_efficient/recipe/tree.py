@@ -1,9 +1,8 @@
 """YAML text to a tree of values that know where each was written; nothing is constructed but plain data.
 
-Files, ``extends`` and command-line overrides are layers of the same tree, merged recursively. Only PyYAML's reader,
-scanner, parser and composer are used, no constructor, and explicit tags are refused. Scalars are read by YAML 1.2's
-core schema: in PyYAML's YAML 1.1 ``no`` is false, ``010`` is eight, ``12:30`` is a number of minutes and ``2e-4`` is
-text.
+Files, ``extends`` and command-line overrides are layers of the same tree, merged recursively. PyYAML only composes:
+no constructor runs, and explicit tags are refused. Scalars follow YAML 1.2's core schema: in PyYAML's YAML 1.1 ``no``
+is false, ``010`` is eight, ``12:30`` is a number of minutes and ``2e-4`` is text.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ _NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def read_scalar(text: str) -> str | int | float | bool | None:
-    """The value of an unquoted scalar, text where it is no null, bool or number; ``ValueError`` for a number over 100
-    characters."""
+    """The value of an unquoted scalar: null, bool, number or text; ``ValueError``: a number over 100 characters."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _NO_NUMBER.fullmatch(text):
@@ -155,8 +153,7 @@ def dotted(path: KeyPath) -> str:
 
 def parse_yaml(text: str, origin: Origin) -> Node:
     """The tree of one YAML document; with an ``origin.text`` (a flag) all values share the origin. Raises
-    ``RecipeError``: bad syntax; or, reported together, duplicate or non-text keys, tags, merge keys, recursive or
-    exploding aliases, nesting deeper than 32, control characters."""
+    ``RecipeError``: bad syntax; or all duplicate or non-text keys, tags, merge keys and exploding aliases together."""
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -288,15 +285,15 @@ def _shown_tag(tag: str) -> str:
 def _syntax_problem(error: yaml.MarkedYAMLError, origin: Origin) -> Problem:
     mark = error.problem_mark or error.context_mark
     where = origin if origin.text or mark is None else Origin(origin.source, mark.line + 1)
-    told = ", ".join(part for part in (error.context, error.problem) if part)
+    fault = ", ".join(part for part in (error.context, error.problem) if part)
     column = f" (column {mark.column + 1})" if mark is not None else ""
     remedies = {
         r"'\t'": "Indent with spaces, not with tabs.",
         "mapping values are not allowed": "Quote the text that contains a colon, or check the indentation.",
         "but found another document": "Keep one document: remove the line with ---.",
     }
-    remedy = next((remedy for part, remedy in remedies.items() if part in told), "")
-    return Problem(str(where), "", f"is not valid YAML: {told}{column}.", remedy)
+    remedy = next((remedy for part, remedy in remedies.items() if part in fault), "")
+    return Problem(str(where), "", f"is not valid YAML: {fault}{column}.", remedy)
 
 
 def _character_problem(error: ReaderError, text: str, origin: Origin) -> Problem:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -19,20 +19,18 @@ from hf_efficient.recipe.tree import dotted, read_scalar, wrap
 class _Dumper(yaml.SafeDumper):
     """Writes text in quotes wherever either version of YAML would misread it, and no aliases."""
 
-    blocks = False
+    long_text: str | None = None
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
-        style = _style(text)
-        if self.blocks and "\n" in text and not style:
-            style = "|"
+        style = _style(text) or (self.long_text if "\n" in text else None)
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 class _BlockDumper(_Dumper):
-    blocks = True
+    long_text = "|"
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
@@ -51,19 +49,17 @@ def _style(text: str) -> str | None:
 
 
 def dump_yaml(data: Any, *, blocks: bool = False) -> str:
-    """Plain data as YAML that YAML 1.1 and 1.2 readers read back alike; with ``blocks``, long text line by line
-    (``|``)."""
+    """Plain data as YAML that YAML 1.1 and 1.2 read alike; with ``blocks``, long text line by line (``|``)."""
     dumper = _BlockDumper if blocks else _Dumper
     return yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def check_new_file(path: Path, flag: str) -> None:
-    """Refuse a recipe file named by ``flag``, before work is done for it. Raises ``OutputError``: the file exists, its
-    folder does not, or its name is not that of a recipe."""
+    """Refuse, with ``OutputError``, a recipe file named by ``flag``: it exists, has no folder, or no recipe's name."""
     if path.suffix not in SUFFIXES:
         raise OutputError(f"{flag}: {path} is not named like a recipe. Write a name that ends in .yaml.")
     if path.exists() or path.is_symlink():
-        raise OutputError(f"{flag}: {path} exists already. Write the name of a new file, or remove it.")
+        raise _exists(path, flag)
     if not path.parent.is_dir():
         raise OutputError(f"{flag}: there is no folder {path.parent}. Make it, or write the name of a file elsewhere.")
 
@@ -74,9 +70,13 @@ def write_new_file(path: Path, text: str, flag: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise OutputError(f"{flag}: {path} exists already. Write the name of a new file, or remove it.") from error
+        raise _exists(path, flag) from error
     except OSError as error:
         raise OutputError(f"{flag}: {path} cannot be written: {error.strerror or error}.") from error
+
+
+def _exists(path: Path, flag: str) -> OutputError:
+    return OutputError(f"{flag}: {path} exists already. Write the name of a new file, or remove it.")
 
 
 def fixed_recipe(recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str) -> str:
@@ -121,8 +121,7 @@ def _from_command_line(recipe: Recipe) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
-class ResolvedValue:
+class ResolvedValue(NamedTuple):
     """One leaf: its dotted key, its value as YAML on one line, and the file and line, or flag, that set it."""
 
     key: str
@@ -141,8 +140,7 @@ class ResolvedRecipe:
 
 
 def read_resolved(path: Path) -> ResolvedRecipe:
-    """The recipe as a run has written it down, with provenance; ``OutputError`` where it cannot be read, or is no
-    resolved recipe."""
+    """The recipe that a run has written, with provenance; ``OutputError``: unreadable, or no resolved recipe."""
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -165,8 +163,7 @@ def read_resolved(path: Path) -> ResolvedRecipe:
     )
 
 
-@dataclass(frozen=True)
-class DifferingKey:
+class DifferingKey(NamedTuple):
     """A key in which recipes differ: its values recipe by recipe, None where one has no such key."""
 
     key: str
@@ -176,8 +173,6 @@ class DifferingKey:
 def differing_keys(recipes: Sequence[ResolvedRecipe]) -> list[DifferingKey]:
     """Keys whose values are not all alike, in the order of the first recipe that has them."""
     held = [{value.key: value.value for value in recipe.values} for recipe in recipes]
-    rows = (
-        DifferingKey(key, [each.get(key) for each in held])
-        for key in dict.fromkeys(key for each in held for key in each)
-    )
-    return [row for row in rows if any(value != row.values[0] for value in row.values)]
+    keys = dict.fromkeys(key for each in held for key in each)
+    rows = (DifferingKey(key, [each.get(key) for each in held]) for key in keys)
+    return [row for row in rows if len(set(row.values)) > 1]

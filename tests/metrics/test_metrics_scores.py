@@ -1,7 +1,5 @@
 """Perplexity, token accuracy and exact match by hand, and that none of them touches the disk."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A small valid recipe as a file, and a way to write more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

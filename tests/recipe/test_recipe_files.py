@@ -1,7 +1,5 @@
 """Shipped recipes by name, files that extend others, and flags of the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """No input makes the loader do anything but resolve or raise ``RecipeError``."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

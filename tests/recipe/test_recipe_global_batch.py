@@ -1,7 +1,5 @@
 """``distributed.global_batch_size``: the accumulation that follows from it, and what contradicts it."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.errors import RecipeError

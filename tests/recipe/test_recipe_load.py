@@ -1,7 +1,5 @@
 """A recipe loaded, changed, written down and read again: its values, who set them, and all that is wrong with it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import version

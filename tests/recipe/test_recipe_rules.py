@@ -1,7 +1,5 @@
 """Contradictions between the sections of a recipe, one case after the other."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.recipe.load import load_recipe

@@ -1,7 +1,5 @@
 """The fields of ``train:``, and the values that they take."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from importlib.metadata import PackageNotFoundError

@@ -1,7 +1,5 @@
 """YAML in and out: values with their lines, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The files of ``recipes/accelerate`` are what the recipes generate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every shipped recipe resolves, and trains two optimizer steps on a tiny random model of its architecture."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
