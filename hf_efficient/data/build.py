@@ -37,11 +37,9 @@ class PreferenceData:
     """Preference pairs as ``trl.DPOTrainer`` holds them after its own preparation.
 
     Attributes:
-        train: rows with ``prompt``, ``chosen``, ``rejected`` (strings, or lists of messages), and tokenised
+        train, eval: rows with ``prompt``, ``chosen``, ``rejected`` (strings, or lists of messages), and tokenised
             ``prompt_ids``, ``chosen_ids``, ``rejected_ids``, lists of int, not cut to ``max_length``.
-        eval: likewise; None where the recipe has no evaluation data.
         dropped, eval_dropped: pairs left out because the prompt alone fills ``max_length``.
-        small_sources, largest_token_id: see ``stats.DataStats``; of both data sets.
     """
 
     train: datasets.Dataset

@@ -73,9 +73,8 @@ def cache_key(
     args: SFTConfig,
     sources: tuple[Sequence[Source], Sequence[Source]],
 ) -> str:
-    """64 hexadecimal digits over everything that decides what is prepared: contents of sources and tokenizer, not
-    paths. Raises ``DataError``: a file cannot be read."""
-    facts = {
+    """64 hexadecimal digits over all that decides what is prepared: contents of sources and tokenizer, not paths."""
+    return _hash({
         "format": FORMAT_VERSION,
         "versions": {"hf_efficient": __version__, **{name: version(name) for name in _LIBRARIES}},
         "train": [_source_identity(source) for source in sources[0]],
@@ -84,8 +83,7 @@ def cache_key(
         "generated": recipe.evaluate.generate.examples,
         "args": {name: getattr(args, name) for name in _ARGS},
         "tokenizer": tokenizer_identity(tokenizer),
-    }
-    return _hash(facts)
+    })  # fmt: skip
 
 
 def _hash(facts: Any) -> str:

@@ -31,25 +31,14 @@ from hf_efficient.data.sources import Row, Source, open_source
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataSection, SourceSection
 
-MOST_EXAMPLES = 100_000_000
-"""Of one source in an epoch, copies included: their indices alone take a gigabyte."""
-
-_FEW = 10
-"""Fewer examples than that of one source are hardly meant."""
-
+MOST_EXAMPLES = 100_000_000  # of one source in an epoch, copies included: their indices alone take a gigabyte
+_FEW = 10  # examples; fewer of one source are reported
 _CHUNK = 5000
 
 
 @dataclass(frozen=True)
 class RawData:
-    """Canonical examples before tokenisation, each with its ``where``.
-
-    Attributes:
-        train: weighted, capped training examples.
-        eval: evaluation examples; None where the recipe has none.
-        kind: of the training examples.
-        small_sources: of training sources with fewer than 10 examples, their number by key (``data.train.0``).
-    """
+    """Canonical examples before tokenisation, each with its ``where``; ``kind`` is that of the training examples."""
 
     train: datasets.Dataset
     eval: datasets.Dataset | None
@@ -85,20 +74,10 @@ def build_raw(
     completion_only: bool = False,
     text_column: str = "text",
 ) -> RawData:
-    """Read, check, convert, split, weigh and cap.
+    """Read, check, convert, split, weigh and cap; ``DataError`` for any fault of the data, with source and row.
 
-    The held-out share is taken before the weights, so that no copy of an example lies on both sides.
-
-    Args:
-        data: the recipe's section.
-        sources: from :func:`open_sources`.
-        seed: of every draw.
-        method: ``dpo`` reads preference pairs, ``sft`` everything else.
-        completion_only: the loss is on completions alone: chats are cut before the last answer, other layouts refused.
-        text_column: the file's name of the format ``text``'s column.
-
-    Raises:
-        DataError: any fault of the data, with source and row.
+    The held-out share is taken before the weights, so that no copy of an example is on both sides.
+    ``completion_only``: the loss is on completions alone: chats are cut before the last answer, other layouts refused.
     """
     train = [_peek(source, method, text_column) for source in sources[0]]
     evaluation = [_peek(source, method, text_column) for source in sources[1]]
@@ -109,9 +88,8 @@ def build_raw(
     kept = [list(range(len(part))) for part in parts]
     if data.eval_fraction is not None and not evaluation:
         sizes = [len(part) for part in parts]
-        kept, held = (
-            _divided(side, sizes) for side in held_out(sum(sizes), data.eval_fraction, f"{seed}:eval_fraction")
-        )
+        sides = held_out(sum(sizes), data.eval_fraction, f"{seed}:eval_fraction")
+        kept, held = (_divided(side, sizes) for side in sides)
     kept = _capped(_weighted(train, kept, f"{seed}:train"), data.max_train_examples, f"{seed}:max_train")
     trained = _joined(parts, kept)
     if evaluation:
@@ -225,16 +203,14 @@ def check_weight(count: int, weight: float, key: str) -> None:
 
 
 def weighted(indices: Sequence[int], weight: float, seed: str) -> list[int]:
-    """The indices as often as an epoch sees them: ``floor(weight)`` whole copies, then a random ``weight -
-    floor(weight)`` of them, rounded; at least one in all."""
+    """The indices of an epoch: ``floor(weight)`` copies, then a random ``weight % 1`` of them; at least one in all."""
     copies = int(weight)
     rest = round((weight - copies) * len(indices))
     return list(indices) * copies + _drawn(indices, rest if copies else max(rest, 1), seed)
 
 
 def held_out(count: int, fraction: float, seed: str) -> tuple[list[int], list[int]]:
-    """A random split of ``range(count)`` into training and evaluation indices, each in order. The evaluation side gets
-    ``fraction`` of them, rounded, both sides at least one; ``DataError`` for fewer than two."""
+    """A random split of ``range(count)`` into training and evaluation indices, both at least one, each in order."""
     if count < 2:
         raise DataError(
             f"data.eval_fraction: {fraction} of {count} example cannot be held out: both sides need at least one. "

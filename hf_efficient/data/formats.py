@@ -29,13 +29,7 @@ _PREFERENCE_SHAPE = (
     "chats that begin alike"
 )
 _ROLES = ("system", "user", "assistant", "tool")
-_SHAREGPT_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-}
+_SHAREGPT_ROLES = {"human": "user", **dict.fromkeys(("gpt", "bot", "chatgpt", "model"), "assistant")}
 
 Kind = Literal["messages", "chat_pair", "string_pair", "text", "chat_preference", "string_preference"]
 CHAT_KINDS = ("messages", "chat_pair", "chat_preference")
@@ -50,8 +44,7 @@ _NAMES: dict[Kind, str] = {
 
 
 def recognise(columns: Collection[str], method: Method, where: str) -> str:
-    """Name of the first format of ``FORMATS`` whose required columns are all there; a ``DataError`` lists columns and
-    formats."""
+    """Name of the first format whose required columns are all there; a ``DataError`` lists columns and formats."""
     for name, layout in FORMATS.items():
         if layout.method == method and set(layout.required) <= set(columns):
             return name
@@ -66,8 +59,7 @@ def recognise(columns: Collection[str], method: Method, where: str) -> str:
 
 
 def check_columns(columns: Mapping[str, str], format_name: str, key: str) -> None:
-    """Refuse a renamed column that the format (or, for ``auto``, any) does not have; the ``DataError`` names the
-    nearest."""
+    """Refuse, with ``DataError``, a renamed column that the format (or, for ``auto``, any) does not have."""
     formats = list(FORMATS.values()) if format_name == "auto" else [FORMATS[format_name]]
     known = sorted({column for one in formats for column in (*one.required, *one.optional)})
     for column in columns:
@@ -95,8 +87,7 @@ def rename(row: Row, columns: Mapping[str, str]) -> Row:
 
 
 def convert(row: Row, format_name: str) -> Canonical:
-    """The canonical columns of a row in the named format; a ``DataError`` names row, field and what the format
-    expects."""
+    """The canonical columns of a row in the named format; a ``DataError`` names row, field and the expected shape."""
     layout = FORMATS[format_name]
     for column in layout.required:
         if row.value.get(column) is None:
@@ -107,18 +98,6 @@ def convert(row: Row, format_name: str) -> Canonical:
                 f"{layout.shape}."
             )
     return layout.convert(row)
-
-
-def _messages(row: Row) -> Canonical:
-    return {"messages": _answered_chat(row, "messages")}
-
-
-def _sharegpt(row: Row) -> Canonical:
-    return {"messages": _answered_chat(row, "conversations")}
-
-
-def _prompt_completion(row: Row) -> Canonical:
-    return _pair(row, ("prompt", "completion"))
 
 
 def _alpaca(row: Row) -> Canonical:
@@ -133,10 +112,6 @@ def _alpaca(row: Row) -> Canonical:
         prompt.insert(0, {"role": "system", "content": system})
     answer = _text(row.value["output"], row.where, "output")
     return {"prompt": prompt, "completion": [{"role": "assistant", "content": answer}]}
-
-
-def _plain_text(row: Row) -> Canonical:
-    return {"text": _text(row.value["text"], row.where, "text")}
 
 
 def _preference(row: Row) -> Canonical:
@@ -235,16 +210,22 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "messages": Format(
-        ("messages",), "sft", "messages: a list of {role, content}, at least one of them the assistant's", _messages
+        ("messages",),
+        "sft",
+        "messages: a list of {role, content}, at least one of them the assistant's",
+        lambda row: {"messages": _answered_chat(row, "messages")},
     ),
     "sharegpt": Format(
-        ("conversations",), "sft", "conversations: a list of {from: human|gpt|system, value}", _sharegpt
+        ("conversations",),
+        "sft",
+        "conversations: a list of {from: human|gpt|system, value}",
+        lambda row: {"messages": _answered_chat(row, "conversations")},
     ),
     "prompt_completion": Format(
         ("prompt", "completion"),
         "sft",
         "prompt and completion, both strings or both lists of messages",
-        _prompt_completion,
+        lambda row: _pair(row, ("prompt", "completion")),
     ),
     "alpaca": Format(
         ("instruction", "output"),
@@ -253,7 +234,9 @@ FORMATS: dict[str, Format] = {
         _alpaca,
         optional=("input", "system"),
     ),
-    "text": Format(("text",), "sft", "text: a string", _plain_text),
+    "text": Format(
+        ("text",), "sft", "text: a string", lambda row: {"text": _text(row.value["text"], row.where, "text")}
+    ),
     "preference": Format(("chosen", "rejected"), "dpo", _PREFERENCE_SHAPE, _preference, optional=("prompt",)),
 }
 """In the order in which ``auto`` tries them."""
@@ -271,8 +254,7 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
 
 
 def common_kind(kinds: Mapping[str, Kind]) -> Kind:
-    """The one kind that all sources (by name) can take: chats beside conversational pairs become pairs. Raises
-    ``DataError``: two sources cannot be mixed; names both."""
+    """The one kind of all sources (by name), chats beside pairs become pairs; a ``DataError`` names two that clash."""
     (first, common), *others = kinds.items()
     for name, kind in others:
         if {kind, common} == {"messages", "chat_pair"}:
@@ -286,9 +268,8 @@ def common_kind(kinds: Mapping[str, Kind]) -> Kind:
 
 
 def recast(row: Canonical, kind: Kind, where: str) -> Canonical:
-    """The row as another kind, where that is possible; itself where it is of that kind. A chat becomes a pair at its
-    last assistant turn; what follows is left out. Raises ``DataError``: the row cannot be turned into the kind, or has
-    nothing before its last answer."""
+    """The row as another kind. A chat becomes a pair at its last assistant turn; what follows is left out. Raises
+    ``DataError``: the row cannot be turned into the kind, or has nothing before its last answer."""
     own = kind_of(row)
     if own == kind:
         return row
@@ -311,8 +292,7 @@ def add_system(row: Canonical, system: str) -> Canonical:
 
 
 def question_and_answer(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``{"prompt": messages or string, "answer": string}``, by the last assistant turn; None for plain text, and for a
-    chat that begins with its only answer."""
+    """``{"prompt": messages or string, "answer": string}``, by the last assistant turn; None without a prompt."""
     kind = kind_of(row)
     if kind == "string_pair":
         return {"prompt": row["prompt"], "answer": row["completion"]}

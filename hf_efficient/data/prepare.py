@@ -94,15 +94,7 @@ def prepare(
     completion_only_loss: bool,
     name: Literal["train", "eval"],
 ) -> tuple[datasets.Dataset, DataStats]:
-    """Tokenise, apply the overlong policy, truncate, shuffle and pack.
-
-    Args:
-        examples: canonical rows of ``kind`` with ``where``.
-        tokenizer: with its chat template and special tokens already as they are to be.
-        args: the training arguments; ``max_length``, ``packing`` and their relatives are read.
-        overlong: what happens to examples longer than ``args.max_length``.
-        completion_only_loss: from :func:`completion_only`.
-        name: which of the two data sets this is.
+    """Tokenise canonical ``examples`` with ``where``, apply the overlong policy, truncate, shuffle and pack.
 
     Returns:
         Rows with ``input_ids`` and ``labels``, and ``seq_lengths`` where packs keep their examples apart; their counts.
@@ -113,7 +105,8 @@ def prepare(
     """
     check_tokenizer(tokenizer, kind, args)
     packing = is_packed(args, name)
-    _check_lengths(args, packing)
+    if args.max_length is not None and args.max_length < 2:
+        raise DataError(f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2.")
     empty = _count_empty(examples, name)
     preparation = _Preparation(tokenizer, completion_only_loss, _training_template(tokenizer, args, kind))
     with progress_bars(len(examples)):
@@ -123,18 +116,6 @@ def prepare(
     stats = _statistics(whole, fitting, final, args, packing, dropped, empty)
     _check_something_to_learn(stats, args, name)
     return final, stats
-
-
-def _check_lengths(args: SFTConfig, packing: bool) -> None:
-    if args.max_length is not None and args.max_length < 2:
-        raise DataError(f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2.")
-    if packing and args.max_length is None:
-        raise DataError("train.max_length: packing needs a length to pack to; set it.")
-    if args.padding_free and not args.packing and args.max_length is not None:
-        raise DataError(
-            "train.padding_free: without packing, max_length is not enforced. Set train.packing: true or "
-            "train.max_length: null."
-        )
 
 
 def _count_empty(examples: datasets.Dataset, name: str) -> int:
@@ -254,19 +235,15 @@ def _changed(args: SFTConfig, **changes: Any) -> SFTConfig:
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, kind: Kind, args: SFTConfig | DPOConfig) -> None:
     """Refuse, with ``DataError``, chats without a chat template that prints the answers, strings without an
     end-of-sequence token."""
+    other = "Name a tokenizer that has one in model.tokenizer"
     if kind in CHAT_KINDS and (fault := _template_fault(tokenizer)):
-        remedy = "Name a tokenizer that has one in model.tokenizer, or use plain text."
-        if hasattr(args, "chat_template_path"):
-            remedy = (
-                "Set train.chat_template_path to a .jinja file or to a model whose template to take, or use plain text."
-            )
+        own = "Set train.chat_template_path to a .jinja file or to a model whose template to take"
+        remedy = f"{own if hasattr(args, 'chat_template_path') else other}, or use plain text."
         raise DataError(f"The tokenizer {_name(tokenizer)} {fault}. {remedy}")
     if kind not in CHAT_KINDS and tokenizer.eos_token is None:
-        remedy = "Name a tokenizer that has one in model.tokenizer."
-        if hasattr(args, "eos_token"):
-            remedy = "Set train.eos_token to a token of its vocabulary."
+        remedy = "Set train.eos_token to a token of its vocabulary" if hasattr(args, "eos_token") else other
         fault = "has no end-of-sequence token, which ends every text"
-        raise DataError(f"The tokenizer {_name(tokenizer)} {fault}. {remedy}")
+        raise DataError(f"The tokenizer {_name(tokenizer)} {fault}. {remedy}.")
 
 
 def _name(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -281,19 +258,14 @@ def _template_fault(tokenizer: PreTrainedTokenizerBase) -> str:
         text = tokenizer.apply_chat_template(chat, tokenize=False)
     except jinja2.TemplateError:
         return ""  # it may take no such chat; the first of the data that it refuses is named
-    if _ANSWER in str(text):
-        return ""
-    return (
-        "has a chat template that does not print the content of the assistant's messages, so there is nothing to "
-        "learn from"
-    )
+    fault = "has a chat template that does not print the content of the assistant's messages"
+    return "" if _ANSWER in str(text) else f"{fault}, so there is nothing to learn from"
 
 
 def refused_chat(
     examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, template: str | None, error: jinja2.TemplateError
 ) -> DataError:
-    """The error to raise where a template raised ``error``; names the first example that it refuses. ``template``
-    stands in for the tokenizer's own."""
+    """The error to raise where a template (None: the tokenizer's) raised ``error``; names the first such example."""
     where = next((row["where"] for row in examples if _is_refused(row, tokenizer, template)), "a prompt")
     return DataError(f"{where}: the chat template refuses this chat: {error}.")
 
@@ -309,8 +281,7 @@ def _is_refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, templat
 
 
 def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig) -> int:
-    """Set ``args.pad_token``, else the tokenizer's own, else its end-of-sequence token, as TRL's trainers do; return
-    its id. Raises ``DataError``: there is none, or it is not in the vocabulary."""
+    """Set ``args.pad_token``, else the tokenizer's own, else its end of sequence, as TRL does; return its id."""
     token = args.pad_token or tokenizer.pad_token or tokenizer.eos_token
     if token is None:
         raise DataError(
@@ -325,8 +296,7 @@ def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfi
 
 
 def _training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind: Kind) -> str | None:
-    """SFTTrainer's template with ``{% generation %}`` markers for ``assistant_only_loss``; None for the tokenizer's
-    own."""
+    """SFTTrainer's template with ``{% generation %}`` markers for ``assistant_only_loss``; None: the tokenizer's."""
     if not args.assistant_only_loss:
         return None
     if kind not in CHAT_KINDS:

@@ -11,7 +11,6 @@ import io
 import itertools
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,10 +27,6 @@ from hf_efficient.data.docstrings import SPLITS, docstring_split
 from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.recipe.schema import SourceSection
-
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_NUMBERS = re.compile(_STRING + r"|(\d+)", re.DOTALL)
-_BRACKETS = re.compile(_STRING + r"|([\[{])|([\]}])", re.DOTALL)
 
 
 class Row(NamedTuple):
@@ -61,8 +56,7 @@ def _read_json(path: Path) -> Iterator[Row]:
         hint = " If it holds one object per line, name it .jsonl." if error.msg == "Extra data" else ""
         raise DataError(f"{path}:{error.lineno}: not valid JSON (column {error.colno}: {error.msg}).{hint}") from error
     except (ValueError, RecursionError) as error:
-        line, words = _json_fault(text, error)
-        raise DataError(f"{path}:{line}: {words}.") from error
+        raise DataError(f"{path}: {_json_fault(error)}.") from error
     rows = value.get("data") if isinstance(value, dict) else value
     if not isinstance(rows, list):
         raise DataError(f'{path}: expected a list of objects, or {{"data": [...]}}; found {kind_of_value(value)}.')
@@ -147,7 +141,7 @@ def _parse_line(text: str, where: str, number: int) -> Any:
         excerpt = _excerpt(text.rstrip(), error.pos)
         raise DataError(f"{where}: not valid JSON (column {error.colno}: {error.msg}): {excerpt}.{hint}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: {_json_fault(text, error)[1]}.") from error
+        raise DataError(f"{where}: {_json_fault(error)}.") from error
 
 
 def _excerpt(text: str, position: int) -> str:
@@ -155,28 +149,11 @@ def _excerpt(text: str, position: int) -> str:
     return f"`{'…' if start else ''}{text[start : start + 60].rstrip()}{'…' if len(text) > start + 60 else ''}`"
 
 
-def _json_fault(text: str, error: ValueError | RecursionError) -> tuple[int, str]:
-    """The 1-based line and the words for what Python's JSON reader cannot take although it may be JSON."""
+def _json_fault(error: ValueError | RecursionError) -> str:
+    """What Python's JSON reader cannot take although it may be JSON: deep nesting, or a whole number of many digits."""
     if isinstance(error, RecursionError):
-        depth, position = _deepest(text)
-        line = text.count("\n", 0, position) + 1
-        return line, f"lists and objects lie {depth} deep in one another, too deep to be read"
-    limit = getattr(sys, "get_int_max_str_digits", lambda: 0)()  # Python 3.10 before its seventh patch has no limit
-    for match in _NUMBERS.finditer(text):
-        digits = len(match[1] or "")
-        if 0 < limit < digits:
-            words = f"holds a whole number of {digits} digits, too long to be read. Write it as a string"
-            return text.count("\n", 0, match.start()) + 1, words
-    return 1, f"not readable as JSON: {error}"
-
-
-def _deepest(text: str) -> tuple[int, int]:
-    depth = most = position = 0
-    for match in _BRACKETS.finditer(text):
-        depth += bool(match[1]) - bool(match[2])
-        if depth > most:
-            most, position = depth, match.start()
-    return most, position
+        return "lists and objects are nested too deep to be read"
+    return f"not readable as JSON: {str(error).partition(';')[0]}"
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -185,11 +162,11 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+
+
 def kind_of_value(value: Any) -> str:
-    names = {
-        dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"
-    }  # fmt: skip
-    return "null" if value is None else names.get(type(value), type(value).__name__)
+    return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -228,13 +205,8 @@ _OTHER_SUFFIXES = frozenset([".arrow", ".gz", ".tsv", ".txt", ".xlsx", ".yaml", 
 
 @dataclass(frozen=True)
 class Source:
-    """A source that was found.
-
-    Attributes:
-        key: where the recipe names it (``data.train.0``).
-        files: what lies on this disk and makes its content; empty for builtins and hub data sets.
-        dataset: loaded, of hub data sets and folders of ``save_to_disk``.
-    """
+    """A source that was found: ``key`` is its place in the recipe (``data.train.0``), ``files`` its local content,
+    ``dataset`` that of hub data sets and folders of ``save_to_disk``."""
 
     key: str
     section: SourceSection
@@ -258,9 +230,8 @@ class Source:
 
 
 def open_source(section: SourceSection, key: str) -> Source:
-    """Find what ``section.path`` names; reads no rows of local files. ``key`` is the section's place in the recipe.
-    Raises ``DataError``: nothing readable is there, an unknown kind of file, no such split, no connection to the
-    hub."""
+    """Find what ``section.path`` names; reads no rows of local files. Raises ``DataError``: nothing readable is there,
+    an unknown kind of file, no such split, no connection to the hub."""
     if section.path.startswith("builtin:"):
         return _builtin(section, key)
     try:
