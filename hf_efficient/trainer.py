@@ -88,8 +88,7 @@ class EfficientTrainerMixin(_Base):
         self._timeline = process_timeline() if record_steps else None
         self._recorder = StepRecorder(self._timeline)
         self._ranks = RankMarks(self._recorder.log) if self._recorder.several_ranks else None
-        self._gradient_check = GradientCheck(self._gradients_are_checked) if check_gradients else None
-        self._gradient_check_place: int | None = None
+        self._gradient_check = GradientCheck() if check_gradients else None
         self._activations: ActivationProbe | None = None
         self._silent: SilentFailures | None = None
         self._evaluating = False
@@ -173,7 +172,8 @@ class EfficientTrainerMixin(_Base):
                     self._timeline.state("exchange", self._ranks.exchange())
                 self._ranks.remove()
             self._recorder.end(error)
-            self._put_gradient_check_back()
+            if self._gradient_check is not None:
+                self._gradient_check.remove_hooks()
         if self._evaluated_at_step == self.state.global_step:
             self._module.eval()  # as the Trainer leaves it when it evaluates last
         return result
@@ -317,20 +317,6 @@ class EfficientTrainerMixin(_Base):
             self._recorder.count_work(work.formula)
             self._timeline.state("work", work.facts())
             note_settings(self._timeline, self.args, self._module, self.optimizer, matmul_dtype=work.dtype)
-
-    def _gradients_are_checked(self) -> None:
-        """Take the check out until the next ``train()``: every callback costs every step some microseconds."""
-        callbacks = list(self.callback_handler.callbacks)  # a new list, since the old one is being walked through
-        self._gradient_check_place = callbacks.index(self._gradient_check)
-        del callbacks[self._gradient_check_place]
-        self.callback_handler.callbacks = callbacks
-
-    def _put_gradient_check_back(self) -> None:
-        if self._gradient_check is not None:
-            self._gradient_check.remove_hooks()
-            if self._gradient_check_place is not None:
-                self.callback_handler.callbacks.insert(self._gradient_check_place, self._gradient_check)
-                self._gradient_check_place = None
 
     def _mark(self, phase: PhaseName | None) -> PhaseName | None:
         return self._recorder.mark(phase)

@@ -165,17 +165,11 @@ class AccountCallback(TrainerCallback):
     ) -> None:
         self._mark("between_steps" if control.should_log else _next(control))
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = kwargs.get("logs") or {}
         self._timeline.note_memory()
         if self._recorder.recording and self._recorder.log.marked == "between_steps":
-            if logs is not None and "loss" in logs:
+            if "loss" in logs:
                 self._recorder.logged(logs)
             self._mark(_next(control))
 

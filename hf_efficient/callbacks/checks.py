@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -107,13 +107,11 @@ class GradientCheck(TrainerCallback):
     Every parameter with ``requires_grad`` has a gradient when the optimizer first steps; and a gradient can pass every
     frozen layer, from its output to an input that requires one. Where gradients are not on the parameters (DeepSpeed,
     FSDP, optimizers that step inside the backward) the first check is left out; under ``torch_compile`` the second.
-    ``done`` is called after a good step.
 
     Raises TrainingCheckError out of the training.
     """
 
-    def __init__(self, done: Callable[[], None] = lambda: None) -> None:
-        self._done = done
+    def __init__(self) -> None:
         self._pending = False
         self._handles: list[RemovableHandle] = []
         self._broken: list[str] = []
@@ -147,7 +145,6 @@ class GradientCheck(TrainerCallback):
             logger.debug("Gradients are not checked: with %s they are not on the parameters.", elsewhere)
         elif kwargs.get("model") is not None:
             _require_gradients(kwargs["model"])
-        self._done()
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         self.remove_hooks()

@@ -114,15 +114,8 @@ class FigureBar(ProgressCallback):
         self._show(state, ended=True)
         super().on_train_end(args, state, control, **kwargs)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().on_log(args, state, control, logs=without_figures(logs or {}), **kwargs)
+    def on_log(self, *args: Any, **kwargs: Any) -> None:
+        super().on_log(*args, **{**kwargs, "logs": without_figures(kwargs.get("logs") or {})})
 
     def _show(self, state: TrainerState, *, ended: bool = False) -> None:
         live = process_timeline().live
@@ -144,15 +137,8 @@ class FigureBar(ProgressCallback):
 class FigurelessPrinter(PrinterCallback):
     """The Trainer's plain printed logs, as they are without our figures."""
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().on_log(args, state, control, logs=without_figures(logs or {}), **kwargs)
+    def on_log(self, *args: Any, **kwargs: Any) -> None:
+        super().on_log(*args, **{**kwargs, "logs": without_figures(kwargs.get("logs") or {})})
 
 
 def show_figures(trainer: Trainer) -> None:
@@ -190,14 +176,8 @@ _UNSHOWN = ("epoch", "total_flos", "runtime", "samples_per_second", "steps_per_s
 class ProgressLines(FigureBar):
     """The bar with its figures; a log is one line above it, and the summary at the end is left to the caller."""
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        logs = kwargs.get("logs")
         if self.training_bar is not None and logs and "train_runtime" not in logs:
             self.training_bar.write(log_line(state.global_step, state.max_steps, without_figures(logs)))
 

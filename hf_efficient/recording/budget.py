@@ -12,12 +12,12 @@ from hf_efficient.recording.live import LiveRun
 
 
 class Agreement:
-    """Rank 0 broadcasts its decision and the step of the next exchange, over the hosts (gloo) where it can."""
+    """Rank 0 broadcasts its decision and the step of the next exchange, over the hosts (gloo)."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank = rank
         self._shared = world_size > 1 and dist.is_available() and dist.is_initialized()
-        self._group = dist.new_group(backend="gloo") if self._shared and dist.is_gloo_available() else None
+        self._group = dist.new_group(backend="gloo") if self._shared else None
         self._next = 0
 
     @property
@@ -31,22 +31,17 @@ class Agreement:
         """Send or receive rank 0's decision and the step of the next exchange."""
         if not self._shared:
             return decision
-        told = torch.tensor([decision, next_step], dtype=torch.int64, device=self._device())
-        dist.broadcast(told, src=0, group=self._group)
-        decision, self._next = (int(one) for one in told.tolist())
+        sent = torch.tensor([decision, next_step])
+        dist.broadcast(sent, src=0, group=self._group)
+        decision, self._next = (int(one) for one in sent.tolist())
         return decision
 
     def total(self, value: float) -> float:
         if not self._shared:
             return value
-        told = torch.tensor([value], dtype=torch.float64, device=self._device())
-        dist.all_reduce(told, group=self._group)
-        return float(told)
-
-    def _device(self) -> torch.device:
-        if self._group is not None:
-            return torch.device("cpu")
-        return torch.device(torch.accelerator.current_accelerator() or "cpu")
+        total = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(total, group=self._group)
+        return float(total)
 
 
 _SETTLED_STEPS = 5

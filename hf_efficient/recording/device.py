@@ -259,11 +259,8 @@ class DeviceWatch:
     def leave(self, name: str) -> None:
         self._clock.leave(name)
 
-    def cut(self) -> tuple[DeviceTimes | None, StepMemory | None]:
-        return self._cut() or (None, None)
-
     @_guarded
-    def _cut(self) -> tuple[DeviceTimes | None, StepMemory | None]:
+    def cut(self) -> tuple[DeviceTimes | None, StepMemory | None]:
         return self._clock.cut(), None if self._peaks is None else self._peaks.cut()
 
 

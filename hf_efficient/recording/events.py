@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from hf_efficient.recording.guard import guard
 from hf_efficient.records.steps import PhaseName
@@ -159,27 +159,11 @@ class Fold:
         self._stack.clear()
 
 
-class Device(Protocol):
-    """What keeps a time of its own; ``recording.device.DeviceWatch`` is one."""
-
-    def enter(self, name: str) -> None: ...
-
-    def leave(self, name: str) -> None: ...
+_range_marker: Any = None
 
 
-class RangeMarker(Protocol):
-    """Opens and closes ranges of this thread, which lie inside one another (``torch.cuda.nvtx``)."""
-
-    def range_push(self, name: str) -> object: ...
-
-    def range_pop(self) -> object: ...
-
-
-_range_marker: RangeMarker | None = None
-
-
-def mark_phases(marker: RangeMarker | None) -> None:
-    """Loops that begin from here on show their phases as ranges, to a profiler from outside; None: they do not."""
+def mark_phases(marker: Any) -> None:
+    """Loops that begin from here on open ranges of this thread on it, as on ``torch.cuda.nvtx``; None: they do not."""
     global _range_marker
     _range_marker = marker
 
@@ -187,7 +171,7 @@ def mark_phases(marker: RangeMarker | None) -> None:
 class _Ranges:
     """The ranges of one loop. What is marked lies around all others: its range changes while none of them is open."""
 
-    def __init__(self, marker: RangeMarker) -> None:
+    def __init__(self, marker: Any) -> None:
         self._marker = marker
         self._open: list[int] = []
         self._wanted: str | None = None
@@ -236,7 +220,7 @@ class EventLog:
         """Called where an outermost phase opens and closes outside the loop."""
         self._events: list[Event] = []
         self._last_token = self._opaque = 0
-        self._device: Device | None = None
+        self._device: Any = None
         self._on_device: str | None = None
         self._ranges: _Ranges | None = None
 
@@ -311,8 +295,8 @@ class EventLog:
         self._append("cut", at_ns, step)
 
     @_guarded
-    def loop(self, begins: bool, device: Device | None = None, at_ns: int | None = None) -> None:
-        """The training loop begins, with a device or without, or ends."""
+    def loop(self, begins: bool, device: Any = None, at_ns: int | None = None) -> None:
+        """The training loop begins, with a ``DeviceWatch`` or without, or ends."""
         self._append("loop", at_ns, begins)
         self.in_loop, self._device = begins, device
         self._ranges = _Ranges(_range_marker) if begins and _range_marker is not None else None
@@ -344,7 +328,6 @@ class EventLog:
             self.on_edge(False)
 
     def _mark_device(self, phase: str | None) -> None:
-        assert self._device is not None
         if phase != self._on_device:
             if self._on_device is not None:
                 self._device.leave(self._on_device)

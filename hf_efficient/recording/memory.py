@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def peak_rss_bytes() -> int | None:
@@ -22,35 +23,40 @@ def peak_rss_bytes() -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def _books(index: int | None = None) -> dict[str, Any] | None:
+    """Of the CUDA allocator, for the current device by default; None without CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        return torch.cuda.memory.memory_stats_as_nested_dict(*(() if index is None else (index,)))
+    except RuntimeError:  # somebody else's allocator, which keeps no books
+        return None
+
+
 def device_memory(index: int | None) -> dict[str, int]:
     """What a CUDA device holds now, by the allocator's books on the host; any thread may ask. Empty without CUDA."""
-    torch = sys.modules.get("torch")
-    if index is None or torch is None or not torch.cuda.is_initialized():
-        return {}
-    try:
-        books = torch.cuda.memory.memory_stats_as_nested_dict(index)
-    except RuntimeError:  # somebody else's allocator, which keeps no books
-        return {}
-    return {
-        "device_allocated_bytes": int(books["allocated_bytes"]["all"]["current"]),
-        "device_reserved_bytes": int(books["reserved_bytes"]["all"]["current"]),
-    }
+    books = None if index is None else _books(index)
+    return (
+        {}
+        if books is None
+        else {
+            "device_allocated_bytes": int(books["allocated_bytes"]["all"]["current"]),
+            "device_reserved_bytes": int(books["reserved_bytes"]["all"]["current"]),
+        }
+    )
 
 
 def device_peaks() -> dict[str, int]:
     """Peaks of the current CUDA device since the process started, with those kept by ``keep_device_peaks``."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    books = _books()
+    if books is None:
         return {}
-    try:
-        stats = torch.cuda.memory.memory_stats_as_nested_dict()
-    except RuntimeError:  # somebody else's allocator, which keeps no books
-        return {}
-    kept = _kept.get(int(torch.cuda.current_device()), (0, 0))
+    kept = _kept.get(int(sys.modules["torch"].cuda.current_device()), (0, 0))
     return {
-        "device_peak_allocated_bytes": max(int(stats["allocated_bytes"]["all"]["peak"]), kept[0]),
-        "device_peak_reserved_bytes": max(int(stats["reserved_bytes"]["all"]["peak"]), kept[1]),
-        "device_allocation_retries": int(stats["num_alloc_retries"]),
+        "device_peak_allocated_bytes": max(int(books["allocated_bytes"]["all"]["peak"]), kept[0]),
+        "device_peak_reserved_bytes": max(int(books["reserved_bytes"]["all"]["peak"]), kept[1]),
+        "device_allocation_retries": int(books["num_alloc_retries"]),
     }
 
 

@@ -45,11 +45,8 @@ class Counting:
     def scored(self) -> bool:
         return self.formula is not None and self.formula.needs_scored
 
-    def counted(self, tally: TokenTally) -> tuple[TokenCounts, SequenceCounts | None, StepWork | None]:
-        return self._counted(tally) or (TokenCounts(), None, None)
-
     @guard("Tokens and FLOPs are no longer counted")
-    def _counted(self, tally: TokenTally) -> tuple[TokenCounts, SequenceCounts | None, StepWork | None]:
+    def counted(self, tally: TokenTally) -> tuple[TokenCounts, SequenceCounts | None, StepWork | None]:
         work = None if self.formula is None else tally.work(self.formula)
         return tally.counts(), tally.sequences(), work
 
@@ -97,7 +94,7 @@ class StepDraft:
         """What it came to; before it has ended, what it would come to if it ended with the span."""
         assert self.step is not None
         if self._counted is None:  # after the update no micro-batch follows
-            self._counted = self.counting.counted(self.tally)
+            self._counted = self.counting.counted(self.tally) or (TokenCounts(), None, None)
         tokens, sequences, work = self._counted
         cpu_ns = None if self.cpu_from_ns is None or self.cpu_to_ns is None else self.cpu_to_ns - self.cpu_from_ns
         begins, ends = self.loader_from, self.loader_to
@@ -389,7 +386,7 @@ class StepRecorder:
     def _cut(self, at_ns: int | None = None) -> None:
         draft = self._draft
         if self._device is not None:
-            draft.times, draft.memory = self._device.cut()
+            draft.times, draft.memory = self._device.cut() or (None, None)
         draft.loader_to = mark = self._loader.mark()
         self._draft = self._nothing(mark)
         if self.several_ranks:
