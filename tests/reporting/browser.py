@@ -96,9 +96,6 @@ class Browser:
         urls = [one["request"]["url"] for one in asked if one["documentURL"].startswith("file:")]
         return [url for url in urls if not url.startswith(("file:", "data:"))]
 
-    def asked_files(self) -> list[str]:
-        return list(self.js("return performance.getEntriesByType('resource').map((entry) => entry.name)"))
-
     def contrasts(self) -> list[tuple[float, str, str]]:
         return sorted(tuple(entry) for entry in self.js(CONTRASTS))
 

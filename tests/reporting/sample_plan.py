@@ -40,9 +40,7 @@ CHANGES = [
     rec.PlannedChange(
         {"train.gradient_checkpointing": True},
         "of each layer only the input is kept for the backward",
-        "each layer's forward is computed twice",
-        True,
-        BEFORE,
+        "each layer's forward is computed twice", True, BEFORE,
         rec.PlannedOutcome(20 * GIB, True, 5.25, 6241.5),
     ),
     rec.PlannedChange(

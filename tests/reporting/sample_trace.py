@@ -26,12 +26,10 @@ TRACE = rec.TraceBreakdown(
     window_seconds=12.0,
     devices=(DEVICE,),
     host=rec.HostBreakdown(
-        threads=1,
-        operator_seconds=2.0,
-        families=(rec.FamilyTime("matmul", 2.0, 1.0, 3),),
+        threads=1, operator_seconds=2.0, families=(rec.FamilyTime("matmul", 2.0, 1.0, 3),),
         operators=(rec.OperatorTime("aten::mm", "matmul", 2.0, 1.0, 2.5, 3),),
     ),
     syncs=(rec.SyncSite("cudaStreamSynchronize", "aten::item", "train.py:12 (f)", 20, 1.5, 0.2, 0.5, 0),),
     steps=(rec.TraceStep(5, 0.0, 8.0, 4.0, 20, 1.5), rec.TraceStep(6, 8.0, 4.0, 1.0, 0, 0.0)),
     remarks=("Mind this.",),
-)
+)  # fmt: skip

@@ -72,7 +72,6 @@ def test_every_plot_is_drawn_without_a_word_and_without_a_request(browser, pages
         assert height >= 90, figure
     assert browser.messages() == []
     assert browser.requests() == []
-    assert browser.asked_files() == []
 
 
 @pytest.mark.parametrize("name", PAGES)

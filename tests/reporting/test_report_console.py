@@ -19,11 +19,7 @@ from hf_efficient.reporting.labels import energies, prices
 
 
 def test_columns_stand_under_each_other():
-    assert energies({"forward": 36_000.0, "logging": 360.0, "none": 0.0}) == {
-        "forward": "0.0100 kWh",
-        "logging": "0.0001 kWh",
-        "none": "0.0000 kWh",
-    }
+    assert energies({"a": 36_000.0, "b": 360.0, "c": 0.0}) == {"a": "0.0100 kWh", "b": "0.0001 kWh", "c": "0.0000 kWh"}
     assert energies({"a": 1800.0, "b": 3.6}) == {"a": "0.500 Wh", "b": "0.001 Wh"}
     assert prices({"forward": 0.1259, "logging": 0.00012}) == {"forward": "$0.126", "logging": "$0.000"}
     assert prices({"a": 1234.5}) == {"a": "$1,234.50"}

@@ -34,11 +34,8 @@ def time(**phases):
 def test_the_whole_run_is_one_bar():
     figure = time_bar(time(imports=2.0, forward=5.0, logging=0.0))
     found = drawn(figure)
-    assert {name: trace["x"] for name, trace in found.items()} == {
-        "start of Python, imports": [2.0],
-        "forward": [5.0],
-        "unattributed": [1.0],
-    }
+    lengths = {"start of Python, imports": [2.0], "forward": [5.0], "unattributed": [1.0]}
+    assert {name: trace["x"] for name, trace in found.items()} == lengths
     assert found["forward"]["marker"]["color"] == PHASE_COLORS["forward"]
     assert figure.layout["xaxis"]["range"] == [0, 8.0]
     assert "8.0 s by phase" in figure.summary
@@ -55,12 +52,9 @@ def test_seconds_per_step_are_means_of_their_bucket():
 
 def test_memory_lines_break_between_processes_and_kinds_stand_while_it_trained(full_run):
     system = SystemSeries(
-        process=[0, 0, 1],
-        started_at_seconds=[1.0, 2.0, 4.0],
-        ended_at_seconds=[1.0, 3.0, 5.0],
-        rss_bytes=Band([0.0] * 3, [0.0] * 3, [GIB, 2 * GIB, 3.0 * GIB]),
-        device_allocated_bytes=band(None, None, None),
-    )
+        process=[0, 0, 1], started_at_seconds=[1.0, 2.0, 4.0], ended_at_seconds=[1.0, 3.0, 5.0],
+        rss_bytes=Band([0.0] * 3, [0.0] * 3, [GIB, 2 * GIB, 3.0 * GIB]), device_allocated_bytes=band(None, None, None),
+    )  # fmt: skip
     kinds = [MemoryCategory("weights", GIB, "exact"), MemoryCategory("adapter", 0, "exact")]
     wall = dataclasses.replace(full_run.account.time, wall_seconds=6.0)
     memory = MemoryAccount(3 * GIB, None, None, None, None, kinds)
@@ -128,14 +122,6 @@ def test_lengths_in_ascending_order():
     assert isinstance(draw.sequence_lengths(SequenceAccount()), Missing)
 
 
-def test_ticks_of_step_times_are_written_out():
-    times = StepTimes(10, 0, "none", 2.0, 2.0, 2.0, 2.0, None)
-    for edges, told in (([9.1, 20.0, 41.5], ["10", "20"]), ([0.004, 0.03], ["0.005", "0.01", "0.02"])):
-        layout = draw.step_times(times, Histogram("log", edges, [5] * (len(edges) - 1))).layout["xaxis"]
-        assert (layout["ticktext"], layout["tickvals"]) == (told, [float(text) for text in told])
-    assert "tickvals" not in draw.step_times(times, Histogram("linear", edges, [5])).layout["xaxis"]
-
-
 def test_losses_and_step_times_over_each_other():
     first = steps(loss=[3.0, None, 2.0, None])
     second = steps(steps=[1, 1], step_seconds_mean=[0.5, 0.25])
@@ -150,10 +136,6 @@ def test_losses_and_step_times_over_each_other():
     assert isinstance(draw.compare_losses([None], ["A"]), Missing)
 
 
-def evaluations(*after):
-    return [Evaluation(step, {}) for step in after]
-
-
 def test_steps_done_again_follow_each_other():
     held = steps(segment=[0, 0, 1, 1], first_step=[1, 2, 2, 3], last_step=[1, 2, 2, 3])
     where = step_axis(held)
@@ -161,8 +143,8 @@ def test_steps_done_again_follow_each_other():
     assert where.title == "optimizer steps in the order recorded"
     assert [line["x0"] for line in where.resumptions()] == [2.5]
     # Before the first step, after step 2 of the first start, after step 2 of the second, after step 3.
-    assert evaluation_places(evaluations(0, 2, 3), held, where) == [0.5, 2.5, 4.5]
-    assert evaluation_places(evaluations(3, 1), held, where) == [4.5, 1.5]
+    assert evaluation_places([Evaluation(step, {}) for step in (0, 2, 3)], held, where) == [0.5, 2.5, 4.5]
+    assert evaluation_places([Evaluation(step, {}) for step in (3, 1)], held, where) == [4.5, 1.5]
 
 
 def with_steps(run, **columns):
@@ -175,11 +157,8 @@ def saving(seconds):
 
 
 def test_phases_stand_against_everything_else_with_the_mean_now_and_predicted(full_run):
-    run = with_steps(
-        full_run,
-        wall_seconds=[1.0, 3.0, 1.0, 3.0],
-        phase_seconds={"forward": [0.75] * 4, "checkpointing": [0.0, 2.0, 0.0, 2.0]},
-    )
+    phases = {"forward": [0.75] * 4, "checkpointing": [0.0, 2.0, 0.0, 2.0]}
+    run = with_steps(full_run, wall_seconds=[1.0, 3.0, 1.0, 3.0], phase_seconds=phases)
     figure = finding_figure(3, finding(remedies=saving(2.0)), run)
     found = drawn(figure)
     assert figure.id == "finding-3-evidence"
@@ -269,12 +248,8 @@ def seen(**parts):
 
 
 def test_phases_are_shares_as_wide_as_their_time(full_run):
-    held = steps(
-        steps=[1, 1],
-        started_at_seconds=[10.0, 12.0],
-        wall_seconds=[2.0, 4.0],
-        phase_seconds={"forward": [1.0, 1.0], "evaluation": [0.0, 3.0]},
-    )
+    phases = {"forward": [1.0, 1.0], "evaluation": [0.0, 3.0]}
+    held = steps(steps=[1, 1], started_at_seconds=[10.0, 12.0], wall_seconds=[2.0, 4.0], phase_seconds=phases)
     found = drawn(figure := phases_over_time(full_run.account, series(held)))
     assert (found["forward"]["x"], found["forward"]["width"]) == ([11.0, 14.0], [2.0, 4.0])
     assert (found["forward"]["y"], found["evaluation"]["y"]) == ([50.0, 25.0], [None, 75.0])
@@ -305,12 +280,8 @@ def gpu(**parts):
 def test_a_gpu_in_panels_with_points_where_it_was_held_back(full_run):
     run = gpu(throttled={"3": {"thermal": [0.0, 0.5], "power_cap": [0.0, 0.0]}})
     found = drawn(figure := gpu_figure(full_run.account, run, "3", "a-gpu"))
-    assert {name: trace["yaxis"] for name, trace in found.items()} == {
-        "utilization": "y",
-        "power": "y2",
-        "clock of its processors": "y3",
-        "held back": "y3",
-    }
+    panels = {"utilization": "y", "power": "y2", "clock of its processors": "y3", "held back": "y3"}
+    assert {name: trace["yaxis"] for name, trace in found.items()} == panels
     assert (found["held back"]["x"], found["held back"]["y"]) == ([3.0], [1500.0])
     assert found["held back"]["customdata"] == ["its temperature 50%"]
     assert figure.summary == (

@@ -117,10 +117,7 @@ def test_a_trace_beside_the_records_is_read(tmp_path):
     run = read_run(directory, trace=True)
     assert run.trace.name == f"profile/{NAME}"
     assert [step.number for step in run.trace.breakdown.steps] == [5]
-    assert run.trace.others == [
-        "profile/trace.rank0.cycle1.pt.trace.json.gz",
-        "profile/trace.rank10.cycle0.pt.trace.json.gz",
-    ]
+    assert run.trace.others == [f"profile/trace.{one}.pt.trace.json.gz" for one in ("rank0.cycle1", "rank10.cycle0")]
     finish_run(directory)
     said = Page((directory / "report.html").read_text(encoding="utf-8")).said
     assert "2 more traces are beside it" in said
