@@ -29,13 +29,8 @@ _OF_A_STEP = {*STEP_PHASES, *COARSE_PHASES} - {"evaluation", "checkpointing"}
 
 @dataclass(frozen=True)
 class RunView:
-    """One look at a run.
-
-    state: ``silent``: no heartbeat for ``SILENT_SECONDS``; ``gone``: for ``GONE_SECONDS``.
-    rest: of the training; None where it is over, or unknown.
-    total_usd: when the training is over.
-    losses: as logged, thinned, the last one last.
-    """
+    """One look at a run; ``silent``: no heartbeat for ``SILENT_SECONDS``; ``gone``: for ``GONE_SECONDS``. The rest is
+    that of the training, None where it is over or unknown; losses are as logged, thinned."""
 
     account: RunAccount
     state: State

@@ -52,7 +52,6 @@ class ProcessSpans:
     notes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def take(self, line: _Known) -> None:
-        """Take in a line of a known kind."""
         match line:
             case ProcessLine():
                 self.way, self.start_from = line.way, line.process_start_from
@@ -74,7 +73,6 @@ class ProcessSpans:
                 self._until(line.at_seconds, line.memory)
 
     def state(self, facts: dict[str, dict[str, Any]]) -> None:
-        """Take in facts; later ones of a topic join the earlier."""
         for topic, stated in facts.items():
             self.facts.setdefault(topic, {}).update(stated)
         if self.trains and "work" in facts:
@@ -93,7 +91,6 @@ class ProcessSpans:
 
     @property
     def died(self) -> bool:
-        """Whether it left no end."""
         return self.end is None or self.alive is not None
 
     def _until(self, seconds: float, memory: dict[str, int] | None = None) -> None:

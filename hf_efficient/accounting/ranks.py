@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal
 
 from hf_efficient.accounting.processes import ProcessSpans, last_stated
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.time import in_seconds
-from hf_efficient.accounting.work import counted_categories
+from hf_efficient.accounting.work import counted_categories, peaks_of
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.records.account import AcrossRanks, PhaseSkew, RankAccount
 from hf_efficient.records.amounts import MoneyAccount
@@ -38,9 +38,7 @@ def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
         phase_seconds=in_seconds(host) or None,
         waited_seconds=(host["communication"] + waited.total()) / 1e9 if is_known else None,
         device_seconds=in_seconds(device) or None,
-        peak_rss_bytes=_peak(lived, "peak_rss_bytes"),
-        device_peak_allocated_bytes=_peak(lived, "device_peak_allocated_bytes"),
-        device_peak_reserved_bytes=_peak(lived, "device_peak_reserved_bytes"),
+        **peaks_of(lived),
         memory_categories=counted_categories(lived),
     )
 
@@ -57,10 +55,6 @@ def _device(lived: Sequence[ProcessSpans]) -> str | None:
         return None
     device = settings.device
     return f"{device.name or device.type}{'' if device.index is None else f' {device.index}'}"
-
-
-def _peak(lived: Iterable[ProcessSpans], name: str) -> int | None:
-    return max((one.memory[name] for one in lived if name in one.memory), default=None)
 
 
 def across_ranks(

@@ -27,12 +27,8 @@ _SUMS: dict[str, type[RankSteps] | type[RankSystem]] = {"steps": RankSteps, "sys
 
 @dataclass(frozen=True)
 class RunRecords:
-    """What the files of a run hold.
-
-    processes: of rank 0, in the order of their starts.
-    ranks: the steps of each, rank 0 first; none of a rank without a file.
-    unreadable: how many lines of a file were skipped.
-    """
+    """What the files of a run hold: processes of rank 0 in the order of their starts (``others``: of other ranks),
+    the steps and samples of each rank with a file, rank 0 first, and by file how many lines were skipped."""
 
     directory: Path
     processes: Sequence[ProcessSpans]

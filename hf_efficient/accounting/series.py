@@ -11,10 +11,9 @@ from hf_efficient.accounting.columns import Column, bucket_starts
 from hf_efficient.accounting.run_records import RunRecords
 from hf_efficient.accounting.steps import LOADER_SECONDS, StepColumns
 from hf_efficient.accounting.system import SYSTEM_BYTES, SystemColumns
-from hf_efficient.accounting.time import segments_of
+from hf_efficient.accounting.time import phase_order, segments_of
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.series import Band, Histogram, RunSeries, StepSeries, SystemSeries
-from hf_efficient.records.steps import PHASES
 
 MOST_BINS = 60
 _LOG_FROM = 4.0
@@ -66,7 +65,6 @@ class _Buckets:
         return how.reduceat(values, self.starts) if len(self.starts) else np.zeros(0)
 
     def counted(self, counts: Column) -> list[Any]:
-        """Sums of whole numbers."""
         return [None if value is None else int(value) for value in _listed(self.fold(np.add, counts))]
 
     def seconds(self, times: Column) -> list[Any]:
@@ -120,8 +118,8 @@ def step_series(steps: StepColumns, starts: Mapping[int, float]) -> StepSeries:
         step_seconds_min=by.extreme(np.fmin, steps.step_seconds),
         step_seconds_mean=[seconds / count for seconds, count in training],
         step_seconds_max=by.extreme(np.fmax, steps.step_seconds),
-        phase_seconds=_by_phase(by, phases),
-        device_seconds=_by_phase(by, steps.device_seconds),
+        phase_seconds={name: by.seconds(held) for name, held in phase_order(phases).items()},
+        device_seconds={name: by.seconds(held) for name, held in phase_order(steps.device_seconds).items()},
         loader_seconds={name: by.seconds(held) for name, held in loading.items()},
         ready_batches=by.mean(ready, steps.loader.get("batches")),
         processed_tokens=by.counted(steps.processed),
@@ -140,12 +138,6 @@ def step_series(steps: StepColumns, starts: Mapping[int, float]) -> StepSeries:
         peak_allocated_bytes=by.largest(steps.peak_allocated_bytes),
         peak_reserved_bytes=by.largest(steps.peak_reserved_bytes),
     )
-
-
-def _by_phase(by: _Buckets, times: Mapping[str, Column]) -> dict[str, list[Any]]:
-    """In the order in which a step goes through the phases; those of a newer version come last."""
-    ordered = [*(name for name in PHASES if name in times), *sorted(set(times).difference(PHASES))]
-    return {name: by.seconds(times[name]) for name in ordered}
 
 
 def system_series(samples: SystemColumns, starts: Mapping[int, float]) -> SystemSeries:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_efficient.accounting.columns import Column, Columns, column, joined, nanoseconds, runs, table, total
-from hf_efficient.estimate.statistics import sum_if_known, warm_up_count
+from hf_efficient.estimate.statistics import warm_up_count
 from hf_efficient.records.steps import StepLoader, StepRecord
 from hf_efficient.run_dir.reading import LineReader, Tail
 
@@ -68,7 +68,6 @@ class StepColumns(Columns):
     ABSENT: ClassVar[Mapping[str, float]] = {"phase_seconds": 0.0, "loader": _NAN, "phase_peaks": _NAN}
 
     def phase(self, name: str) -> Column:
-        """Seconds of a phase, step by step."""
         return self.phase_seconds.get(name, np.zeros(len(self)))
 
     def own(self, name: str) -> Column:
@@ -154,7 +153,7 @@ class SegmentSteps:
     length_buckets: Counter[str] = field(default_factory=Counter)
 
     def add(self, steps: StepColumns) -> None:
-        """Take in steps, at least one, in the order written."""
+        """At least one, in the order written."""
         ends = steps.started_at_seconds + steps.wall_seconds
         if not self.steps:
             self.first_step, self.first_ends_at_seconds = int(steps.step[0]), float(ends[0])
@@ -178,7 +177,6 @@ class SegmentSteps:
 
     @property
     def wall_seconds(self) -> float:
-        """Sum of the records."""
         return self.wall_ns / 1e9
 
     @property
@@ -214,19 +212,13 @@ class RankSteps:
         return self._blocks[0]
 
     def step_seconds(self, segment: int) -> Column:
-        """Of each step of a call, without evaluation and checkpointing."""
         return self.columns.step_seconds[self.columns.segment == segment]
 
     def total(self, times: Literal["phase_ns", "device_ns", "waited_ns"]) -> Counter[str]:
-        """Nanoseconds by phase, over all calls."""
         found: Counter[str] = Counter()
         for segment in self.segments:
             found.update(getattr(segment, times))
         return found
-
-    def count(self, name: str) -> int | None:
-        """Of one of the counts, over all calls; None where a record does not know it."""
-        return sum_if_known([segment.counts[name] for segment in self.segments])
 
     @property
     def steps(self) -> int:

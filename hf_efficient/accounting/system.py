@@ -80,7 +80,6 @@ class RankSystem:
     _blocks: list[SystemColumns] = field(default_factory=list)
 
     def add(self, lines: Sequence[SystemSample]) -> None:
-        """Take in samples in the order written."""
         for line in lines:
             for name, why in line.faults.items():
                 self.faults.setdefault(name, why)

@@ -51,7 +51,6 @@ def _owner(segment: int, owners: Mapping[int, int], lived: Sequence[ProcessSpans
 
 
 def time_account(accounts: Sequence[ProcessAccount], first: RankSteps) -> TimeAccount:
-    """All processes of rank 0 added up."""
     phases: Counter[str] = Counter()
     for account in accounts:
         phases.update(account.phase_seconds)
@@ -68,7 +67,6 @@ def time_account(accounts: Sequence[ProcessAccount], first: RankSteps) -> TimeAc
 
 
 def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> ProcessAccount:
-    """One process of rank 0, with its ``train()`` calls."""
     phases: Counter[str] = Counter()
     for span in process.spans:
         phases.update(span.phase_seconds)
@@ -150,7 +148,6 @@ def _trainings(
 
 
 def step_times(first: RankSteps) -> StepTimes:
-    """Percentiles of the steps of rank 0 after warm-up."""
     times, steady = first.columns.step_seconds, first.columns.steady
     ordered = np.sort(times[steady]).tolist()
     p50, p95, p99, longest = (_rounded(percentile(ordered, share)) for share in (0.5, 0.95, 0.99, 1.0))

@@ -154,26 +154,26 @@ def loader_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> Loa
     )
 
 
+_RETRIES = "device_allocation_retries"
 MEMORY_CATEGORIES = ("weights", "adapter", "gradients", "optimizer_state", "activations", "logits", "rest")
 """In the order in which they come to be."""
 
 
+def peaks_of(processes: Sequence[ProcessSpans]) -> dict[str, Any]:
+    """The largest of each peak over the processes."""
+    names = ("peak_rss_bytes", "device_peak_allocated_bytes", "device_peak_reserved_bytes")
+    return {name: max((one.memory[name] for one in processes if name in one.memory), default=None) for name in names}
+
+
 def memory_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> MemoryAccount:
     """Peaks over all processes of rank 0, whose steps are given; the categories of the last process with most."""
-
-    def peak(name: str) -> int | None:
-        return max((process.memory[name] for process in processes if name in process.memory), default=None)
-
-    retries = [one.memory.get("device_allocation_retries") for one in processes]
-    known = [count for count in retries if count is not None]
+    retries = [one.memory[_RETRIES] for one in processes if _RETRIES in one.memory]
     peaks = {name: int(np.nanmax(held)) for name, held in steps.phase_peaks.items()}
     counted, found = _most_counted(processes), counted_categories(processes)
     rest = None if counted is None else _rest(*counted, found)
     return MemoryAccount(
-        peak_rss_bytes=peak("peak_rss_bytes"),
-        device_peak_allocated_bytes=peak("device_peak_allocated_bytes"),
-        device_peak_reserved_bytes=peak("device_peak_reserved_bytes"),
-        device_allocation_retries=sum(known) if known else None,
+        **peaks_of(processes),
+        device_allocation_retries=sum(retries) if retries else None,
         phase_peak_allocated_bytes=peaks or None,
         categories=found if rest is None else [*found, rest],
     )

@@ -39,12 +39,8 @@ _MOST_TRACE_BYTES = 64 << 20
 class Case(Subject):
     """A run to be diagnosed; its time is that of the training loop of rank 0, evaluations and saves included.
 
-    Attributes:
-        steps: by rank; of a long run the last ones.
-        facts: what the run said of itself, by topic; later processes over earlier ones.
-        evaluations: seconds of each, inside and outside the training loop.
-        series: over its time; None where only ``run.json`` was kept.
-        recipe: its values by dotted key; None without one.
+    ``steps`` by rank, of a long run the last; ``facts`` by topic, later processes over earlier ones; ``evaluations``
+    seconds of each. ``series`` is None where only ``run.json`` was kept; ``recipe`` has values by dotted key.
     """
 
     directory: str
@@ -66,7 +62,6 @@ class Case(Subject):
 
     @property
     def is_short(self) -> bool:
-        """Whether so few steps are recorded that a share of their time says little."""
         return self.account.steps.count < _FEWEST_STEPS
 
     @property

@@ -50,13 +50,10 @@ _MEANS: Final[Mapping[Outcome, tuple[Verdict, str]]] = {
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One run; None: not known.
+    """One run; None: not known. Seconds of the training loop are per token of all ranks that is no padding.
 
-    Attributes:
-        seconds_per_token: of the training loop, per token of all ranks that is no padding.
-        spread: half of the interval in which that lies, as a share of it; by the steps past the warm-up.
-        peak_bytes: of the CUDA device's tensors; of the process on a CPU.
-        setup: the known values that must be alike to compare, with the fields of ``train:`` that affect the time.
+    ``spread``: half of the interval of that, as a share of it, by the steps past the warm-up. ``peak_bytes``: of the
+    CUDA device's tensors, or of the process. ``setup``: values that must be alike to compare.
     """
 
     seconds_per_token: float | None
@@ -103,7 +100,6 @@ def _setup(case: Case) -> dict[str, str]:
 
 
 def _bears_on_time(key: str) -> bool:
-    """Whether a dotted key of the recipe is a field of ``train:`` that the time for a token may depend on."""
     section, _, name = key.partition(".")
     free = any(name == one or (one.endswith("_") and name.startswith(one)) for one in _NO_TIME)
     return section == "train" and not free

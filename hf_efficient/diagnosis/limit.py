@@ -89,7 +89,6 @@ def _of_device(device: DeviceBreakdown) -> _Parts | None:
 
 
 def _of_operators(case: Case) -> _Parts | None:
-    """On the host, whose operators are the work itself on a CPU alone."""
     table = case.account.profile.operators if case.account.profile is not None else None
     if table is None or case.on_cuda or table.wall_seconds <= 0:
         return None

@@ -111,11 +111,9 @@ class IsolatedRecipe(Subject):
         return self.found.price_usd_per_hour
 
     def of_steps(self, step_seconds: float) -> float:
-        """Over the run, of what each optimizer step takes."""
         return step_seconds * self.found.schedule.steps
 
     def of_a_step(self, seconds: float) -> float:
-        """Share of an optimizer step."""
         return seconds / self.found.step_seconds
 
     def taken(self, name: str) -> float:

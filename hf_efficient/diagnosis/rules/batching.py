@@ -105,14 +105,8 @@ def _padding_share(lengths: Column, rows: int, stretch: int) -> float:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The mean micro-batch of rank 0 after warm-up.
-
-    Attributes:
-        rows: asked for by ``per_device_train_batch_size``.
-        tokens: positions, padding included.
-        seconds: of forward and backward; of them, ``fixed_seconds`` do not grow with the tokens.
-        around_seconds: of the Trainer's own work between micro-batches.
-    """
+    """The mean micro-batch of rank 0 after warm-up; ``tokens`` include padding. Of the seconds of forward and backward
+    ``fixed_seconds`` do not grow with the tokens; ``around_seconds`` are the Trainer's own between micro-batches."""
 
     rows: int
     accumulated: int
@@ -270,7 +264,7 @@ def accumulation(case: Case) -> Verdict:
 
 
 def _accumulate_less(case: Case, held: MicroBatch, most: int) -> list[Remedy]:
-    """As the examples come, and with those of like length together, where that saves a twentieth more."""
+    """As the examples come, or with those of like length together, where that saves a twentieth more."""
     plain, grouped = (_accumulate(case, held, most, grouped=grouped) for grouped in (False, True))
     both = [one for one in (plain, grouped) if one is not None]
     shares = [one.gain.share or 0.0 for one in both if one.gain is not None]

@@ -59,7 +59,6 @@ def exposed_communication(case: Case) -> Verdict:
 
 
 def _communicate_less(case: Case, lost: float) -> list[Remedy]:
-    """Gradients are averaged once in a step where each rank holds them whole: then half as often."""
     strategy = _strategy_of(case)
     found = []
     if strategy in ("ddp", "zero1"):

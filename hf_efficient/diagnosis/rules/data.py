@@ -54,12 +54,9 @@ class _Part(NamedTuple):
 class _DataWait:
     """The wait for data of rank 0, without that for the first batch of an epoch and without waiting for cores.
 
-    Attributes:
-        seconds, share: over the run, and of the loop's time.
-        step_seconds: mean of a step after warm-up, without pauses and what is set apart; ``wait_seconds`` are of that.
-        parts: the loading of such a step: ``storage``, ``transform``, ``collation``.
-        ready: batches that lay ready when one was asked for; None without workers.
-        cores: for this process; None where they are not known.
+    ``step_seconds`` is the mean of a step after warm-up, without pauses and what is set apart; ``wait_seconds`` are of
+    that, ``parts`` its loading: ``storage``, ``transform``, ``collation``. ``ready``: batches that were when one was
+    asked for, None without workers. ``cores``: for this process.
     """
 
     seconds: float
@@ -75,7 +72,7 @@ class _DataWait:
 
     @cached_property
     def advised_workers(self) -> int | None:
-        """How many would be best; None where that is no more than there are, or the cores are not known."""
+        """None where the best number is no more than there are, or the cores are not known."""
         if self.cores is None:
             return None
         best = best_workers(self.load, self.cores)

@@ -18,13 +18,8 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class _EpochStarts:
-    """What starting and ending epochs took on rank 0 over the run, beside the loading that any batch needs.
-
-    Attributes:
-        started_seconds: making the iterators and starting their workers.
-        ended_seconds: joining workers that do not persist.
-        late_seconds: waiting for first batches, of which ``dataset_seconds`` in the data set: it opens files, shuffles.
-    """
+    """On rank 0 over the run, beside the loading that any batch needs: iterators and workers were started, workers that
+    do not persist ended, first batches late, of which ``dataset_seconds`` the data set: it opens files, shuffles."""
 
     epochs: int
     started_seconds: float
@@ -44,7 +39,6 @@ class _EpochStarts:
 
     @property
     def cause(self) -> Literal["workers", "boundary"]:
-        """Whether workers that start anew are what takes the time."""
         return "workers" if self.workers and not self.persistent and not self.of_dataset else "boundary"
 
 

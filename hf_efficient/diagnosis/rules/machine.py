@@ -50,14 +50,8 @@ def compute_cores(case: Case) -> float:
 
 @dataclass(frozen=True)
 class CoreWait:
-    """How the main thread of rank 0 waited for a core (``share`` of its time), and who wanted the cores.
-
-    Attributes:
-        others: cores that processes of somebody else kept busy.
-        own: cores that this run's threads and loader workers would keep busy if each had one.
-        cores: that the run may use.
-        stolen: cores that the host of a virtual machine took.
-    """
+    """How the main thread of rank 0 waited for a core (``share`` of its time), and who wanted the ``cores`` of the run:
+    ``others`` processes, its ``own`` threads and loader workers; ``stolen`` ones the host of a virtual machine took."""
 
     share: float
     others: float

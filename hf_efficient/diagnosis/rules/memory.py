@@ -96,13 +96,12 @@ def smaller_micro_batch(case: Case) -> dict[str, Any] | None:
 
 
 def checkpointing_override(case: Case, on: bool) -> dict[str, bool]:
-    """Under the name that the run itself used; the newer one counts where it is given."""
+    """Under the name that the run itself used."""
     newer = case.argument("activation_checkpointing") is not None
     return {f"train.{'activation_checkpointing' if newer else 'gradient_checkpointing'}": on}
 
 
 def _less_memory(case: Case, costs: str) -> list[Remedy]:
-    """What keeps the training what it is, the least costly first."""
     found = []
     fewer = smaller_micro_batch(case)
     if fewer is not None:
@@ -309,14 +308,8 @@ def optimizer_state(case: Case) -> Verdict:
 
 @dataclass(frozen=True)
 class _Growth:
-    """Memory over the steps after warm-up.
-
-    Attributes:
-        where: ``the device`` or ``the process``.
-        known: how many readings there are.
-        bytes_per_step: None where it does not grow steadily.
-        first_bytes, grown_bytes, left_bytes: at their beginning, over them, and free at their end.
-    """
+    """Over the steps after warm-up, of ``the device`` or ``the process``, by so many ``known`` readings. Bytes: of
+    steady growth per step, at the beginning, grown, and free at the end."""
 
     where: str
     known: int

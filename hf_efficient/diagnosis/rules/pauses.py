@@ -20,13 +20,8 @@ _SCHEDULED = {"eval_steps": "evaluate_every", "save_steps": "save_every"}
 
 @dataclass(frozen=True)
 class _Pause:
-    """Evaluations or checkpoints, with the words and arguments (by their prefix) for them.
-
-    Attributes:
-        phase: of the step records, and part of a step.
-        allowed: share of the loop that rarer ones are to take.
-        costs, basis: of rarer ones, and of their gain; ``{every}``: steps.
-    """
+    """Evaluations or checkpoints, with the words and arguments (by their prefix) for them; rarer ones are to take the
+    ``allowed`` share of the loop."""
 
     phase: str
     one: str
@@ -48,25 +43,13 @@ class _Pause:
 
 
 _EVALUATIONS = _Pause(
-    phase="evaluation",
-    one="evaluation",
-    an_one="an evaluation",
-    verb="evaluate",
-    argument="eval",
-    allowed=0.05,
-    costs="the loss is seen less often",
-    basis="evaluations after every {every} steps",
-)
+    phase="evaluation", one="evaluation", an_one="an evaluation", verb="evaluate", argument="eval", allowed=0.05,
+    costs="the loss is seen less often", basis="evaluations after every {every} steps",
+)  # fmt: skip
 _SAVES = _Pause(
-    phase="checkpointing",
-    one="checkpoint",
-    an_one="a checkpoint",
-    verb="save",
-    argument="save",
-    allowed=0.03,
-    costs="a run that dies has up to {every} steps to do again",
-    basis="a checkpoint after every {every} steps",
-)
+    phase="checkpointing", one="checkpoint", an_one="a checkpoint", verb="save", argument="save", allowed=0.03,
+    costs="a run that dies has up to {every} steps to do again", basis="a checkpoint after every {every} steps",
+)  # fmt: skip
 
 
 @rule()

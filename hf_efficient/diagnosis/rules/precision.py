@@ -94,7 +94,7 @@ def float32_products(case: Case) -> Verdict:
 
 
 def _in_tf32(case: Case) -> list[Remedy]:
-    """For who wants to keep float32: on a CUDA device its products may round their factors to 10 bits behind the 1."""
+    """On a CUDA device float32's products may round their factors to 10 bits behind the 1."""
     faster = faster_products(case, "tf32") if case.on_cuda else None
     if faster is None or faster.times < _MUCH_FASTER:
         return []

@@ -50,14 +50,11 @@ class SlowRank:
 
     Attributes:
         own_seconds: by rank, the median of a step's phases in which it waits for nobody.
-        phase: in which it differs most from the others; ``computation`` where CPU time shows it.
-        phase_seconds: by rank, the median of that phase, or of the CPU time.
-        extra_seconds: that a step, or a pause, takes longer for it: its own time less the median of the others'. Where
-            the backward's waits are not known apart, with an estimate (``_backward_extra``).
+        phase: in which it differs most; ``computation`` where CPU time shows it. ``phase_seconds``: its medians.
+        extra_seconds: of a step or a pause, beyond the others' median; ``_backward_extra`` where waits are not apart.
         slowest_share: of the steps in which it was the one with the most.
         tokens: by rank, the mean positions of a step; empty where they are not known.
-        on_device: the phase was timed by the device's own events.
-        pauses: how often the phase occurred, of an evaluation or a save.
+        pauses: how often an evaluation or a save occurred.
     """
 
     rank: int
