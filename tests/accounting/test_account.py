@@ -84,12 +84,8 @@ def test_each_call_of_train_is_told_and_no_second_counts_twice(tmp_path):
         train_end(1, 12.0, error="ValueError: no"), end(12.0, ended="error", error="ValueError: no"),
         span(12.0, outside_trainer=1.0), train(2, 13.0), train_end(2, 19.0), end(20.0),
     )  # fmt: skip
-    lines(
-        tmp_path / "steps.jsonl",
-        step(1, 0.5, 2.0, forward=2.0),
-        step(2, 2.5, 1.0, forward=0.5),
-        step(1, 1.0, 4.0, segment=2, forward=4.0),
-    )
+    again = step(1, 1.0, 4.0, segment=2, forward=4.0)
+    lines(tmp_path / "steps.jsonl", step(1, 0.5, 2.0, forward=2.0), step(2, 2.5, 1.0, forward=0.5), again)
     found = account_of(tmp_path)
     (one,) = found.time.processes
     assert one.trainings == [
@@ -135,7 +131,7 @@ def test_a_process_that_died_counts_to_its_last_sign(tmp_path):
     assert "the process left no end: it was killed, or it is still running" in [gap.why for gap in found.not_measured]
 
 
-def test_a_sign_of_life_of_a_span_that_was_recorded_is_not_counted_again(tmp_path):
+def test_a_heartbeat_of_a_span_that_was_recorded_is_not_counted_again(tmp_path):
     lines(tmp_path / "spans.jsonl", process(), train(0, 2.0), alive(4.0, 2.0, phase="forward", forward=2.0))
     lines(tmp_path / "steps.jsonl", step(1, 0.0, 3.0, forward=2.5))
     (one,) = account_of(tmp_path).time.processes

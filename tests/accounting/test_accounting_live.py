@@ -59,7 +59,7 @@ def test_what_is_to_come_is_paid_at_the_last_price(tmp_path):
     ("silent", "state", "forecasts"),
     [(9.9, "running", True), (10.1, "silent", True), (59.9, "silent", True), (60.1, "gone", False)],
 )
-def test_a_run_without_a_sign_of_life(tmp_path, silent, state, forecasts):
+def test_a_run_without_a_heartbeat(tmp_path, silent, state, forecasts):
     write(tmp_path, alive(25.5))
     seen = view(tmp_path, silent)
     assert (seen.state, seen.silent_seconds, seen.rest is not None) == (state, silent, forecasts)

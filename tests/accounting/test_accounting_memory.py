@@ -27,21 +27,12 @@ def step(number, segment=0, device=None, memory=None):
 
 
 def test_the_rest_of_a_cpus_peak(tmp_path):
-    lines(
-        tmp_path / "spans.jsonl",
-        *process(),
-        facts(weights=100),
-        facts(logits=7, activations=40, weights=100, optimizer_state=20, gradients=10),
-    )
+    held = {"weights": 100, "gradients": 10, "optimizer_state": 20, "activations": 40, "logits": 7}
+    counted = facts(**dict(reversed(held.items())))
+    lines(tmp_path / "spans.jsonl", *process(), facts(weights=100), counted)
     memory = account_of(tmp_path).memory
-    assert [(one.name, one.bytes, one.how) for one in memory.categories] == [
-        ("weights", 100, "exact"),
-        ("gradients", 10, "exact"),
-        ("optimizer_state", 20, "exact"),
-        ("activations", 40, "exact"),
-        ("logits", 7, "exact"),
-        ("rest", 823, "derived"),
-    ]
+    exact = [(name, size, "exact") for name, size in held.items()]
+    assert [(one.name, one.bytes, one.how) for one in memory.categories] == [*exact, ("rest", 823, "derived")]
     assert memory.categories[-1].note == "of the peak: temporary tensors, Python with its libraries, and the data"
 
 
@@ -73,14 +64,12 @@ def test_what_was_not_counted_is_named(tmp_path):
 
 def test_the_devices_time_and_peaks_over_the_steps(tmp_path):
     lines(tmp_path / "spans.jsonl", *process(device_peak_allocated_bytes=900), *process(1))
+    both = StepMemory(90, 100, {"forward": 70, "backward": 90})
     lines(
         tmp_path / "steps.jsonl",
-        step(
-            1, device={"forward": 0.25, "optimizer": 0.5}, memory=StepMemory(90, 100, {"forward": 70, "backward": 90})
-        ),
+        step(1, device={"forward": 0.25, "optimizer": 0.5}, memory=both),
         step(2, device={"exposed_wait": 0.125, "forward": 0.5}, memory=StepMemory(95, 100, {"forward": 95})),
-        step(3, device={"forward": 0.5}, memory=StepMemory(90, 100, {"forward": 60})),
-        step(4, segment=1, device={"exposed_wait": 0.25, "forward": 0.5}, memory=StepMemory(90, 100, {"forward": 80})),
+        step(3, segment=1, device={"exposed_wait": 0.25, "forward": 1.0}, memory=StepMemory(90, 100, {"forward": 80})),
     )
     found = account_of(tmp_path)
     assert found.time.device_seconds == {"forward": 1.75, "optimizer": 0.5, "exposed_wait": 0.375}

@@ -43,8 +43,9 @@ def on_cpus(folder):
     return account_of(folder)
 
 
-def test_each_rank_tells_where_it_ran_what_it_waited_and_its_memory(tmp_path):
-    first, second = on_cpus(tmp_path).ranks
+def test_skew_communication_and_waits_by_hand(tmp_path):
+    account = on_cpus(tmp_path)
+    first, second = account.ranks
     assert (first.host, first.device, second.host, second.device) == ("a", "cpu", "b", "cpu")
     assert (first.peak_rss_bytes, second.peak_rss_bytes) == (50, 70)
     assert first.waited_seconds == pytest.approx(0.5 + 0.5 + 1.0)
@@ -52,9 +53,24 @@ def test_each_rank_tells_where_it_ran_what_it_waited_and_its_memory(tmp_path):
     assert second.phase_seconds == pytest.approx(
         {"data_wait": 0.2, "forward": 0.4, "backward": 1.4, "communication": 0.4, "checkpointing": 3.0}
     )
+    # The own time of the slowest beyond the others, by phase.
+    across = account.across
+    assert (across.ranks, across.hosts) == (2, 2)
+    worst, next_one = across.skew[:2]
+    assert (worst.phase, worst.rank, worst.host) == ("checkpointing", 1, "b")
+    assert (worst.own_seconds, worst.extra_seconds) == (pytest.approx(3.0), pytest.approx(1.0))
+    assert worst.usd == pytest.approx(0.01)
+    assert (next_one.phase, next_one.rank, next_one.extra_seconds) == ("backward", 1, pytest.approx(0.6))
+    assert all(one.extra_seconds == pytest.approx(0.0) for one in across.skew[2:])
+    # Communication is what the rank has that waits least; the rest is for late ranks.
+    assert across.exposed_by == "host"
+    assert across.exposed_seconds == pytest.approx(0.4)  # of rank 1
+    assert across.late_seconds == pytest.approx((2.0 + 0.4) / 2 - 0.4)
+    assert across.exposed_usd == pytest.approx(0.004)
+    assert "communication that computation covers" in {gap.what for gap in account.not_measured}
 
 
-def test_each_rank_tells_what_it_held_itself(tmp_path):
+def test_each_rank_has_what_it_held_itself(tmp_path):
     for rank, weights in ((0, 600), (1, 500), (2, None)):
         write(tmp_path, rank, [step(1, {"forward": 0.2})], weights=weights, memory={"peak_rss_bytes": 1000})
     account = account_of(tmp_path)
@@ -64,27 +80,6 @@ def test_each_rank_tells_what_it_held_itself(tmp_path):
         [],
     ]
     assert [(one.name, one.bytes) for one in account.memory.categories] == [("weights", 600), ("rest", 400)]
-
-
-def test_skew_by_phase_is_the_own_time_of_the_slowest_beyond_the_others(tmp_path):
-    across = on_cpus(tmp_path).across
-    assert (across.ranks, across.hosts) == (2, 2)
-    worst, next_one = across.skew[:2]
-    assert (worst.phase, worst.rank, worst.host) == ("checkpointing", 1, "b")
-    assert (worst.own_seconds, worst.extra_seconds) == (pytest.approx(3.0), pytest.approx(1.0))
-    assert worst.usd == pytest.approx(0.01)
-    assert (next_one.phase, next_one.rank, next_one.extra_seconds) == ("backward", 1, pytest.approx(0.6))
-    assert all(one.extra_seconds == pytest.approx(0.0) for one in across.skew[2:])
-
-
-def test_communication_is_what_the_rank_has_that_waits_least_the_rest_is_for_late_ranks(tmp_path):
-    account = on_cpus(tmp_path)
-    across = account.across
-    assert across.exposed_by == "host"
-    assert across.exposed_seconds == pytest.approx(0.4)  # of rank 1
-    assert across.late_seconds == pytest.approx((2.0 + 0.4) / 2 - 0.4)
-    assert across.exposed_usd == pytest.approx(0.004)
-    assert "communication that computation covers" in {gap.what for gap in account.not_measured}
 
 
 def test_on_gpus_the_devices_events_tell(tmp_path):

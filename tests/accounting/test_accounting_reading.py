@@ -98,28 +98,16 @@ def test_the_account_at_every_moment(happenings, tmp_path_factory):
     assert account.energy.joules == 7.0
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rounds=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["forward", "a_phase_with_a_long_name"]))))
-def test_a_sign_of_life_that_is_written_over(rounds, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("run")
-    follower = RunReader(directory)
-    at, phase = 1.0, "forward"
-    file, queued = JsonlFile(directory / "spans.jsonl"), [process()]
-    for spans, phase in rounds:
-        for _ in range(spans):
-            queued.append(span(at, logging=1.0))
-            at += 1.0
-        tail = json.dumps(alive(at, at - 0.5, phase=phase, **{phase: 0.25})) + "\n"
-        file.append("".join(json.dumps(one) + "\n" for one in queued).encode(), tail.encode())
-        queued.clear()
-        at += 0.5
-        account, _ = same(follower, directory)
-        assert account.time.processes[0].open_phase == phase
-        assert account.ended == "died"
-    file.append("".join(json.dumps(one) + "\n" for one in [*queued, end(at)]).encode())
-    account, _ = same(follower, directory)
-    assert account.ended == "done"
-    assert account.time.phase_seconds.get("logging", 0.0) == sum(count for count, _ in rounds)
+def test_a_heartbeat_that_is_written_over(tmp_path):
+    follower, file = RunReader(tmp_path), JsonlFile(tmp_path / "spans.jsonl")
+    file.append(text(process()), text(alive(1.5, 1.0, phase="forward", forward=0.25)))
+    assert same(follower, tmp_path)[0].time.processes[0].open_phase == "forward"
+    file.append(text(span(1.0, logging=1.0)), text(alive(2.5, 2.0, phase="a_phase_with_a_long_name", forward=0.5)))
+    account, _ = same(follower, tmp_path)
+    assert (account.time.processes[0].open_phase, account.ended) == ("a_phase_with_a_long_name", "died")
+    file.append(text(end(3.0)))
+    account, _ = same(follower, tmp_path)
+    assert (account.ended, account.time.phase_seconds) == ("done", {"logging": 1.0})
 
 
 def test_a_fault_is_told_at_every_look_until_it_is_mended(tmp_path):

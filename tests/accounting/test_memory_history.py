@@ -22,14 +22,8 @@ def block(address, size, state="active_allocated", frames=(), **more):
 
 def segment(address, blocks, device=0):
     active = sum(each["size"] for each in blocks if each["state"] != "inactive")
-    return {
-        "device": device,
-        "address": address,
-        "total_size": sum(each["size"] for each in blocks),
-        "allocated_size": active,
-        "active_size": active,
-        "blocks": blocks,
-    }
+    sizes = {"total_size": sum(each["size"] for each in blocks), "allocated_size": active, "active_size": active}
+    return {"device": device, "address": address, "blocks": blocks, **sizes}
 
 
 def event(action, addr, size, frames=(), **more):

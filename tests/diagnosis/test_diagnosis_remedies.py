@@ -48,12 +48,9 @@ def test_the_recipe_keeps_what_was_set_and_takes_the_change(tmp_path):
     text = applied_recipe(tmp_path, finding("saves_cost", CHANGE), CHANGE)
     assert text.startswith("# too many checkpoints: save every 50 steps.")
     assert yaml.safe_load(text) == {
-        "name": "chats",
-        "model": {"id": "tiny"},
-        "data": {"train": [{"path": "a.jsonl", "weight": 1.0}]},
-        "train": {"max_steps": 100, "save_steps": 50, "save_strategy": "steps"},
-        "output_dir": "out/run-saves-cost",
-    }
+        "name": "chats", "model": {"id": "tiny"}, "data": {"train": [{"path": "a.jsonl", "weight": 1.0}]},
+        "train": {"max_steps": 100, "save_steps": 50, "save_strategy": "steps"}, "output_dir": "out/run-saves-cost",
+    }  # fmt: skip
 
 
 def test_a_run_without_a_recipe_is_told_its_arguments(tmp_path):
@@ -251,15 +248,9 @@ def test_a_run_is_measured_without_its_warm_up_but_with_its_pauses(tmp_path):
     assert found.spread == pytest.approx(2.365 * 2 / 14)
     assert found.peak_bytes == 5000
     assert found.setup == {
-        "method": "sft",
-        "model": "tiny",
-        "adapter": "lora",
-        "data": "a.jsonl train, b.jsonl train",
-        "processes": "1",
-        "device": "cpu, 2 cores",
-        "train.save_steps": "2",
-        "train.accelerator_config.split_batches": "True",
-    }
+        "method": "sft", "model": "tiny", "adapter": "lora", "data": "a.jsonl train, b.jsonl train", "processes": "1",
+        "device": "cpu, 2 cores", "train.save_steps": "2", "train.accelerator_config.split_batches": "True",
+    }  # fmt: skip
 
 
 def remedy(gain=None, **overrides):
@@ -280,14 +271,11 @@ def first_run(tmp_path):
     return case_in(tmp_path, [step(n) for n in range(1, 12)], recipe=RECIPE)
 
 
-def test_what_the_remedy_changes_need_not_be_alike(first_run):
+def test_what_the_remedy_changes_need_not_be_alike_and_what_it_sets_must_be_set(first_run):
     told = prediction(first_run, slow_transform(), remedy(**{"adapter.method": "lora", "distributed.strategy": "ddp"}))
     names = {name for name in told["setup"] if not name.startswith("train.")}
     assert names == {"method", "model", "data", "processes", "device"}
     assert "seconds_per_token" not in told
-
-
-def test_what_the_remedy_sets_must_be_set(first_run):
     change = remedy(**{"train.save_steps": 50, "train.learning_rate": 1e-3, "train.accelerator_config": {"even": True}})
     told = prediction(first_run, slow_transform(), change)["setup"]
     assert {name: value for name, value in told.items() if name.startswith("train.")} == {

@@ -79,10 +79,8 @@ def checkpointed(forward=1.0, backward=2.6, work=None):
 def with_checkpointing(kept=100 << 20, on=True, trained=100, device_gib=16, **arguments):
     model = {"activation_checkpointing": on, "parameters": 100, "trainable_parameters": trained}
     device = {"type": "cpu", "memory_bytes": device_gib * GIB}
-    return {
-        "settings": settings(model=model, device=device, arguments=arguments),
-        "memory": memory(400, activations=kept),
-    }
+    stated = settings(model=model, device=device, arguments=arguments)
+    return {"settings": stated, "memory": memory(400, activations=kept)}
 
 
 def test_checkpointing_beside_idle_memory_is_found_with_the_second_forward(tmp_path):
@@ -96,10 +94,8 @@ CUDA = {"settings": settings(device={"type": "cuda"})}
 
 
 def compiled(folder, at, seconds=1.0, **arguments):
-    steps = []
-    for number in range(1, 21):
-        phases = {"forward": 1.0, **({"compilation": seconds} if number in at else {})}
-        steps.append(step(number, phases=phases))
+    phases = {"forward": 1.0, "compilation": seconds}
+    steps = [step(n, phases=phases if n in at else {"forward": 1.0}) for n in range(1, 21)]
     counted = {"recompiles": 4, "graph_breaks": 1, "break_reasons": {"print": 1}}
     facts = {"settings": settings(arguments=arguments), "compilation": counted}
     return recompilation(case_in(folder, steps, facts=facts))
@@ -114,14 +110,9 @@ def test_compiling_again_after_the_warm_up_is_found(tmp_path):
 
 
 def samples(reasons, clock=1500.0):
-    return [
-        {
-            "at_seconds": float(second),
-            "gpus": {"0": {"sm_clock_mhz": clock, "temperature_celsius": 90.0}},
-            "throttled": {"0": reasons} if second % 2 else {},
-        }
-        for second in range(1, 21)
-    ]
+    gpus = {"0": {"sm_clock_mhz": clock, "temperature_celsius": 90.0}}
+    seconds = range(1, 21)
+    return [{"at_seconds": float(n), "gpus": gpus, "throttled": {"0": reasons} if n % 2 else {}} for n in seconds]
 
 
 def test_heat_is_a_warning_and_a_power_cap_is_not(tmp_path):
@@ -225,14 +216,9 @@ def full(tmp_path, fixed=0.1, each=0.0005, kept=9 * GIB, available=GIB, **model)
 def test_activations_that_keep_the_micro_batch_tiny_are_to_be_checkpointed(tmp_path):
     found = checkpointing_missing(full(tmp_path))
     # 0.1 s fixed and 0.02 s for 40 tokens; 8 rows at once: 0.0125 + 0.02 = 0.0325, a quarter more for the forward.
-    remedy = found.remedies[0]
-    assert remedy.overrides == {
-        "train.gradient_checkpointing": True,
-        "train.per_device_train_batch_size": 8,
-        "train.gradient_accumulation_steps": 1,
-    }
-    assert remedy.gain.share == pytest.approx(1 - 1.25 * 0.0325 / 0.12)
-    assert remedy.gain.bytes == 9 * GIB - 9 * GIB // 30
+    rows = {"train.per_device_train_batch_size": 8, "train.gradient_accumulation_steps": 1}
+    overrides = {"train.gradient_checkpointing": True, **rows}
+    judged(found, overrides=overrides, share=1 - 1.25 * 0.0325 / 0.12, frees=9 * GIB - 9 * GIB // 30)
 
 
 def test_a_second_forward_must_be_worth_it(tmp_path):

@@ -68,9 +68,8 @@ def test_pageable_batches_that_hold_the_gpu_up(tmp_path):
         "15.4% of the training loop hands batches to the GPU from pageable memory: 11.4 MiB in 200 ms per step"
     )
     # 12 MB at 12 GB/s take 1 ms, three calls 30 us: 198.97 ms in each of 20 steps.
-    assert found.remedies[0].gain.seconds == pytest.approx(20 * 0.19897)
     overrides = {"train.accelerator_config": {"non_blocking": True}, "train.dataloader_pin_memory": True}
-    assert found.remedies[0].overrides == overrides
+    judged(found, saves=20 * 0.19897, overrides=overrides)
 
 
 def test_pinned_batches_may_still_be_waited_for_and_small_pieces_put_together(tmp_path):
@@ -96,8 +95,7 @@ def test_cores_that_others_have_are_told_from_slow_data(tmp_path):
     case = machine(tmp_path, other_cores=1.5, main_thread_core_wait=0.4, process_cores=0.5)
     found = cpu_contention(case)
     assert found.title == ("the training waits for a core in 40% of its time: other processes keep 1.5 cores busy of 2")
-    assert found.cost.seconds == pytest.approx(8.0)  # of 20
-    assert found.remedies[0].gain.share == pytest.approx(0.4)
+    judged(found, cost=8.0, share=0.4)  # of 20 s
     assert cpu_oversubscription(case) is None
 
 
@@ -142,10 +140,8 @@ def test_evaluations_that_take_a_third_are_found_with_what_rarer_ones_save(tmp_p
     judged(found, cost=50, cost_usd=0.1)
     assert found.evidence[0].value == pytest.approx(1 / 3)
     # A twentieth allows 0.05 * 100 / 0.95 / 5 = 1.0526 evaluations in 100 steps: every 95 steps.
-    remedy = found.remedies[0]
-    assert remedy.overrides == {"train.eval_strategy": "steps", "train.eval_steps": 95}
-    assert remedy.gain.seconds == pytest.approx(40)  # one evaluation stays, and the one after the last step
-    assert remedy.gain.share == pytest.approx(40 / 150)
+    # One evaluation stays, and the one after the last step.
+    judged(found, overrides={"train.eval_strategy": "steps", "train.eval_steps": 95}, saves=40, share=40 / 150)
 
 
 def test_checkpoints_every_second_step_are_found(tmp_path):

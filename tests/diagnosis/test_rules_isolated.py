@@ -12,7 +12,7 @@ from hf_efficient.diagnosis.rules.pauses import isolated_logging_cost as logging
 from hf_efficient.diagnosis.rules.pauses import isolated_saves_cost as saves_cost
 from hf_efficient.records.findings import Abstention
 from hf_efficient.records.isolation import LoaderAlone, MicroBatchLine, PauseTimes
-from tests.diagnosis.made import isolation, part
+from tests.diagnosis.made import isolation, judged, part
 
 
 def recipe(*parts, **changes):
@@ -30,12 +30,7 @@ def test_workers_hide_a_loader_that_waits():
     # loads of 0.45 s blocked and 0.05 s of CPU beside 0.5 s of computing on one core of four: one worker is enough
     found = few_workers(recipe(part("data", 0.5)))
     assert found.title == "50% of a step is waiting for the data loader, which loads in the process that trains"
-    (remedy,) = found.remedies
-    assert remedy.overrides == {"train.dataloader_num_workers": 1}
-    assert remedy.gain.share == pytest.approx(0.5)
-    assert remedy.gain.seconds == pytest.approx(500)
-    assert remedy.gain.usd == pytest.approx(0.5)
-    assert found.cost.seconds == pytest.approx(500)
+    judged(found, overrides={"train.dataloader_num_workers": 1}, share=0.5, saves=500, saves_usd=0.5, cost=500)
 
 
 @pytest.mark.parametrize("cores", [2, 1])
@@ -61,12 +56,8 @@ def test_rarer_evaluations():
     every = {"evaluate_every": 20, "best_at_end": True}
     found = evaluations_cost(recipe(part("evaluation", 0.5), schedule=every, pauses=PauseTimes(None, 10.0, None)))
     (remedy,) = found.remedies
-    assert remedy.overrides == {
-        "train.eval_strategy": "steps",
-        "train.eval_steps": 380,
-        "train.save_strategy": "steps",
-        "train.save_steps": 380,
-    }
+    strategies = {"train.eval_strategy": "steps", "train.save_strategy": "steps"}
+    assert remedy.overrides == {**strategies, "train.eval_steps": 380, "train.save_steps": 380}
     assert remedy.gain.share == pytest.approx(0.5 - 10 / 380)
 
 
