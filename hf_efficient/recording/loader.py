@@ -291,7 +291,8 @@ class LoaderWatch:
 
     def _reset(self, reference: weakref.ref[Any], *args: Any, **kwargs: Any) -> None:
         """Start workers that persist on another epoch."""
-        iterator, began = reference(), time.perf_counter_ns()
+        iterator: Any = reference()
+        began = time.perf_counter_ns()
         type(iterator)._reset(iterator, *args, **kwargs)
         self._started(began)
 

@@ -105,13 +105,6 @@ def test_it_fits_beside_the_bar(live, draw, columns, world_size, tokens):
     assert bar.lines[-1].endswith(f", {tokens} tok/s, 25% MFU, $1.00]")
 
 
-def test_in_a_narrow_terminal_the_time_left_stays(live, draw):
-    bar = draw(50)
-    bar.step(6)
-    assert bar.lines[-1].endswith(", 1:40 left, $1.00]")
-    assert all(len(line) < 50 for line in bar.lines)
-
-
 def test_it_is_rewritten_once_a_second_at_most(live, draw, monkeypatch):
     asked = []
     outlook = LiveRun.outlook

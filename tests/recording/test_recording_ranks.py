@@ -145,16 +145,6 @@ def test_the_wait_for_the_gradients_of_other_ranks_lies_behind_the_ranks_own_bac
     assert torch.equal(model.module.layer.weight.grad, torch.ones(1, 2))
 
 
-def test_of_another_wrapper_the_device_is_not_told(told):
-    model, marks = Net(told), RankMarks(told)
-    marks.watch(model)
-    loss = model(torch.ones(1, 2))
-    with marks.backward(loss):
-        loss.backward()
-    assert told.what == ["forward", "+communication instead of None", "-None then None"]
-    assert marks.exchange() == {}
-
-
 def test_ddps_own_log_tells_the_exchange(group, told):
     marks, model = RankMarks(told), nn.parallel.DistributedDataParallel(Net(told))
     marks.watch(model)
