@@ -255,7 +255,7 @@ def accumulation(case: Case) -> Verdict:
             ("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
             ("of it without any tokens", held.fixed_seconds, "seconds", _FIXED),
             ("Trainer's own work around it", held.around_seconds, "seconds", "steps.jsonl: phase_seconds"),
-            ("idle memory at the peak", room and room.idle_bytes, "bytes", room.source if room else ""),
+            ("idle memory at the peak", room.idle_bytes if room else None, "bytes", room.source if room else ""),
         ],
         remedies,
         case.cost(gain.seconds),

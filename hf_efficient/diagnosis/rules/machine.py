@@ -38,7 +38,7 @@ def cores_of_a_rank(case: Case) -> float | None:
 
 
 def _threads_of_a_rank(case: Case) -> int:
-    """Threads that compute in it: torch's on a CPU, the one that launches on a GPU."""
+    """Torch's on a CPU, the one that launches on a GPU."""
     return int(case.settings("host").get("torch_threads") or 1) if case.device_type == "cpu" else 1
 
 
