@@ -25,14 +25,9 @@ class Prompt:
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, Any]]) -> Prompt:
-    """The prompt as text and token ids, as it stands before the completion in training.
-
-    Messages go through the chat template up to where the answer begins, with its own special tokens; plain text gets
-    those that the tokenizer puts at the start.
-
-    Raises:
-        DataError: messages, but the tokenizer has no chat template, or the template refuses them.
-    """
+    """The prompt as it stands before the completion in training: messages through the chat template, up to where the
+    answer begins; plain text with the tokenizer's special tokens at the start. Raises ``DataError``: messages without a
+    chat template, or refused by it."""
     if isinstance(prompt, str):
         return Prompt(prompt, tuple(_encode_start(tokenizer, prompt)))
     if not tokenizer.chat_template:
@@ -48,11 +43,8 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Map
 
 
 def end_of_answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Token ids that end an answer: the tokenizer's end of sequence, and the chat template's end of turn.
-
-    The end of turn is the first special token after an answer in a rendered chat (``<|im_end|>`` in ChatML,
-    ``<|eot_id|>`` in Llama 3). Many base models' tokenizers have another end of sequence.
-    """
+    """Token ids that end an answer: the tokenizer's end of sequence, and the chat template's end of turn, the first
+    special token after an answer in a rendered chat (``<|im_end|>`` in ChatML, ``<|eot_id|>`` in Llama 3)."""
     ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     turn = _end_of_turn_id(tokenizer)
     return tuple(dict.fromkeys([*ids, turn])) if turn is not None else tuple(ids)
@@ -67,11 +59,8 @@ def generate_answers(
     batch_size: int,
     stop_ids: Sequence[int],
 ) -> list[str]:
-    """The greedy continuation of each prompt, in order, without special tokens and surrounding whitespace.
-
-    Prompts of like length share a batch, padded on the left. Mode and generation settings of the transformers or PEFT
-    ``model`` are restored, also after an error.
-    """
+    """The greedy continuation of each prompt, in order, without special tokens and surrounding whitespace. Prompts of
+    like length share a batch, padded on the left. The model's mode and generation settings are restored."""
     device = next(model.parameters()).device
     pad_id = next(i for i in (tokenizer.pad_token_id, *stop_ids, 0) if i is not None)
     own_eos = getattr(model.generation_config, "eos_token_id", None)
@@ -245,10 +234,7 @@ class AnswerEvaluator:
 
 
 def share_of(count: int, process: int, processes: int) -> list[int]:
-    """Indices of the examples that a process answers: every ``processes``-th, from ``process`` on.
-
-    All shares have the same length (the last processes answer example 0 again): where weights are spread over
-    processes, each must take part in every ``generate``.
-    """
+    """Indices of the examples that a process answers: every ``processes``-th, from ``process`` on. All shares have the
+    same length (the last ones repeat example 0): with sharded weights each process takes part in every ``generate``."""
     share = list(range(process, count, processes))
     return share + [0] * (-(-count // processes) - len(share))

@@ -19,11 +19,8 @@ from hf_efficient.errors import ModelError
 LOGIT_METRICS = ("perplexity", "token_accuracy")
 """The metrics that come from logits; ``exact_match`` needs generated answers (``AnswerEvaluator``)."""
 
-IGNORED_LABEL = -100
-"""No loss is taken here: PyTorch's ``ignore_index`` of cross-entropy."""
-
-# Positions whose logits are in float32 at one time: 512 MiB with a vocabulary of 128,000.
-_POSITIONS_AT_ONCE = 1024
+IGNORED_LABEL = -100  # PyTorch's ``ignore_index`` of cross-entropy
+_POSITIONS_AT_ONCE = 1024  # whose logits are in float32 at one time: 512 MiB with a vocabulary of 128,000
 
 Preprocess = Callable[[Any, Any], Any]
 

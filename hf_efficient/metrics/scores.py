@@ -29,15 +29,12 @@ class OfflineMetric(evaluate.Metric):
 
 
 class Perplexity(OfflineMetric):
-    """exp(sum of NLL / number of tokens) over all target tokens.
-
-    Every token weighs the same, so the value depends on no grouping into examples or batches, unlike the Trainer's mean
-    of batch means, ``eval_loss``.
-    """
+    """exp(sum of NLL / number of tokens) over all target tokens. Every token weighs the same, so no grouping into
+    examples or batches matters, unlike in the Trainer's mean of batch means, ``eval_loss``."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
-            description="exp of the token-weighted mean negative log-likelihood of the loss-bearing tokens.",
+            description="exp of the token-weighted mean negative log-likelihood of the target tokens.",
             citation="F. Jelinek et al., Perplexity: a measure of the difficulty of speech tasks, 1977.",
             inputs_description=(
                 "\nnll: list of float, summed negative log-likelihood, in nats, of a group of tokens."
@@ -61,7 +58,7 @@ class TokenAccuracy(OfflineMetric):
     def _info(self) -> evaluate.MetricInfo:
         rows = datasets.List(datasets.Value("int64"))
         return evaluate.MetricInfo(
-            description="Share of loss-bearing positions where the argmax of the logits equals the label.",
+            description="Share of target tokens where the argmax of the logits equals the label.",
             citation="",
             inputs_description=(
                 "\npredictions: list of lists of token ids, the argmax for each position."

@@ -100,8 +100,7 @@ def _linear_names(model: PreTrainedModel) -> list[str]:
 
 
 def check_wrap_classes(model: Any, classes: Sequence[str] | None) -> None:
-    """Every class of ``distributed.wrap_classes`` (None: the model's own) is in the model, else ModelError names those
-    that are."""
+    """Refuse, with ``ModelError``, a class of ``distributed.wrap_classes`` that the model does not have."""
     every = {type(module).__name__ for module in model.modules()} if classes else set()
     missing = next((name for name in classes or () if name not in every), None)
     if missing is None:
@@ -109,10 +108,8 @@ def check_wrap_classes(model: Any, classes: Sequence[str] | None) -> None:
     there = _layer_classes(model)
     meant = nearest(missing, there)
     remedy = f"Did you mean {meant}? " if meant is not None else ""
-    raise ModelError(
-        f"distributed.wrap_classes: {missing} is no class of a layer of this model. {remedy}Its own: "
-        f"{', '.join(there)}."
-    )
+    fault = f"distributed.wrap_classes: {missing} is no class of a layer of this model."
+    raise ModelError(f"{fault} {remedy}Its own: {', '.join(there)}.")
 
 
 def _layer_classes(model: Any) -> list[str]:

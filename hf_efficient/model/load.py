@@ -1,5 +1,4 @@
-"""A recipe's ``model`` section to a model and a tokenizer, with weights, architecture, vocabulary and positions
-checked. What a user can mend is raised as ModelError or SetupError."""
+"""A recipe's ``model`` section to a model and a tokenizer; weights, architecture, vocabulary and positions checked."""
 
 from __future__ import annotations
 

@@ -73,9 +73,6 @@ def _tf32_allowed() -> bool:
     return bool(precision == "tf32")
 
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
 @dataclass(frozen=True)
 class Peak:
     """Dense FLOP/s of one accelerator; estimated where measured here; None, with a reason, where unknown."""
@@ -87,10 +84,9 @@ class Peak:
 
 
 def peak_of(device: torch.device, dtype: Dtype) -> Peak:
-    """The vendor's figure for a CUDA device, the rate of matrix products for a CPU, which may take a second to
-    measure."""
+    """The vendor's figure for a CUDA device; for a CPU the rate of matrix products, which takes a second to measure."""
     if device.type == "cpu":
-        found = cpu_matmul_peak(_DTYPES[dtype])
+        found = cpu_matmul_peak(next(one for one, name in _NAMES.items() if name == dtype))
         threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
         where = "here on a busy machine" if found.is_of_a_busy_machine else "here"
         source = f"a matmul measured {where}: {found.size} x {found.size}, {threads}, {found.measured_on}"

@@ -30,12 +30,8 @@ class ModelSource:
 
 
 def resolve_model_source(model: ModelSection) -> ModelSource:
-    """Find where ``model.id`` leads.
-
-    Raises:
-        SetupError: ``package:NAME`` where NAME is not installed or carries no GGUF file.
-        ModelError: a path that does not exist, or a folder without a model.
-    """
+    """Where ``model.id`` leads. Raises ``SetupError``: ``package:NAME`` is not installed or carries no GGUF file;
+    ``ModelError``: a path that does not exist, or a folder without a model."""
     if model.id.startswith(_PACKAGE):
         return _packaged(model.id.removeprefix(_PACKAGE), model.gguf_file)
     return _resolve("model.id", model.id, model.gguf_file)
@@ -148,9 +144,7 @@ def _staging_folder(parent: Path) -> Path:
         parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=".converting-", dir=parent))
     except OSError as error:
-        logger.warning(
-            "The cache %s cannot be written (%s): the GGUF file is converted again next time.", parent, error
-        )
+        logger.warning("The cache %s cannot be written (%s); the GGUF file is converted each time.", parent, error)
         return Path(tempfile.mkdtemp(prefix="hf-efficient-"))
 
 

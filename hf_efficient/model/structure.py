@@ -66,7 +66,7 @@ def linear_modules(base: nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def layer_of(name: str) -> int | None:
-    """The index of the decoder layer that a module of this dotted name lies in; None outside of them."""
+    """The index of the decoder layer that holds a module of this dotted name; None outside of them."""
     found = re.search(r"(?:^|\.)layers\.(\d+)(?:\.|$)", name)
     return int(found[1]) if found else None
 
@@ -96,8 +96,7 @@ _GRADIENT_HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")
 
 
 def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
-    """What a training step of this model computes gradients for. Raises ``ModelError``: it is neither full training nor
-    plain LoRA on known modules."""
+    """What a training step computes gradients for; ``ModelError``: neither full training nor LoRA on known modules."""
     # DeepSpeed ZeRO-3 keeps the shape of a weight that it has taken apart.
     shapes = [(len(getattr(one, "ds_shape", one.shape)), one.requires_grad) for one in model.parameters()]
     matrices = [trained for dimensions, trained in shapes if dimensions > 1]

@@ -20,8 +20,7 @@ from hf_efficient.model.structure import adapter_of, base_model, layer_of, shape
 
 
 def kernel_of(model: nn.Module, device_type: str) -> Kernel:
-    """Which pairs of query and key the attention computes in training there; ``ModelError``: unknown of this
-    implementation."""
+    """Which pairs of query and key the attention computes in training there; ``ModelError``: unknown."""
     config = base_model(model).config.get_text_config()
     name = getattr(config, "_attn_implementation", None)
     if name == "eager":
@@ -36,8 +35,7 @@ def kernel_of(model: nn.Module, device_type: str) -> Kernel:
 
 
 def checkpointing_of(model: nn.Module) -> tuple[Checkpointing, Collection[int] | None]:
-    """The way of activation checkpointing, and the layers that it is on for (None: all of them). Raises ``ModelError``:
-    selective checkpointing, or somebody's own: what is computed again is not known."""
+    """The way of activation checkpointing, and its layers (None: all); ``ModelError``: selective, or somebody's own."""
     layers: dict[int, Any] = {}
     for name, module in base_model(model).named_modules():
         if type(module).__name__ == "CheckpointWrapper":  # torch's, which FSDP's activation checkpointing puts in
@@ -171,8 +169,7 @@ class Work:
 
 
 def work_of(trainer: Any) -> Work:
-    """Look at a trainer whose model stands as it will be trained; a fault is one warning. The main process looks up the
-    peak."""
+    """The work of a trainer whose model is ready to be trained; a fault is one warning. Process 0 looks up the peak."""
     try:
         formula, hardware_reason = formula_of(trainer)
     except ModelError as error:
@@ -196,8 +193,7 @@ def work_of(trainer: Any) -> Work:
 
 
 def formula_of(trainer: Any) -> tuple[WorkFormula, str | None]:
-    """The FLOPs of the trainer's steps, and why those of the hardware are unknown, if so; ``ModelError``: nor the
-    model's."""
+    """The FLOPs of the trainer's steps, and why those of the hardware are unknown; ``ModelError``: nor the model's."""
     objective = objective_of(trainer)
     _check_parallelism(trainer)
     model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)

@@ -10,16 +10,11 @@ from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import Trained, adapter_parameters, shape_of
 from hf_efficient.model.structure import adapter_of, shape_of_model, trained_of
 
-MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
-
-
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "mlp_only_layers": [1]}
 FAMILIES = {
-    "gemma3_text": {"head_dim": 24},
-    "llama": {"attention_bias": True},
-    "phi3": {},
-    "qwen2": {"tie_word_embeddings": True},
-    "qwen3_moe": {**MIXTURE, "mlp_only_layers": [1]},
-}
+    "gemma3_text": {"head_dim": 24}, "llama": {"attention_bias": True}, "phi3": {},
+    "qwen2": {"tie_word_embeddings": True}, "qwen3_moe": MIXTURE,
+}  # fmt: skip
 """One of each kind; the shape of every other is compared with a built model where shapes are."""
 
 

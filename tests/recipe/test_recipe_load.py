@@ -224,7 +224,6 @@ def test_every_value_with_who_set_it(path):
 
 def test_what_a_run_writes_is_read(tmp_path, write):
     from hf_efficient.launch.output import write_resolved_recipe
-    from hf_efficient.recipe.load import load_recipe
 
     loaded = load_recipe(write(), ["train.max_steps=3"])
     found = read_resolved(write_resolved_recipe(tmp_path / "out", loaded, {"python": "3"}))
@@ -233,17 +232,16 @@ def test_what_a_run_writes_is_read(tmp_path, write):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "fault"),
     [
         ("recipe: [", "cannot be read"),
         ("a: 1", "holds no recipe; a run writes it when its training starts"),
-        ("- 1", "holds no recipe"),
         ("recipe: !!python/object/apply:os.system ['true']", "cannot be read"),
     ],
 )
-def test_what_is_no_resolved_recipe(path, text, told):
+def test_what_is_no_resolved_recipe(path, text, fault):
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(OutputError, match=told):
+    with pytest.raises(OutputError, match=fault):
         read_resolved(path)
 
 

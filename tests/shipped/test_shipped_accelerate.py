@@ -23,7 +23,7 @@ FILES = {
     "fsdp2-qlora": ("llama3.1-8b/qlora", ["distributed.strategy=fsdp2", "train.optim=adamw_torch_fused"]),
 }
 """A recipe and overrides that each file belongs to; two processes on each machine unless they say otherwise."""
-TWO_NODES = [name for name in FILES if name != "single"]
+NAMES = [*FILES, *(f"{name}-two-nodes" for name in FILES if name != "single")]
 
 
 def generated(name: str) -> dict[str, object]:
@@ -35,12 +35,11 @@ def generated(name: str) -> dict[str, object]:
     return accelerate_config(loaded, layout_of(loaded, device_count=0, cores=2, place=place))
 
 
-@pytest.mark.parametrize("name", [*FILES, *(f"{one}-two-nodes" for one in TWO_NODES)])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_file_is_what_its_recipe_generates(name):
     path = shipped_root() / "accelerate" / f"{name}.yaml"
     assert yaml.safe_load(path.read_text(encoding="utf-8")) == generated(name)
 
 
 def test_there_is_no_other_file():
-    found = {path.stem for path in Path(shipped_root() / "accelerate").iterdir()}
-    assert found == {*FILES, *(f"{one}-two-nodes" for one in TWO_NODES)}
+    assert {path.stem for path in Path(shipped_root() / "accelerate").iterdir()} == set(NAMES)
