@@ -91,7 +91,7 @@ def test_the_rows_are_those_of_sft_trainer(kind, settings, tokenizer, model):
     assert tokenizer.pad_token == theirs.processing_class.pad_token
 
 
-def test_as_sft_trainer_by_assistant_marks_and_in_large_batches(tokenizer, model):
+def test_as_sft_trainer_by_assistant_marks(tokenizer, model):
     tokenizer.chat_template = MARKED
     args = arguments(assistant_only_loss=True)
     for kind in ("messages", "chat_pair"):

@@ -20,7 +20,7 @@ def collate(rows):
 
 
 def examples(count=11):
-    """Lengths 6 to 16, 1 to 5 loss-bearing tokens; the first one labels position 0 as well, which must not
+    """Lengths 6 to 16, 1 to 5 target tokens; the first one labels position 0 as well, which must not
     count."""
     generator = torch.Generator().manual_seed(3)
     rows = []
@@ -92,7 +92,7 @@ def evaluate(model, rows, tmp_path, batch_size):
 def test_trainer_gives_the_values_of_a_plain_loop_at_every_batch_size(model, tmp_path):
     rows = make_right_sometimes(model, examples())
     perplexity, accuracy = by_hand(model, rows)
-    assert accuracy == 6 / 31  # 6 of the rows were given the model's own choice, of 31 loss-bearing tokens
+    assert accuracy == 6 / 31  # 6 of the rows were given the model's own choice, of 31 target tokens
     seen = {size: evaluate(model, rows, tmp_path, size) for size in (1, 2, 5)}
     for metrics in seen.values():
         assert metrics["eval_perplexity"] == pytest.approx(perplexity, rel=1e-5)

@@ -284,16 +284,9 @@ def test_dft_weighs_each_token_by_its_probability():
 
 
 TRAIN = {
-    "max_steps": 3,
-    "max_length": 64,
-    "per_device_train_batch_size": 2,
-    "gradient_accumulation_steps": 2,
-    "learning_rate": 1e-3,
-    "logging_steps": 1,
-    "bf16": False,
-    "use_cpu": True,
-    "save_strategy": "no",
-}
+    "max_steps": 3, "max_length": 64, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
+    "learning_rate": 1e-3, "logging_steps": 1, "bf16": False, "use_cpu": True, "save_strategy": "no",
+}  # fmt: skip
 
 
 @pytest.mark.slow

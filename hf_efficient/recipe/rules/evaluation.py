@@ -102,8 +102,7 @@ def _needs_evaluations(settings: Settings, key: str, said: str) -> Iterator[Cont
 
 @rule("method", "train.metric_for_best_model", "evaluate.metrics")
 def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
-    """The metric that chooses the best checkpoint is one that an evaluation computes; beside ours TRL's DPOTrainer has
-    its own."""
+    """The metric that chooses the best checkpoint is one that an evaluation computes; DPOTrainer has its own too."""
     metric, method = settings.train("metric_for_best_model"), settings.recipe.method
     name = str(metric).removeprefix("eval_")
     computed = ("loss", *settings.recipe.evaluate.metrics)

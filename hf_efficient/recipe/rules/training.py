@@ -16,20 +16,14 @@ _FLASH = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 _KEEPS_APART = ("documents", "sdpa", "eager", "flex_attention", *_FLASH)
 
 # Integrations: the modules of which one is needed, and what to install.
+_SAME_NAME = ("clearml", "codecarbon", "dvclive", "mlflow", "neptune", "swanlab", "trackio", "wandb")
 _INTEGRATIONS: dict[str, tuple[tuple[str, ...], str]] = {
+    **{name: ((name,), name) for name in _SAME_NAME},
     "azure_ml": (("azureml",), "azureml-mlflow"),
-    "clearml": (("clearml",), "clearml"),
-    "codecarbon": (("codecarbon",), "codecarbon"),
     "comet_ml": (("comet_ml",), "comet-ml"),
     "dagshub": (("dagshub",), "dagshub mlflow"),
-    "dvclive": (("dvclive",), "dvclive"),
     "flyte": (("flytekit",), "flytekit"),
-    "mlflow": (("mlflow",), "mlflow"),
-    "neptune": (("neptune",), "neptune"),
-    "swanlab": (("swanlab",), "swanlab"),
     "tensorboard": (("tensorboard", "tensorboardX"), "tensorboard"),
-    "trackio": (("trackio",), "trackio"),
-    "wandb": (("wandb",), "wandb"),
 }
 # The beginning of the optimizer's name, its module, and what to install.
 _OPTIMIZERS = (
@@ -169,10 +163,8 @@ def chunked_loss_has_no_adapter_on_the_head(settings: Settings) -> Iterator[Cont
 
 def fits_chunked_loss(settings: Settings) -> bool:
     """Whether a recipe with another loss could be given this one."""
-    return settings.recipe.method == "sft" and not [
-        *_other_users_of_the_head(settings),
-        *_adapter_on_the_head(settings),
-    ]
+    faults = [*_other_users_of_the_head(settings), *_adapter_on_the_head(settings)]
+    return settings.recipe.method == "sft" and not faults
 
 
 def _is_chunked(settings: Settings) -> bool:
@@ -201,8 +193,7 @@ def _adapter_on_the_head(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("method", "model.attn_implementation", "train.packing", "train.eval_packing", "train.packing_strategy")
 def attention_keeps_examples_apart(settings: Settings) -> Iterator[Contradiction]:
-    """An attention that is not known to respect example boundaries mixes packed examples, but for ``packing_strategy:
-    wrapped``."""
+    """Other attentions mix packed examples, which only ``packing_strategy: wrapped`` means to do."""
     attention = settings.recipe.model.attn_implementation
     if not _packs(settings) or attention is None or settings.train("packing_strategy") == "wrapped":
         return
