@@ -27,6 +27,8 @@ from hf_efficient.version import __version__
 _INTERRUPTED = 130
 
 COMMANDS = {
+    "init": "Write a recipe for a model, data and a GPU.",
+    "data": "Show the examples as the model will see them.",
     "train": "Fine-tune as a recipe says.",
     "plan": "Predict memory, time and cost of a recipe, without a GPU.",
     "report": "Show where a run's time, tokens and memory went.",
@@ -34,6 +36,7 @@ COMMANDS = {
     "merge": "Merge a trained adapter into its model.",
     "recipes": "List the shipped recipes; show one resolved.",
     "validate": "Check a recipe and tell all its problems.",
+    "convert": "Turn a YAML file of TRL or Axolotl into a recipe.",
     "schema": "Print the JSON Schema of a recipe file.",
     "check-node": "Check a machine of a cluster's job before it trains.",
     "env": "Print versions and hardware, for a bug report.",

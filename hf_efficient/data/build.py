@@ -63,7 +63,7 @@ def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, ar
     """Read, check, split, weigh and tokenise the pairs of a recipe of ``method: dpo``; raises as ``build_sft_data``."""
     from hf_efficient.data.preference import prepare_pairs  # loads DPOTrainer, which other runs do not need
 
-    raw = build_raw(recipe.data, open_sources(recipe.data), args.seed, method="dpo")
+    raw = read_raw(recipe, args, open_sources(recipe.data))
     train = prepare_pairs(raw.train, raw.kind, tokenizer, args, "train")
     evaluation = None if raw.eval is None else prepare_pairs(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval")
     return PreferenceData(
@@ -91,8 +91,7 @@ def _load_or_build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
 def _build(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, sources: tuple[list[Source], list[Source]]
 ) -> Entry:
-    only = args.completion_only_loss is True
-    raw = build_raw(recipe.data, sources, args.seed, completion_only=only, text_column=args.dataset_text_field)
+    raw = read_raw(recipe, args, sources)
     masked = completion_only(args, raw.kind)
     train, stats = prepare(raw.train, raw.kind, tokenizer, args, recipe.data.overlong, masked, "train")
     evaluation, eval_stats = None, None
@@ -106,6 +105,14 @@ def _build(
         eval_stats=eval_stats,
         eval_examples=_for_generation(raw, recipe.evaluate.generate.examples, args.seed),
     )
+
+
+def read_raw(recipe: Recipe, args: SFTConfig | DPOConfig, sources: tuple[list[Source], list[Source]]) -> RawData:
+    """The examples of a recipe before they are tokenised."""
+    if isinstance(args, DPOConfig):
+        return build_raw(recipe.data, sources, args.seed, method="dpo")
+    only = args.completion_only_loss is True
+    return build_raw(recipe.data, sources, args.seed, completion_only=only, text_column=args.dataset_text_field)
 
 
 def _for_generation(raw: RawData, count: int, seed: int) -> list[dict[str, Any]]:

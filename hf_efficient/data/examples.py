@@ -38,12 +38,18 @@ _CHUNK = 5000
 
 @dataclass(frozen=True)
 class RawData:
-    """Canonical examples before tokenisation, each with its ``where``; ``kind`` is that of the training examples."""
+    """Canonical examples before tokenisation, each with its ``where``; ``kind`` is that of the training examples, and
+    ``sizes`` their number by source (``data.train.0``), in the order in which they lie in ``train``."""
 
     train: datasets.Dataset
     eval: datasets.Dataset | None
     kind: Kind
-    small_sources: dict[str, int] | None = None
+    sizes: dict[str, int]
+
+    @property
+    def small_sources(self) -> dict[str, int] | None:
+        """The training sources with fewer than 10 examples, and their number."""
+        return {key: size for key, size in self.sizes.items() if size < _FEW} or None
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,8 @@ def build_raw(
         parts = [_dataset(opened, _eval_kind(evaluation, kind), data.system) for opened in evaluation]
         held = _weighted(evaluation, [range(len(part)) for part in parts], f"{seed}:eval")
     held = _capped(held, data.max_eval_examples, f"{seed}:max_eval")
-    few = {one.source.key: len(rows) for one, rows in zip(train, kept, strict=True) if len(rows) < _FEW}
-    return RawData(trained, _joined(parts, held) if any(held) else None, kind, few or None)
+    sizes = {one.source.key: len(rows) for one, rows in zip(train, kept, strict=True)}
+    return RawData(trained, _joined(parts, held) if any(held) else None, kind, sizes)
 
 
 def _peek(source: Source, method: Method, text_column: str) -> _Opened:

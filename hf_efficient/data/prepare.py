@@ -103,33 +103,55 @@ def prepare(
         DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, all
             examples are empty, or no example with a target token is left.
     """
+    whole = tokenise(examples, kind, tokenizer, args, completion_only_loss, name)
+    return finish(whole, tokenizer, args, overlong, name, empty=sum(is_empty(row) for row in examples))
+
+
+def tokenise(
+    examples: datasets.Dataset,
+    kind: Kind,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SFTConfig,
+    completion_only_loss: bool,
+    name: Literal["train", "eval"],
+) -> datasets.Dataset:
+    """The first half of ``prepare``: columns ``input_ids``, ``labels``, ``where``; nothing cut, nothing moved."""
     check_tokenizer(tokenizer, kind, args)
-    packing = is_packed(args, name)
     if args.max_length is not None and args.max_length < 2:
         raise DataError(f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2.")
-    empty = _count_empty(examples, name)
+    _check_not_empty(examples, name)
     preparation = _Preparation(tokenizer, completion_only_loss, _training_template(tokenizer, args, kind))
     with progress_bars(len(examples)):
-        whole = _tokenise(preparation, examples, args, name)
+        return _tokenise(preparation, examples, args, name)
+
+
+def finish(
+    whole: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SFTConfig,
+    overlong: Literal["truncate", "drop", "error"],
+    name: Literal["train", "eval"],
+    empty: int = 0,
+) -> tuple[datasets.Dataset, DataStats]:
+    """The second half of ``prepare``: the overlong policy, truncation, order, packs, and their counts."""
+    packing = is_packed(args, name)
+    with progress_bars(len(whole)):
         fitting, dropped = _apply_overlong(whole, args.max_length, overlong, name)
-        final = _finish(preparation, fitting, args, packing, name)
+        final = _finish(_Preparation(tokenizer, False, None), fitting, args, packing, name)
     stats = _statistics(whole, fitting, final, args, packing, dropped, empty)
     _check_something_to_learn(stats, args, name)
     return final, stats
 
 
-def _count_empty(examples: datasets.Dataset, name: str) -> int:
-    empty = sum(is_empty(row) for row in examples)
-    if empty == len(examples):
+def _check_not_empty(examples: datasets.Dataset, name: str) -> None:
+    if all(is_empty(row) for row in examples):
         raise DataError(
-            f"All {empty} {name} examples are empty, so there is nothing to learn; the first is "
+            f"All {len(examples)} {name} examples are empty, so there is nothing to learn; the first is "
             f"{examples[0]['where']}. An example's text, completion or last answer must not be blank."
         )
-    return empty
 
 
 def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTConfig, name: str) -> datasets.Dataset:
-    """Columns ``input_ids``, ``labels``, ``where``; nothing cut, nothing moved."""
     settings = _changed(args, max_length=None, shuffle_dataset=False, dataset_text_field="text")
     try:
         tokenised = preparation.run(examples, settings, False, name)

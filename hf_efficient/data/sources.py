@@ -252,7 +252,7 @@ def _local_or_hub(section: SourceSection, key: str, path: Path) -> Source:
         return _file(section, key, path)
     if path.is_symlink():
         raise DataError(f"{key}.path: {name} is a symbolic link to a missing file: {path.readlink()}.")
-    if _looks_local(name, path):
+    if looks_local(name):
         raise DataError(f"{key}.path: no such file: {name}.{_nearest(path)}")
     return Source(key, section, dataset=_from_hub(section, key))
 
@@ -308,8 +308,9 @@ def _check_no_split(section: SourceSection, key: str, what: str) -> None:
         )
 
 
-def _looks_local(name: str, path: Path) -> bool:
+def looks_local(name: str) -> bool:
     """Hub names are ``name`` or ``owner/name``; what cannot be one, or has a file's suffix, is a path."""
+    path = Path(name)
     suffix = path.suffix.lower()
     return (
         name.startswith((".", "~", os.sep))

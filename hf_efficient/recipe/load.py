@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,18 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     file = find_recipe(path)
     return _checked(*compose(file, overrides), file)
+
+
+def check_text(text: str, name: str) -> Recipe:
+    """The recipe of a text before it is written to a file ``name``; raises as ``load_recipe``."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / Path(name).name
+        file.write_text(text, encoding="utf-8")
+        try:
+            return load_recipe(file)
+        except RecipeError as error:
+            told = [dataclasses.replace(one, where=one.where.replace(str(file), name)) for one in error.problems]
+            raise RecipeError(told) from error
 
 
 def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:

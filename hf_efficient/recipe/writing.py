@@ -54,20 +54,21 @@ def dump_yaml(data: Any, *, blocks: bool = False) -> str:
     return yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-def check_new_file(path: Path, flag: str) -> None:
-    """Refuse, with ``OutputError``, a recipe file named by ``flag``: it exists, has no folder, or no recipe's name."""
+def check_new_file(path: Path, flag: str, force: bool | None = None) -> None:
+    """Refuse, with ``OutputError``, a recipe file named by ``flag``: it exists, has no folder, or no recipe's name.
+    ``force`` is the flag ``--force``; None: there is none."""
     if path.suffix not in SUFFIXES:
         raise OutputError(f"{flag}: {path} is not named like a recipe. Write a name that ends in .yaml.")
-    if path.exists() or path.is_symlink():
-        raise _exists(path, flag)
+    if path.is_dir() or ((path.exists() or path.is_symlink()) and not force):
+        raise _exists(path, flag, "remove it" if force is None else "add --force to overwrite it")
     if not path.parent.is_dir():
         raise OutputError(f"{flag}: there is no folder {path.parent}. Make it, or write the name of a file elsewhere.")
 
 
-def write_new_file(path: Path, text: str, flag: str) -> None:
-    """Write a file named by ``flag``; ``OutputError`` where it is there, or cannot be written."""
+def write_new_file(path: Path, text: str, flag: str, force: bool = False) -> None:
+    """Write a file named by ``flag``; ``OutputError`` where it is there, without ``force``, or cannot be written."""
     try:
-        with path.open("x", encoding="utf-8") as file:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
         raise _exists(path, flag) from error
@@ -75,8 +76,8 @@ def write_new_file(path: Path, text: str, flag: str) -> None:
         raise OutputError(f"{flag}: {path} cannot be written: {error.strerror or error}.") from error
 
 
-def _exists(path: Path, flag: str) -> OutputError:
-    return OutputError(f"{flag}: {path} exists already. Write the name of a new file, or remove it.")
+def _exists(path: Path, flag: str, otherwise: str = "remove it") -> OutputError:
+    return OutputError(f"{flag}: {path} exists already. Write the name of a new file, or {otherwise}.")
 
 
 def fixed_recipe(recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str) -> str:

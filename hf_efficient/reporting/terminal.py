@@ -49,6 +49,12 @@ def drawn(found: FoundTable) -> Table:
     return made
 
 
+def has_colour() -> bool:
+    """Whether standard output is a terminal that shows colour; ``NO_COLOR`` and ``FORCE_COLOR`` count."""
+    console = Console()
+    return console.color_system is not None and not console.no_color
+
+
 def show(parts: Iterable[RenderableType]) -> None:
     console = Console(highlight=False)
     for part in parts:

@@ -1,0 +1,113 @@
+"""``hf-efficient init``: a recipe from a model, data and a GPU."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hf_efficient.errors import HfEfficientError, SetupError
+
+_CPU = "cpu"
+_QUESTIONS = {
+    "model": "Model (hub name or local folder, for instance meta-llama/Llama-3.1-8B-Instruct)",
+    "data": "Data (JSONL, JSON, CSV or Parquet file, folder, or hub name)",
+    "gpu": "GPU (for instance A10, RTX 4090, H100 SXM; or cpu)",
+}
+_EXAMPLE = "--model meta-llama/Llama-3.1-8B-Instruct --data chats.jsonl --gpu A10"
+
+
+class _Method(str, Enum):
+    lora = "lora"
+    qlora = "qlora"
+    full = "full"
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The recipe to write.")] = Path("recipe.yaml"),
+    model: Annotated[str | None, typer.Option(metavar="M", help="Hub name, local folder, GGUF file.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="D", help="A data file, a folder, or a hub name.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="G", help="The GPU that it will train on, or cpu.")] = None,
+    method: Annotated[_Method | None, typer.Option(help="What is trained; default: what fits the GPU.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+) -> None:
+    """Write a short recipe. On a terminal, it asks for what the flags leave out.
+
+    The first 1000 rows of the data file are read: their format is recognised, and a wrong row is named.
+
+    Example: hf-efficient init my.yaml --model meta-llama/Llama-3.1-8B-Instruct --data chats.jsonl --gpu A10
+    """
+    from hf_efficient.recipe.load import check_text
+    from hf_efficient.recipe.new import NewRecipe, base_of, recipe_text
+    from hf_efficient.recipe.writing import check_new_file, write_new_file
+
+    check_new_file(file, "FILE", force)
+    given = {"model": model, "data": data, "gpu": gpu}
+    _need_flags([name for name, value in given.items() if value is None])
+    model = _answer("model", model, _checked_model)
+    data, layout = _answer("data", data, _checked_data)
+    accelerator = _answer("gpu", gpu, _checked_gpu)
+    read = {} if layout is None else vars(layout)
+    new = NewRecipe(file.stem, model, data, accelerator, method.value if method else None, **read)
+    text = recipe_text(new)
+    check_text(text, str(file))
+    write_new_file(file, text, "FILE", force)
+    print(f"written: {file} ({base_of(new) or 'method: dpo'}, {new.chosen_adapter})")
+    name = shlex.quote(str(file))
+    at = "" if accelerator is None else f" --gpu {shlex.quote(accelerator.name)}"
+    print(f"Next:\n  hf-efficient validate {name}\n  hf-efficient plan {name}{at}\n  hf-efficient train {name}")
+
+
+def _need_flags(missing: list[str]) -> None:
+    if missing and not sys.stdin.isatty():
+        flags = ", ".join(f"--{name}" for name in missing)
+        raise SetupError(f"{flags}: missing, and there is no terminal to ask on. Write, for instance, {_EXAMPLE}.")
+
+
+def _answer(name: str, given: str | None, check: Callable[[str], Any]) -> Any:
+    """The checked flag; or the checked answer to a question, which is asked again where the answer is wrong."""
+    if given is not None:
+        return check(given)
+    while True:
+        try:
+            return check(typer.prompt(_QUESTIONS[name]).strip())
+        except HfEfficientError as error:
+            print(f"{error}", file=sys.stderr)
+
+
+def _checked_model(name: str) -> str:
+    from hf_efficient.errors import ModelError
+    from hf_efficient.model.source import resolve_model_source
+    from hf_efficient.recipe.schema import ModelSection
+
+    if not name:
+        raise SetupError("--model: is empty. Write a hub name or a local folder.")
+    try:
+        resolve_model_source(ModelSection(id=name))
+    except (ModelError, SetupError) as error:
+        raise type(error)(str(error).replace("model.id", "--model", 1)) from error
+    return name
+
+
+def _checked_data(name: str) -> tuple[str, Any]:
+    from hf_efficient.data.layout import layout_of
+
+    if not name:
+        raise SetupError("--data: is empty. Write the name of a data file.")
+    return name, layout_of(name, "--data")
+
+
+def _checked_gpu(name: str) -> Any:
+    from hf_efficient.facts.accelerators import accelerator
+
+    if name.lower() == _CPU:
+        return None
+    try:
+        return accelerator(name)
+    except SetupError as error:
+        raise SetupError(f"--gpu: {error} Or write cpu.") from error

@@ -1,0 +1,236 @@
+"""The data of a recipe as its model will see them: examples token by token, and their counts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedTokenizerBase
+from trl import DPOConfig, SFTConfig
+
+from hf_efficient.data.build import read_raw
+from hf_efficient.data.examples import RawData, open_sources
+from hf_efficient.data.formats import kind_of
+from hf_efficient.data.prepare import completion_only, finish, is_packed, tokenise
+from hf_efficient.data.stats import DataStats, lengths, pair_lengths
+from hf_efficient.recipe.schema import Recipe
+
+
+@dataclass(frozen=True)
+class Span:
+    """Neighbouring tokens as text; ``target``: the loss covers them."""
+
+    text: str
+    target: bool
+
+
+@dataclass(frozen=True)
+class ShownExample:
+    """One example, cut as the run cuts it.
+
+    Attributes:
+        where: file and line.
+        part: ``chosen`` or ``rejected`` of a preference pair.
+        tokens: before it is cut.
+        cut_tokens: lost at ``train.max_length``; all of them where the example is left out.
+    """
+
+    where: str
+    part: str
+    tokens: int
+    cut_tokens: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class SourceCount:
+    """Training examples and tokens of one source, weighted; the tokens before anything is cut."""
+
+    key: str
+    path: str
+    examples: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the examples are joined into rows of ``train.max_length``; ``fill_rate``: the share that holds a token."""
+
+    rows: int
+    examples_per_row: float
+    fill_rate: float
+
+
+@dataclass(frozen=True)
+class DataLook:
+    """What a run would train on.
+
+    Attributes:
+        examples, tokens, target_tokens: of the training data, after everything is cut and left out. A preference pair
+            is one example; its prompt counts with each of its two answers.
+        lengths: tokens of an example before it is cut, at p50, p95 and max.
+        truncated, truncated_tokens: examples cut at ``max_length``, and what they lose.
+        dropped: examples left out, for their length, or because no target token is left.
+        without_target: examples that are trained on and teach nothing.
+    """
+
+    name: str
+    max_length: int | None
+    examples: int
+    tokens: int
+    target_tokens: int
+    lengths: Mapping[str, int]
+    truncated: int
+    truncated_tokens: int
+    dropped: int
+    without_target: int
+    packing: Packing | None
+    sources: tuple[SourceCount, ...]
+    evaluation_examples: int
+    shown: tuple[ShownExample, ...]
+
+    @property
+    def target_share(self) -> float:
+        return self.target_tokens / self.tokens if self.tokens else 0.0
+
+
+def look_at(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig, show: int) -> DataLook:
+    """Prepare the data as a run does, and show ``show`` examples, from each source in turn. Raises ``DataError`` as
+    ``build.build_sft_data``."""
+    raw = read_raw(recipe, args, open_sources(recipe.data))
+    if isinstance(args, DPOConfig):
+        return _of_pairs(recipe, raw, tokenizer, args, show)
+    return _of_examples(recipe, raw, tokenizer, args, show)
+
+
+def _of_examples(
+    recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, show: int
+) -> DataLook:
+    masked, overlong = completion_only(args, raw.kind), recipe.data.overlong
+    whole = tokenise(raw.train, raw.kind, tokenizer, args, masked, "train")
+    _, stats = finish(whole, tokenizer, args, overlong, "train")
+    evaluation = 0
+    if raw.eval is not None:
+        eval_whole = tokenise(raw.eval, kind_of(raw.eval[0]), tokenizer, args, masked, "eval")
+        evaluation = finish(eval_whole, tokenizer, args, overlong, "eval")[1].examples
+    sizes, limit = lengths(whole), args.max_length
+    cuts = not (is_packed(args, "train") and args.packing_strategy != "bfd")
+    lost = sizes - limit if limit is not None and cuts and overlong == "truncate" else np.zeros_like(sizes)
+    return DataLook(
+        name=recipe.name,
+        max_length=limit,
+        examples=stats.examples,
+        tokens=stats.tokens_total,
+        target_tokens=stats.tokens_loss_bearing,
+        lengths=_percentiles(sizes),
+        truncated=int((lost > 0).sum()),
+        truncated_tokens=int(lost[lost > 0].sum()),
+        dropped=stats.dropped_overlong + stats.dropped_masked,
+        without_target=stats.masked,
+        packing=_packing(stats),
+        sources=_sources(recipe, raw, sizes),
+        evaluation_examples=evaluation,
+        shown=tuple(
+            _shown(whole[row], tokenizer, limit if cuts else None, drops=overlong == "drop")
+            for row in _spread(list(raw.sizes.values()), show)
+        ),
+    )
+
+
+def _of_pairs(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: DPOConfig, show: int) -> DataLook:
+    from hf_efficient.data.preference import prepare_pairs  # loads DPOTrainer
+
+    uncut = copy.copy(args)
+    uncut.max_length = None
+    whole = prepare_pairs(raw.train, raw.kind, tokenizer, uncut, "train").dataset
+    kept = prepare_pairs(raw.train, raw.kind, tokenizer, args, "train")
+    evaluation = None if raw.eval is None else prepare_pairs(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval")
+    sizes, cut = pair_lengths(whole, None), pair_lengths(kept.dataset, args.max_length)
+    prompts = lengths(kept.dataset, "prompt_ids")
+    lost = pair_lengths(kept.dataset, None) - cut
+    return DataLook(
+        name=recipe.name,
+        max_length=args.max_length,
+        examples=len(kept.dataset),
+        tokens=int(cut.sum()),
+        target_tokens=int(np.maximum(cut - prompts[:, None], 0).sum()),
+        lengths=_percentiles(sizes.max(axis=1)),
+        truncated=int((lost > 0).any(axis=1).sum()),
+        truncated_tokens=int(lost.sum()),
+        dropped=kept.dropped,
+        without_target=0,
+        packing=None,
+        sources=_sources(recipe, raw, sizes.sum(axis=1)),
+        evaluation_examples=0 if evaluation is None else len(evaluation.dataset),
+        shown=tuple(
+            _shown(_answered(whole[row], raw.train[row]["where"], part), tokenizer, args.max_length, part=part)
+            for row in _spread(list(raw.sizes.values()), show)
+            for part in ("chosen", "rejected")
+        ),
+    )
+
+
+def _answered(pair: Mapping[str, Sequence[int]], where: str, part: str) -> dict[str, object]:
+    """The prompt with one of its answers, as a row of ``input_ids`` and ``labels``."""
+    prompt, answer = list(pair["prompt_ids"]), list(pair[f"{part}_ids"])
+    return {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer, "where": where}
+
+
+def _percentiles(sizes: npt.NDArray[np.int64]) -> dict[str, int]:
+    p50, p95 = np.percentile(sizes, [50, 95])
+    return {"p50": round(float(p50)), "p95": round(float(p95)), "max": int(sizes.max())}
+
+
+def _packing(stats: DataStats) -> Packing | None:
+    if stats.packs is None or stats.fill_rate is None:
+        return None
+    return Packing(stats.packs, stats.examples / stats.packs, stats.fill_rate)
+
+
+def _sources(recipe: Recipe, raw: RawData, sizes: npt.NDArray[np.int64]) -> tuple[SourceCount, ...]:
+    ends = np.cumsum(list(raw.sizes.values()))
+    parts = np.split(sizes, ends[:-1])
+    named = zip(raw.sizes.items(), recipe.data.train, parts, strict=True)
+    return tuple(SourceCount(key, source.path, count, int(own.sum())) for (key, count), source, own in named)
+
+
+def _spread(sizes: Sequence[int], show: int) -> list[int]:
+    """Rows of the first examples of each source, in turn."""
+    starts = np.cumsum([0, *sizes[:-1]])
+    turns = [
+        (place, int(start) + place)
+        for start, size in zip(starts, sizes, strict=True)
+        for place in range(min(size, show))
+    ]
+    return [row for _, row in sorted(turns, key=lambda turn: turn[0])[:show]]
+
+
+def _shown(
+    row: Mapping[str, object],
+    tokenizer: PreTrainedTokenizerBase,
+    limit: int | None,
+    *,
+    drops: bool = False,
+    part: str = "",
+) -> ShownExample:
+    ids, labels = list(row["input_ids"]), list(row["labels"])  # type: ignore[call-overload]
+    kept = len(ids) if limit is None else min(limit, len(ids))
+    lost = len(ids) if drops and kept < len(ids) else len(ids) - kept
+    spans = () if lost == len(ids) else tuple(_spans(ids[:kept], labels[:kept], tokenizer))
+    return ShownExample(str(row["where"]), part, len(ids), lost, spans)
+
+
+def _spans(ids: Sequence[int], labels: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Iterator[Span]:
+    """The text that each run of tokens adds to what stands before it: a token alone may lose its leading space.
+    Nothing predicts the first token, so it is no target."""
+    told, place = "", 0
+    for target, run in groupby(label != -100 and index > 0 for index, label in enumerate(labels)):
+        place += len(list(run))
+        text = str(tokenizer.decode(ids[:place], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        added = text[len(told) :] if text.startswith(told) else text[len(told.rstrip("\ufffd")) :]
+        told = text
+        yield Span(added, target)

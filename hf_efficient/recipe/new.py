@@ -1,0 +1,166 @@
+"""A short recipe for a model, data and an accelerator, with a comment for each choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hf_efficient.errors import ModelError
+from hf_efficient.estimate.model_shape import parameter_counts, shape_of
+from hf_efficient.facts.accelerators import Accelerator
+from hf_efficient.facts.models import find_model
+from hf_efficient.recipe.writing import dump_yaml
+
+AdapterMethod = Literal["lora", "qlora", "full"]
+
+FEW_ROWS = 20
+"""Fewer rows than that leave nothing to hold out for an evaluation."""
+
+_BESIDE_THE_WEIGHTS = 11 * 2**30
+"""Bytes, an estimate: of 1B to 8B Llamas under bases/lora with 2 x 2048 tokens, the plan says 9.1 to 10.7 GiB."""
+
+_DTYPES = {"lora": "float16", "qlora": "float16", "full": "float32"}
+"""Of the weights, where the accelerator has no bfloat16."""
+
+_COMMENT_COLUMN = 44
+
+
+@dataclass(frozen=True)
+class NewRecipe:
+    """What a recipe is written for.
+
+    Attributes:
+        accelerator: None for a CPU.
+        adapter: None takes the one that fits.
+        format: of the data; None where they were not read.
+        rows: of the data; None where they were not read.
+    """
+
+    name: str
+    model: str
+    data: str
+    accelerator: Accelerator | None
+    adapter: AdapterMethod | None = None
+    method: Literal["sft", "dpo"] = "sft"
+    format: str | None = None
+    rows: int | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def chosen_adapter(self) -> AdapterMethod:
+        return self.adapter or fitting_adapter(self.model, self.accelerator)
+
+
+def fitting_adapter(model: str, accelerator: Accelerator | None) -> AdapterMethod:
+    """LoRA where the 16-bit weights fit with room to train, else QLoRA, as for a model of unknown size. On a CPU, LoRA:
+    4-bit products are slow there."""
+    if accelerator is None:
+        return "lora"
+    parameters = parameters_of(model)
+    fits = parameters is not None and 2 * parameters + _BESIDE_THE_WEIGHTS < accelerator.usable_memory_bytes
+    return "lora" if fits else "qlora"
+
+
+def parameters_of(model: str) -> int | None:
+    """Of a known hub model, or a local folder with its configuration; None for another one."""
+    config = Path(model).expanduser() / "config.json"
+    try:
+        if config.is_file():
+            return parameter_counts(shape_of(json.loads(config.read_text(encoding="utf-8")))).total
+        fact = find_model(model)
+        return fact.published_parameters or parameter_counts(shape_of(fact.config)).total
+    except (ModelError, OSError, ValueError):
+        return None
+
+
+def base_of(new: NewRecipe) -> str | None:
+    """The shipped base to extend; None for preference tuning, which none of them fits."""
+    return None if new.method == "dpo" else f"bases/{new.chosen_adapter}"
+
+
+def recipe_text(new: NewRecipe) -> str:
+    """The YAML of the recipe."""
+    where = "a CPU" if new.accelerator is None else new.accelerator.name
+    lines = [f"# For {where}. Every key: docs/recipe-keys.md"]
+    lines += _preference(new) if new.method == "dpo" else _supervised(new)
+    return "\n".join([*lines, f"output_dir: {_scalar(f'outputs/{new.name}')}", ""])
+
+
+def _supervised(new: NewRecipe) -> Iterator[str]:
+    told = {"lora": "LoRA", "qlora": "LoRA on 4-bit weights", "full": "all weights are trained"}
+    yield _line(f"extends: bases/{new.chosen_adapter}", told[new.chosen_adapter])
+    yield f"name: {_scalar(new.name)}"
+    yield f"model: {_flow({'id': new.model, **_dtype(new)})}"
+    yield "data:"
+    yield _source(new)
+    holds_out = new.rows is None or new.rows >= FEW_ROWS
+    why = "in place of the base's" if holds_out else f"{new.rows} rows are too few to hold some out"
+    yield _line("  eval: []", why)
+    if holds_out:
+        yield _line("  eval_fraction: 0.05", "this share is held out for the evaluation")
+    yield "train:"
+    yield _line("  max_length: 2048", "tokens; longer examples are cut")
+    if new.format in ("messages", "sharegpt"):
+        yield _line("  completion_only_loss: true", "targets: the last answer; assistant_only_loss: all answers")
+    yield from _precision(new)
+    if not holds_out:
+        yield '  eval_strategy: "no"'
+        yield "  eval_steps: null"
+        yield "evaluate: {metrics: []}"
+
+
+def _preference(new: NewRecipe) -> Iterator[str]:
+    yield f"name: {_scalar(new.name)}"
+    yield "method: dpo"
+    yield f"model: {_flow({'id': new.model, 'dtype': 'bfloat16', **_dtype(new)})}"
+    yield f"adapter: {{method: {new.chosen_adapter}}}"
+    yield "data:"
+    yield _source(new)
+    holds_out = new.rows is None or new.rows >= FEW_ROWS
+    if holds_out:
+        yield _line("  eval_fraction: 0.05", "this share is held out for the evaluation")
+    yield "train:"
+    yield _line("  beta: 0.1", "how close to the reference model it stays")
+    yield _line("  max_length: 1024", "tokens of a prompt with one of its answers")
+    yield "  learning_rate: 5.0e-6"
+    yield _line("  per_device_train_batch_size: 1", "a pair is two rows")
+    yield "  gradient_accumulation_steps: 16"
+    yield from _precision(new)
+    if holds_out:
+        yield "  per_device_eval_batch_size: 1"
+        yield "  eval_strategy: epoch"
+
+
+def _source(new: NewRecipe) -> str:
+    source = {"path": new.data, **({"columns": dict(new.columns)} if new.columns else {})}
+    return _line(f"  train: [{_flow(source)}]", new.format or "a hub name, not read so far")
+
+
+def _dtype(new: NewRecipe) -> dict[str, str]:
+    if new.accelerator is None:
+        return {"dtype": "float32"}
+    return {"dtype": _DTYPES[new.chosen_adapter]} if new.accelerator.lacks_bfloat16 else {}
+
+
+def _precision(new: NewRecipe) -> Iterator[str]:
+    if new.accelerator is None:
+        yield _line("  bf16: false", "many CPUs only emulate it")
+    elif new.accelerator.lacks_bfloat16:
+        yield _line("  bf16: false", f"{new.accelerator.name} has no bfloat16")
+        yield "  fp16: true"
+
+
+def _line(text: str, comment: str) -> str:
+    return f"{text:<{_COMMENT_COLUMN - 2}}  # {comment}"
+
+
+def _scalar(text: str) -> str:
+    return dump_yaml([text]).removeprefix("- ").removesuffix("\n")
+
+
+def _flow(values: Mapping[str, object]) -> str:
+    parts = (f"{key}: {_flow(one) if isinstance(one, Mapping) else _scalar(str(one))}" for key, one in values.items())
+    return f"{{{', '.join(parts)}}}"
