@@ -1,0 +1,371 @@
+"""The YAML of Axolotl, its keys as of its schemas in 2025 and 2026."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.recipe.conversion.draft import Draft, Note, put_sharding
+from hf_efficient.recipe.schema_check import ELSEWHERE
+from hf_efficient.recipe.train_fields import train_fields
+
+RECOGNISED = (
+    "base_model", "sequence_len", "micro_batch_size", "num_epochs", "val_set_size", "adapter", "lora_target_linear",
+    "sample_packing", "dataset_prepared_path", "train_on_inputs", "lr_scheduler", "optimizer",
+)  # fmt: skip
+"""Keys that the other tools do not have."""
+
+_MOVED = {
+    "base_model": "model.id",
+    "revision_of_model": "model.revision",
+    "tokenizer_config": "model.tokenizer",
+    "attn_implementation": "model.attn_implementation",
+    "lora_r": "adapter.r",
+    "lora_alpha": "adapter.alpha",
+    "lora_dropout": "adapter.dropout",
+    "lora_modules_to_save": "adapter.modules_to_save",
+    "dataset_prepared_path": "data.cache_dir",
+    "default_system_message": "data.system",
+    "output_dir": "output_dir",
+    "sequence_len": "train.max_length",
+    "micro_batch_size": "train.per_device_train_batch_size",
+    "eval_batch_size": "train.per_device_eval_batch_size",
+    "num_epochs": "train.num_train_epochs",
+    "optimizer": "train.optim",
+    "lr_scheduler": "train.lr_scheduler_type",
+    "dataset_processes": "train.dataset_num_proc",
+    "dataset_num_proc": "train.dataset_num_proc",
+    "eval_sample_packing": "train.eval_packing",
+    "wandb_name": "train.run_name",
+    "rl_beta": "train.beta",
+}
+_FLAGS = {
+    "trust_remote_code": "model.trust_remote_code",
+    "peft_use_dora": "adapter.dora",
+    "peft_use_rslora": "adapter.rslora",
+    "sample_packing": "train.packing",
+}
+_ATTENTION = {
+    "flash_attention": "flash_attention_2",
+    "sdp_attention": "sdpa",
+    "flex_attention": "flex_attention",
+    "eager_attention": "eager",
+}
+_DEFAULTS = {
+    "train.max_length": 512,
+    "train.per_device_train_batch_size": 1,
+    "train.num_train_epochs": 1,
+    "train.optim": "adamw_torch_fused",
+    "train.lr_scheduler_type": "cosine",
+    "train.gradient_checkpointing": False,
+    "train.save_total_limit": 4,
+    "output_dir": "model-out",
+}
+_NEEDLESS = (
+    "model_type", "tokenizer_type", "tokenizer_use_fast", "tokenizer_legacy", "is_llama_derived_model", "strict",
+    "is_mistral_derived_model", "is_qwen_derived_model", "is_falcon_derived_model", "local_rank", "save_safetensors",
+    "debug", "device_map", "base_model_config", "shuffle_merged_datasets", "pad_to_sequence_len",
+)  # fmt: skip
+_KERNELS = "Axolotl's kernels are not there; the nearest is adapter.fused: true."
+_WANDB = "write train.report_to: wandb, and set the variables WANDB_PROJECT and WANDB_ENTITY."
+_NOTES = {
+    **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), _KERNELS),
+    **dict.fromkeys(("unsloth_lora_mlp", "unsloth_lora_qkv", "unsloth_lora_o"), _KERNELS),
+    **dict.fromkeys(("wandb_project", "wandb_entity", "use_wandb"), _WANDB),
+    **dict.fromkeys(
+        ("wandb_watch", "wandb_log_model", "wandb_mode", "wandb_run_id"), "set Weights & Biases' variables."
+    ),
+    "xformers_attention": "write model.attn_implementation: sdpa or flash_attention_2.",
+    "s2_attention": "not there. Write model.attn_implementation: sdpa.",
+    "lora_model_dir": "training does not start from an adapter. Merge it first: hf-efficient merge.",
+    "resume_from_checkpoint": "write `hf-efficient train RECIPE --resume`, or existing_output: resume.",
+    "pretrain_multipack_attn": "packed examples are always kept apart.",
+    "loraplus_lr_ratio": "LoRA+ is not there; all adapter weights have train.learning_rate.",
+    "peft_init_lora_weights": "adapters start as PEFT's default.",
+    "lora_fan_in_fan_out": "PEFT finds it by the layer.",
+    "lora_target_parameters": "adapters go on modules alone. Write adapter.target_modules.",
+    "unfrozen_parameters": "write adapter.modules_to_save for an adapter; not there for adapter.method: full.",
+    "early_stopping": "write evaluate.early_stopping.patience.",
+    "eval_table_size": "write evaluate.generate.examples and evaluate.generate.show.",
+    "eval_max_new_tokens": "write evaluate.generate.max_new_tokens.",
+    "do_causal_lm_eval": "write evaluate.metrics: [perplexity, token_accuracy].",
+    "tokens": "tokens cannot be added. Save a tokenizer and a model that have them, and name these.",
+    "added_tokens_overrides": "tokens cannot be renamed. Name a tokenizer that has them in model.tokenizer.",
+    "sequence_parallel_degree": "a row is not split over GPUs.",
+    "context_parallel_size": "a row is not split over GPUs.",
+    "tensor_parallel_size": "a layer is not split over GPUs; distributed.strategy: fsdp2 shards it.",
+    "loss_watchdog_threshold": "a non-finite loss stops a run; a high one does not.",
+    "quantization": "write adapter.method: qlora for training; quantization after it is not there.",
+    "hub_token": ELSEWHERE["hub_token"],
+}
+_FORMATS = {"alpaca": "alpaca", "completion": "text", "pretrain": "text", "chat_template": "messages"}
+_SOURCE_NOTES = {
+    "shards": "a source is read whole. Write a weight below 1 for a random part.",
+    "chat_template": "the tokenizer's template is used. Write train.chat_template_path.",
+    "train_on_eos": "end-of-turn tokens are targets where the template marks them.",
+    "roles": "the names of roles are fixed: system, user, assistant, tool; human and gpt are known.",
+    "revision": "a data set's revision cannot be named.",
+}
+_EXCESS = {"drop": "drop", "truncate": "truncate", "raise": "error"}
+
+
+def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
+    """The recipe of a file for Axolotl. Raises ``RecipeError`` for a method (``rl``) that recipes do not have."""
+    method = "dpo" if keys.get("rl") in ("dpo", "ipo") else "sft"
+    if keys.get("rl") and method == "sft":
+        remedy = "A recipe trains `method: sft` or `method: dpo`; train this with Axolotl or TRL."
+        raise RecipeError([Problem(where, "rl", f"{keys['rl']} has no counterpart.", remedy)])
+    fields = train_fields(method)
+    draft = Draft(keys, fields, where)
+    draft.put("method", method, "rl")
+    if draft.take("rl") == "ipo":
+        draft.put("train.loss_type", "ipo", "rl")
+    _precision(draft)
+    _adapter(draft)
+    _attention(draft)
+    _data(draft, method)
+    _templates(draft)
+    _schedule(draft)
+    _evaluation(draft)
+    draft.move(_MOVED)
+    draft.flags(_FLAGS)
+    for key in _NEEDLESS:
+        if key in draft:
+            draft.take(key)
+            draft.needless.append(key)
+    draft.note_all(_NOTES)
+    draft.move(
+        {name: f"train.{name}" for name in fields if name not in {*ELSEWHERE, "deepspeed", "fsdp", "fsdp_config"}}
+    )
+    put_sharding(draft)
+    for target, value in _DEFAULTS.items():
+        draft.default(target, value)
+    draft.default("train.per_device_eval_batch_size", draft.values["train.per_device_train_batch_size"])
+    draft.note_rest([*_MOVED, *_FLAGS, *_NOTES, *RECOGNISED], "not known here, or has no counterpart in a recipe")
+    return draft
+
+
+def _precision(draft: Draft) -> None:
+    """``bf16: auto`` and true load the weights in bfloat16 too."""
+    bf16, fp16 = draft.take("bf16", "auto"), draft.flag("fp16")
+    whole = {"bfloat16": draft.flag("bfloat16"), "float16": draft.flag("float16"), "float32": draft.flag("float32")}
+    dtype = next((name for name, wanted in whole.items() if wanted), "")
+    if dtype:
+        draft.put("model.dtype", dtype, dtype)
+        draft.put("train.bf16", False, dtype)
+    elif fp16 or bf16 in (False, "false", "no"):
+        draft.put("model.dtype", "float16" if fp16 else "float32", "fp16" if fp16 else "bf16")
+        draft.put("train.bf16", False, "bf16")
+        if fp16:
+            draft.put("train.fp16", True, "fp16")
+    else:
+        draft.put("model.dtype", "bfloat16", "bf16")
+        if bf16 == "full":
+            draft.put("train.bf16_full_eval", True, "bf16")
+        elif bf16 != "auto":
+            draft.put("train.bf16", True, "bf16")
+
+
+def _adapter(draft: Draft) -> None:
+    adapter, four, eight = draft.take("adapter"), draft.flag("load_in_4bit"), draft.flag("load_in_8bit")
+    if adapter is None:
+        draft.put("adapter.method", "full")
+        for key in [key for key in draft if key.startswith(("lora_", "peft_"))]:
+            draft.note(key, "has no effect without `adapter`.")
+        return
+    if adapter not in ("lora", "qlora"):
+        draft.notes.append(Note("adapter", f"{adapter} is not there; the recipe has LoRA. Write adapter.method."))
+    draft.put("adapter.method", "qlora" if adapter == "qlora" or four or eight else "lora", "adapter")
+    if eight and not four:
+        draft.put("adapter.quantization.bits", 8, "load_in_8bit")
+    linear, modules = draft.flag("lora_target_linear"), draft.take("lora_target_modules")
+    if linear:
+        draft.put("adapter.target_modules", "all-linear", "lora_target_linear")
+        if modules:
+            draft.notes.append(Note("lora_target_modules", "lora_target_linear takes all linear layers already."))
+    elif modules:
+        draft.put("adapter.target_modules", modules, "lora_target_modules")
+    if "lora_r" not in draft:
+        draft.put("adapter.r", 8)
+
+
+def _attention(draft: Draft) -> None:
+    for key, name in _ATTENTION.items():
+        if draft.flag(key):
+            draft.put("model.attn_implementation", name, key)
+
+
+def _data(draft: Draft, method: str) -> None:
+    entries = [(f"datasets.{index}", one) for index, one in enumerate(draft.entries("datasets"))]
+    for index, one in enumerate(draft.entries("pretraining_dataset")):
+        entries.append((f"pretraining_dataset.{index}", {"type": "pretrain", **one}))
+    if entries:
+        draft.put("data.train", [_source(draft, key, one, method) for key, one in entries], "datasets")
+    tests = draft.entries("test_datasets")
+    if tests:
+        held = [_source(draft, f"test_datasets.{index}", one, method) for index, one in enumerate(tests)]
+        draft.put("data.eval", held, "test_datasets")
+    share = draft.number("val_set_size", 0)
+    draft.take("val_set_size")
+    if share and not tests:
+        if share < 1:
+            draft.put("data.eval_fraction", share, "val_set_size")
+        else:
+            draft.notes.append(Note("val_set_size", f"{share} examples: write data.eval_fraction, a share below 1."))
+    excess = str(draft.take("excess_length_strategy", "drop"))
+    if method == "sft":
+        draft.put("data.overlong", _EXCESS.get(excess, "drop"), "excess_length_strategy")
+        _targets(draft)
+
+
+def _targets(draft: Draft) -> None:
+    """Of chats, the answers of the assistant are targets unless ``train_on_inputs``; of the other formats, a recipe
+    takes the answer by itself."""
+    formats = {one.get("format", "") for one in draft.values.get("data.train", [])}
+    on_inputs = draft.flag("train_on_inputs")
+    if formats & {"messages", "sharegpt"} and not on_inputs:
+        draft.put("train.assistant_only_loss", True, "train_on_inputs")
+        draft.remarks.append(
+            "train.assistant_only_loss needs a chat template that marks the answers; `hf-efficient data` shows whether "
+            "it does. Else write completion_only_loss: true, for the last answer."
+        )
+    elif formats & {"alpaca", "prompt_completion"} and on_inputs:
+        draft.put("train.completion_only_loss", False, "train_on_inputs")
+
+
+def _source(draft: Draft, key: str, entry: dict[str, Any], method: str) -> dict[str, Any]:
+    source: dict[str, Any] = {}
+    for name in ("path", "name", "split"):
+        if entry.get(name) is not None:
+            source[name] = entry.pop(name)
+    files = entry.pop("data_files", None)
+    files = files[0] if isinstance(files, list) and len(files) == 1 else files
+    if isinstance(files, str) and source.get("path") in ("json", "csv", "parquet"):
+        source["path"] = files
+    elif files:
+        draft.notes.append(Note(f"{key}.data_files", "write one source for each file, its path in `path`."))
+    entry.pop("ds_type", None)  # a file's suffix says it
+    _format(draft, key, entry, source, method)
+    if entry.pop("roles_to_train", ["assistant"]) not in (["assistant"], ["gpt"], None):
+        draft.notes.append(Note(f"{key}.roles_to_train", "targets are the assistant's answers, or the whole chat."))
+    if entry.get("chat_template") == "tokenizer_default":
+        del entry["chat_template"]
+    for name, value in entry.items():
+        if value not in (None, False):
+            draft.notes.append(Note(f"{key}.{name}", _SOURCE_NOTES.get(name, "is no key of a source.")))
+    return source
+
+
+def _format(draft: Draft, key: str, entry: dict[str, Any], source: dict[str, Any], method: str) -> None:
+    """``type`` and the names of columns as ``format`` and ``columns``."""
+    kind = entry.pop("type", None)
+    if isinstance(kind, dict):
+        columns = {ours: kind.pop(f"field_{ours}", None) for ours in ("instruction", "input", "output", "system")}
+        source |= {"format": "alpaca", "columns": {ours: one for ours, one in columns.items() if one and one != ours}}
+        for name in (name for name, value in kind.items() if value):
+            draft.notes.append(Note(f"{key}.type.{name}", "the chat template formats a row. Write it in the data."))
+        if not source["columns"]:
+            del source["columns"]
+    elif method == "dpo":
+        source["format"] = "preference"
+        draft.notes.append(Note(f"{key}.type", f"{kind}: columns must be prompt, chosen, rejected; `columns` renames."))
+    elif kind in _FORMATS:
+        source["format"] = _FORMATS[kind]
+    elif kind is not None:
+        draft.notes.append(Note(f"{key}.type", f"{kind}: the format is recognised by the columns, or write `format`."))
+    messages = entry.pop("field_messages", None)
+    if source.get("format") == "messages" and messages not in (None, "messages"):
+        if messages == "conversations":
+            source["format"] = "sharegpt"
+        else:
+            source["columns"] = {"messages": messages}
+    text = entry.pop("field", None) or entry.pop("text_column", None)
+    if text not in (None, "text") and source.get("format") == "text":
+        source["columns"] = {"text": text}
+    entry.pop("message_property_mappings", None)  # role and content, or from and value: both are read
+    entry.pop("message_field_role", None)
+    entry.pop("message_field_content", None)
+
+
+def _templates(draft: Draft) -> None:
+    template, jinja = draft.take("chat_template"), draft.take("chat_template_jinja")
+    if jinja and str(jinja).endswith(".jinja"):
+        draft.put("train.chat_template_path", jinja, "chat_template_jinja")
+    elif jinja:
+        draft.notes.append(Note("chat_template_jinja", "save it as a .jinja file; write train.chat_template_path."))
+    elif template not in (None, "tokenizer_default", "jinja"):
+        draft.notes.append(
+            Note(
+                "chat_template", f"{template}: the tokenizer's own is used. Write train.chat_template_path for another."
+            )
+        )
+    for name, value in draft.mapping("special_tokens").items():
+        if name in ("pad_token", "eos_token") and value:
+            draft.put(f"train.{name}", value, f"special_tokens.{name}")
+        elif value:
+            draft.notes.append(Note(f"special_tokens.{name}", "the tokenizer's own is used."))
+
+
+def _schedule(draft: Draft) -> None:
+    if "batch_size" in draft and "gradient_accumulation_steps" not in draft:
+        steps = draft.number("batch_size", 1) // draft.number("micro_batch_size", 1)
+        draft.put("train.gradient_accumulation_steps", max(int(steps), 1), "batch_size")
+        draft.take("batch_size")
+    elif "batch_size" in draft:
+        draft.note("batch_size", "micro_batch_size and gradient_accumulation_steps say it.")
+    ratio = draft.take("warmup_ratio")
+    if "warmup_steps" not in draft:
+        draft.put("train.warmup_steps", 0.03 if ratio is None else ratio, "" if ratio is None else "warmup_ratio")
+    if draft.look("lr_scheduler") in ("one_cycle", "rex"):
+        draft.note("lr_scheduler", "is not there; the recipe has cosine.")
+    checkpointing = draft.take("gradient_checkpointing", False)
+    if checkpointing in ("offload", "offload_disk", "unsloth"):
+        draft.notes.append(Note("gradient_checkpointing", f"{checkpointing}: activations stay on the GPU."))
+        checkpointing = True
+    draft.put("train.gradient_checkpointing", checkpointing, "gradient_checkpointing")
+    if draft.flag("group_by_length"):
+        draft.put("train.train_sampling_strategy", "group_by_length", "group_by_length")
+    plugins = draft.take("plugins") or []
+    for name in plugins:
+        if "liger" in str(name).lower():
+            draft.put("train.use_liger_kernel", True, "plugins")
+        else:
+            draft.notes.append(Note("plugins", f"{name} is not there."))
+    for key in [key for key in draft if key.startswith("liger_")]:
+        draft.note(key, "train.use_liger_kernel: true takes all of Liger's kernels for the model.")
+    if draft.flag("auto_resume_from_checkpoints"):
+        draft.put("existing_output", "resume", "auto_resume_from_checkpoints")
+    if "hub_model_id" in draft:
+        draft.put("train.push_to_hub", True, "hub_model_id")
+    if draft.flag("use_tensorboard"):
+        draft.put("train.report_to", "tensorboard", "use_tensorboard")
+
+
+def _evaluation(draft: Draft) -> None:
+    """When it saves and evaluates; shares of an epoch as shares of the run."""
+    _interval(draft, "save")
+    if "save_steps" not in draft and "save_strategy" not in draft:
+        draft.default("train.save_strategy", "epoch")
+    if "data.eval" in draft.values or "data.eval_fraction" in draft.values:
+        _interval(draft, "eval")
+    else:
+        for key in ("evals_per_epoch", "eval_steps", "eval_strategy"):
+            if key in draft:
+                draft.note(key, "has no effect: the file has no evaluation data (val_set_size, test_datasets).")
+    patience = draft.take("early_stopping_patience")
+    if patience:
+        draft.put("evaluate.early_stopping.patience", patience, "early_stopping_patience")
+        draft.put("train.metric_for_best_model", "loss", "early_stopping_patience")
+
+
+def _interval(draft: Draft, kind: str) -> None:
+    times, epochs = draft.number(f"{kind}s_per_epoch", 0), draft.number("num_epochs", 1)
+    draft.take(f"{kind}s_per_epoch")
+    if times == 1:
+        draft.put(f"train.{kind}_strategy", "epoch", f"{kind}s_per_epoch")
+    elif times:
+        draft.put(f"train.{kind}_strategy", "steps", f"{kind}s_per_epoch")
+        draft.put(f"train.{kind}_steps", round(1 / (times * epochs), 6), f"{kind}s_per_epoch")
+    elif f"{kind}_steps" in draft and f"{kind}_strategy" not in draft:
+        draft.put(f"train.{kind}_strategy", "steps", f"{kind}_steps")

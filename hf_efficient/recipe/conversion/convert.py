@@ -1,0 +1,114 @@
+"""The room's way from another tool's YAML to a recipe that validates, with a list of what is not in it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.recipe.conversion import axolotl, trl
+from hf_efficient.recipe.conversion.draft import Draft
+from hf_efficient.recipe.files import read_recipe_text
+from hf_efficient.recipe.load import check_text
+from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.tree import found, parse_yaml
+from hf_efficient.recipe.writing import dump_yaml
+
+Tool = Literal["trl", "axolotl"]
+
+_NAMES: dict[Tool, str] = {"trl": "TRL", "axolotl": "Axolotl"}
+_MODEL: dict[Tool, str] = {"trl": "model_name_or_path", "axolotl": "base_model"}
+_DATA: dict[Tool, str] = {"trl": "dataset_name", "axolotl": "datasets"}
+_RECIPE = ("extends", "model", "data", "train")
+_LLAMA_FACTORY = ("finetuning_type", "stage", "cutoff_len", "dataset_dir")
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A recipe's text, and in sentences what of the source is not in it."""
+
+    tool: Tool
+    text: str
+    notes: list[str]
+
+
+def convert_file(path: Path, tool: Tool | None, name: str) -> Conversion:
+    """The recipe ``name`` of a YAML file; ``tool`` None: recognised by the keys. Raises ``RecipeError``: an unreadable
+    file, no known tool's, or one without a model or data."""
+    tree = parse_yaml(read_recipe_text(path), Origin(str(path)))
+    keys = tree.plain()
+    if not isinstance(keys, dict) or not keys:
+        held = "is empty" if keys is None or keys == {} else f"holds {found(keys)}"
+        raise _refused(path, "", f"{held}; a configuration is a mapping of keys to values.", "Check the file.")
+    tool = tool or recognise(path, keys)
+    draft = (trl.from_trl if tool == "trl" else axolotl.from_axolotl)(keys, str(path))
+    draft.put("name", name)
+    for target, key in (("model.id", _MODEL[tool]), ("data.train", _DATA[tool])):
+        if not draft.values.get(target):
+            raise _refused(path, key, "is missing.", f"Add it: a recipe needs `{target}`.")
+    text = _valid(draft, path, tool)
+    return Conversion(tool, text, _sentences(draft))
+
+
+def recognise(path: Path, keys: Mapping[str, Any]) -> Tool:
+    """The tool whose own keys the file has most of; ``RecipeError`` where that is none, or both alike."""
+    counts: dict[Tool, int] = {
+        "trl": len(set(keys) & set(trl.RECOGNISED)),
+        "axolotl": len(set(keys) & set(axolotl.RECOGNISED)),
+    }
+    if len(set(keys) & set(_RECIPE)) > 1:
+        raise _refused(path, "", "looks like a recipe already.", f"Run `hf-efficient validate {path}`.")
+    if set(keys) & set(_LLAMA_FACTORY):
+        message = "looks like a file of LLaMA-Factory; files of TRL and Axolotl are converted."
+        raise _refused(path, "", message, "docs/coming-from.md has its keys. Else write --from.")
+    best: Tool = "trl" if counts["trl"] > counts["axolotl"] else "axolotl"
+    if counts["trl"] == counts["axolotl"]:
+        shown = ", ".join(list(keys)[:5])
+        raise _refused(
+            path, "", f"its keys ({shown}) are not clearly TRL's or Axolotl's.", "Write --from trl or axolotl."
+        )
+    return best
+
+
+def _valid(draft: Draft, path: Path, tool: Tool) -> str:
+    """The text of the recipe without what does not validate."""
+    for _ in range(len(draft.values)):
+        text = _text(draft, path, tool)
+        try:
+            check_text(text, f"{draft.values['name']}.yaml")
+        except RecipeError as error:
+            if not draft.refuse(error.problems):
+                raise
+        else:
+            return text
+    raise AssertionError("each turn takes at least one value back")
+
+
+def _text(draft: Draft, path: Path, tool: Tool) -> str:
+    lines = [f"# From {path.name} of {_NAMES[tool]}. Defaults that differ are written out."]
+    body = dump_yaml(draft.nested())
+    return "\n".join([*lines, body + "\n".join(_comments(draft)), ""])
+
+
+def _comments(draft: Draft) -> Iterator[str]:
+    for title, lines in (("Not mapped", draft.notes), ("Otherwise than there", draft.remarks)):
+        if lines:
+            yield f"# {title}:"
+            for line in lines:
+                yield from textwrap.wrap(str(line), _WIDTH, initial_indent="# - ", subsequent_indent="#   ")
+    for title, keys in (("Not needed", draft.needless), ("Without a value", draft.unset)):
+        if keys:
+            line = f"{title}: {', '.join(keys)}."
+            yield from textwrap.wrap(line, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+
+
+def _sentences(draft: Draft) -> list[str]:
+    return [*(f"not mapped: {note}" for note in draft.notes), *(f"otherwise: {one}" for one in draft.remarks)]
+
+
+def _refused(path: Path, key: str, message: str, remedy: str) -> RecipeError:
+    return RecipeError([Problem(str(path), key, message, remedy)])

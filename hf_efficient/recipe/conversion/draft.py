@@ -1,0 +1,226 @@
+"""The keys of another tool's file, each taken once, and the recipe that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import TrainField
+from hf_efficient.recipe.tree import found, nearest, read_scalar
+
+_TRUTHS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+_LONG = 200
+"""Characters of a remedy that lists choices by the dozen."""
+_REQUIRED = ("name", "model.id", "data.train", "output_dir")
+_STAGE = re.compile(r"z(?:ero)?[-_]?([123])", re.IGNORECASE)
+
+
+class Note(NamedTuple):
+    """A key of the source, and why it is not mapped or what to write instead."""
+
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}"
+
+
+class Draft:
+    """Values of a recipe by dotted key, made from another tool's keys.
+
+    Attributes:
+        values: of the recipe, by dotted key; lists and mappings of data sources whole.
+        notes: what is not mapped.
+        remarks: what the recipe does otherwise although no key says so.
+        unset, needless: keys without a value, and keys that say nothing here.
+    """
+
+    def __init__(self, keys: Mapping[str, Any], fields: Mapping[str, TrainField], where: str) -> None:
+        self.needless: list[str] = []
+        self._where = where
+        self.unset = [key for key, value in keys.items() if value is None]
+        self.values: dict[str, Any] = {}
+        self.notes: list[Note] = []
+        self.remarks: list[str] = []
+        self._left = {key: value for key, value in keys.items() if value is not None}
+        self._sources: dict[str, str] = {}
+        self._fields = fields
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._left
+
+    def __iter__(self) -> Iterator[str]:
+        """The keys that nothing has taken yet."""
+        return iter(list(self._left))
+
+    def look(self, key: str, default: Any = None) -> Any:
+        return self._left.get(key, default)
+
+    def take(self, key: str, default: Any = None) -> Any:
+        return self._left.pop(key, default)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A key that is true or false; ``yes`` and ``no`` count."""
+        value = self.take(key, default)
+        return bool(_TRUTHS.get(value.lower(), value)) if isinstance(value, str) else bool(value)
+
+    def number(self, key: str, default: float) -> float:
+        """A number, left in place."""
+        value = self.look(key, default)
+        value = read_scalar(value) if isinstance(value, str) else value
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise self.refused(key, f"is {found(value)}, but must be a number.")
+        return value
+
+    def entries(self, key: str) -> list[dict[str, Any]]:
+        """A list of mappings; one alone, and a text for its ``path``, count."""
+        value = self.take(key) or []
+        held = [
+            {"path": one} if isinstance(one, str) else one for one in (value if isinstance(value, list) else [value])
+        ]
+        wrong = next((one for one in held if not isinstance(one, dict)), None)
+        if wrong is not None:
+            raise self.refused(key, f"holds {found(wrong)}, but must be a list of mappings.")
+        return [dict(one) for one in held]
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        value = self.take(key) or {}
+        if not isinstance(value, dict):
+            raise self.refused(key, f"is {found(value)}, but must be a mapping.")
+        return dict(value)
+
+    def refused(self, key: str, message: str, remedy: str = "") -> RecipeError:
+        return RecipeError([Problem(self._where, key, message, remedy)])
+
+    def put(self, target: str, value: Any, key: str = "") -> None:
+        """Set a key of the recipe; ``key``: the source's, empty for a default that is written out."""
+        if target.startswith("train."):
+            value = fitted(value, self._fields.get(target.removeprefix("train.")))
+        self.values[target] = value
+        self._sources[target] = key
+
+    def move(self, names: Mapping[str, str]) -> None:
+        """Keys of the source to keys of the recipe, with their values."""
+        for key, target in names.items():
+            if key in self._left:
+                self.put(target, self.take(key), key)
+
+    def flags(self, names: Mapping[str, str]) -> None:
+        """The same for keys that are true or false."""
+        for key, target in names.items():
+            if key in self._left:
+                self.put(target, self.flag(key), key)
+
+    def default(self, target: str, value: Any) -> None:
+        """Write a default of the other tool out, where the recipe's is another one."""
+        if target not in self.values:
+            self.put(target, value)
+
+    def note(self, key: str, reason: str) -> None:
+        self.take(key)
+        self.notes.append(Note(key, reason))
+
+    def note_all(self, reasons: Mapping[str, str]) -> None:
+        for key, reason in reasons.items():
+            if key in self._left:
+                self.note(key, reason)
+
+    def note_rest(self, known: Iterable[str], what: str) -> None:
+        """A note for every key that nothing has taken."""
+        names = list(known)
+        for key in self:
+            close = nearest(key, names)
+            self.note(key, f"is {what}." + (f" Did you mean {close}?" if close and close != key else ""))
+
+    def refuse(self, problems: Iterable[Problem]) -> bool:
+        """Take values back that do not validate, and note why; whether that mends all problems."""
+        for problem in problems:
+            below = [one for one in self.values if one == problem.key or one.startswith(f"{problem.key}.")]
+            if not problem.key or not below or set(below) & set(_REQUIRED):
+                return False
+            key = next((self._sources[one] for one in below if self._sources[one]), problem.key)
+            remedy = problem.remedy if len(problem.remedy) < _LONG else "docs/recipe-keys.md has the choices."
+            self.notes.append(Note(key, f"as {problem.key}, {problem.message} {remedy}".strip()))
+            for one in below:
+                del self.values[one]
+        return True
+
+    def nested(self) -> dict[str, Any]:
+        """The recipe, its sections in the order of the schema."""
+        order = list(Recipe.model_fields)
+        made: dict[str, Any] = {}
+        rank = {one: (order.index(one.partition(".")[0]), one != "model.id") for one in self.values}
+        for target, value in sorted(self.values.items(), key=lambda one: rank[one[0]]):
+            *sections, last = target.split(".")
+            place = made
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[last] = value
+        return made
+
+
+def fitted(value: Any, field: TrainField | None) -> Any:
+    """A value as its field wants it: both tools turn text into numbers, and read ``yes`` and ``no`` as booleans."""
+    if field is None or value in field.choices:
+        return value
+    if isinstance(value, str) and "bool" in field.kinds and value.lower() in _TRUTHS:
+        return _TRUTHS[value.lower()]
+    if isinstance(value, str) and "str" not in field.kinds and {"int", "float"} & set(field.kinds):
+        return read_scalar(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    if is_whole and "int" in field.kinds and "float" not in field.kinds:
+        return int(value)
+    if value is False and "no" in field.choices:
+        return "no"
+    return value
+
+
+def put_sharding(draft: Draft) -> None:
+    """``deepspeed``, ``fsdp`` and ``fsdp_config`` as a strategy."""
+    _deepspeed(draft)
+    if draft.look("fsdp") or draft.look("fsdp_config"):
+        _fsdp(draft)
+    for key in ("fsdp", "fsdp_config", "fsdp_version"):
+        draft.take(key)
+
+
+def _deepspeed(draft: Draft) -> None:
+    said = draft.take("deepspeed")
+    if not said:
+        return
+    zero = said.get("zero_optimization") if isinstance(said, dict) else None
+    stage: Any = zero.get("stage") if isinstance(zero, dict) else None
+    if isinstance(said, str):
+        match = _STAGE.search(PurePath(said).name)
+        stage = int(match[1]) if match else None
+    if stage not in (1, 2, 3):
+        draft.note("deepspeed", "its stage is not in the name. Write distributed.strategy: zero1, zero2 or zero3.")
+        return
+    draft.put("distributed.processes", "auto", "deepspeed")
+    draft.put("distributed.strategy", f"zero{stage}", "deepspeed")
+    if "offload" in str(said):
+        draft.notes.append(Note("deepspeed", "offload is not mapped. Write distributed.offload.optimizer: true."))
+    draft.remarks.append("distributed: of the DeepSpeed file, the stage alone is taken; the rest follows the recipe.")
+
+
+def _fsdp(draft: Draft) -> None:
+    config = draft.take("fsdp_config", {})
+    config = dict(config) if isinstance(config, dict) else {}
+    draft.put("distributed.processes", "auto", "fsdp")
+    draft.put("distributed.strategy", "fsdp2", "fsdp")
+    if str(draft.take("fsdp_version", config.pop("fsdp_version", config.pop("version", 2)))) == "1":
+        draft.remarks.append("distributed: FSDP version 1 becomes fsdp2; there is no other.")
+    for key, value in config.items():
+        name = key.removeprefix("fsdp_")
+        if name == "transformer_layer_cls_to_wrap":
+            classes = value.split(",") if isinstance(value, str) else value
+            draft.put("distributed.wrap_classes", classes, f"fsdp_config.{key}")
+        elif name == "offload_params":
+            if value:
+                draft.put("distributed.offload.parameters", True, f"fsdp_config.{key}")
+        elif name not in ("auto_wrap_policy", "reshard_after_forward", "sharding_strategy") and value is not None:
+            draft.notes.append(Note(f"fsdp_config.{key}", "has no key; distributed.strategy: fsdp2 sets it by itself."))

@@ -1,0 +1,174 @@
+"""The YAML of ``trl sft --config`` and ``trl dpo --config``: TRL's script, model and data arguments, and its config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hf_efficient.recipe.conversion.draft import Draft, Note, put_sharding
+from hf_efficient.recipe.schema_check import ELSEWHERE
+from hf_efficient.recipe.train_fields import train_fields
+
+RECOGNISED = (
+    "model_name_or_path", "dataset_name", "dataset_train_split", "use_peft", "lora_target_modules",
+    "per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "max_length", "dtype",
+)  # fmt: skip
+"""Keys that the other tools do not have."""
+
+_RENAMED = {
+    "max_seq_length": "max_length",
+    "evaluation_strategy": "eval_strategy",
+    "warmup_ratio": "warmup_steps",
+    "torch_dtype": "dtype",
+    "use_liger": "use_liger_kernel",
+}
+"""Earlier names of TRL and transformers, and today's."""
+
+_MOVED = {
+    "model_name_or_path": "model.id",
+    "model_revision": "model.revision",
+    "attn_implementation": "model.attn_implementation",
+    "output_dir": "output_dir",
+}
+_ADAPTER = {
+    "lora_r": "adapter.r",
+    "lora_alpha": "adapter.alpha",
+    "lora_dropout": "adapter.dropout",
+    "lora_target_modules": "adapter.target_modules",
+    "lora_modules_to_save": "adapter.modules_to_save",
+}
+_ADAPTER_FLAGS = {"use_dora": "adapter.dora", "use_rslora": "adapter.rslora"}
+_FOUR_BITS = ("load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant")
+_FILES = ("json", "csv", "parquet")
+_NOTES = {
+    "env": "a recipe sets no environment variables. Export them in the shell.",
+    "ignore_bias_buffers": "TRL's own debugging aid; not there.",
+    "dataset_streaming": "data are not streamed.",
+    "streaming": "data are not streamed.",
+    "lora_task_type": "not needed: a recipe trains causal language models.",
+    "lora_target_parameters": "adapters go on modules alone. Write adapter.target_modules.",
+    "bnb_4bit_quant_storage": "not needed: distributed.strategy: fsdp2 sets it.",
+    "resume_from_checkpoint": "write `hf-efficient train RECIPE --resume`, or existing_output: resume.",
+    **dict.fromkeys(
+        ("accelerate_config", "config_file"), "write distributed.strategy and distributed.processes: auto."
+    ),
+    "dataset_kwargs": ELSEWHERE["dataset_kwargs"],
+    "hub_token": ELSEWHERE["hub_token"],
+}
+
+
+def method_of(keys: Mapping[str, Any]) -> str:
+    """``dpo`` where a key is a field of DPOConfig alone; the file itself does not say for which command it is."""
+    return "dpo" if set(keys) & (set(train_fields("dpo")) - set(train_fields("sft"))) else "sft"
+
+
+def from_trl(keys: Mapping[str, Any], where: str) -> Draft:
+    """The recipe of a file for TRL's command line."""
+    method = method_of(keys)
+    fields = train_fields(method)
+    today = {key if _RENAMED.get(key, key) in keys else _RENAMED[key]: value for key, value in keys.items()}
+    draft = Draft(today, fields, where)
+    draft.put("method", method)
+    _model(draft)
+    _adapter(draft)
+    _data(draft)
+    draft.note_all(_NOTES)
+    put_sharding(draft)
+    draft.move({"num_processes": "distributed.processes", "num_machines": "distributed.nodes"})
+    draft.move({name: f"train.{name}" for name in fields if name not in ELSEWHERE})
+    draft.default("output_dir", "trainer_output")
+    what = "no argument of the installed TRL's " + ("`trl sft`" if method == "sft" else "`trl dpo`")
+    draft.note_rest([*fields, *_MOVED, *_ADAPTER, *_ADAPTER_FLAGS, *_FOUR_BITS], what)
+    return draft
+
+
+def _model(draft: Draft) -> None:
+    init = draft.mapping("model_init_kwargs")
+    for name in ("dtype", "torch_dtype", "attn_implementation", "revision"):
+        if name in init:
+            draft.put(f"model.{name.removeprefix('torch_')}", init.pop(name), "model_init_kwargs")
+    if init:
+        draft.notes.append(Note("model_init_kwargs", f"{', '.join(init)}: no keys of `model`."))
+    draft.move(_MOVED)
+    draft.flags({"trust_remote_code": "model.trust_remote_code"})
+    if "dtype" in draft:
+        draft.put("model.dtype", str(draft.take("dtype")).removeprefix("torch."), "dtype")
+    draft.default("model.dtype", "float32")
+
+
+def _adapter(draft: Draft) -> None:
+    use_peft, four, eight = draft.flag("use_peft"), draft.flag("load_in_4bit"), draft.flag("load_in_8bit")
+    if not use_peft:
+        draft.put("adapter.method", "full", "use_peft")
+        for key in (*_ADAPTER, *_ADAPTER_FLAGS, "bnb_4bit_quant_type", "use_bnb_nested_quant"):
+            if key in draft:
+                draft.note(key, "has no effect in TRL without use_peft: true.")
+        if four or eight:
+            draft.notes.append(Note("load_in_4bit" if four else "load_in_8bit", "needs use_peft: true in TRL."))
+        return
+    draft.put("adapter.method", "qlora" if four or eight else "lora", "use_peft")
+    _quantization(draft, four, eight)
+    draft.move(_ADAPTER)
+    draft.flags(_ADAPTER_FLAGS)
+    draft.default("adapter.dropout", 0.05)
+    targets = draft.values.get("adapter.target_modules")
+    if targets == ["all-linear"]:
+        draft.put("adapter.target_modules", "all-linear", "lora_target_modules")
+    if targets is None:
+        draft.remarks.append(
+            "adapter.target_modules: TRL leaves it to PEFT, which takes q_proj and v_proj of a Llama; a recipe takes "
+            "all linear layers. Write [q_proj, v_proj] for the same."
+        )
+
+
+def _quantization(draft: Draft, four: bool, eight: bool) -> None:
+    if four:
+        draft.put("adapter.quantization.bits", 4, "load_in_4bit")
+        draft.put("adapter.quantization.double_quant", draft.flag("use_bnb_nested_quant"), "use_bnb_nested_quant")
+        draft.put("adapter.quantization.compute_dtype", draft.values["model.dtype"], "dtype")
+        draft.move({"bnb_4bit_quant_type": "adapter.quantization.type"})
+    elif eight:
+        draft.put("adapter.quantization.bits", 8, "load_in_8bit")
+    for key in ("bnb_4bit_quant_type", "use_bnb_nested_quant"):
+        if key in draft:
+            draft.note(key, "has no effect without load_in_4bit: true.")
+
+
+def _data(draft: Draft) -> None:
+    evaluates = draft.look("eval_strategy", "no") not in ("no", False)
+    name, train, test = draft.take("dataset_name"), draft.take("dataset_train_split"), draft.take("dataset_test_split")
+    config, mixture = draft.take("dataset_config"), draft.entries("datasets")
+    if mixture:
+        draft.put("data.train", [_source(draft, index, one) for index, one in enumerate(mixture)], "datasets")
+        if name:
+            draft.notes.append(Note("dataset_name", "TRL ignores it beside `datasets`."))
+    elif name:
+        common = {"path": name, **({"name": config} if config else {})}
+        draft.put("data.train", [{**common, **({"split": train} if train else {})}], "dataset_name")
+        if evaluates:
+            draft.put("data.eval", [{**common, "split": test or "test"}], "dataset_test_split")
+        elif test:
+            draft.notes.append(Note("dataset_test_split", "TRL reads it where eval_strategy is set. Write data.eval."))
+    share = draft.take("test_split_size")
+    if share is not None and mixture:
+        draft.put("data.eval_fraction", share, "test_split_size")
+    elif share is not None:
+        draft.notes.append(Note("test_split_size", "TRL reads it beside `datasets` alone. Write data.eval_fraction."))
+
+
+def _source(draft: Draft, index: int, held: dict[str, Any]) -> dict[str, Any]:
+    key = f"datasets.{index}"
+    source = {name: held.pop(name) for name in ("path", "name", "split") if held.get(name) is not None}
+    files = held.pop("data_files", None)
+    if isinstance(files, str) and source.get("path") in _FILES:
+        source["path"] = files
+    elif files is not None:
+        draft.notes.append(Note(f"{key}.data_files", "write one source for each file, its path in `path`."))
+    if held.get("fraction") is not None:
+        source["weight"] = held.pop("fraction")
+    if held.pop("columns", None):
+        draft.notes.append(Note(f"{key}.columns", "not needed: the format is recognised by the columns it knows."))
+    for name, value in held.items():
+        if value is not None:
+            draft.notes.append(Note(f"{key}.{name}", "no key of a source."))
+    return source

@@ -1,0 +1,65 @@
+"""Recipes that `init` writes: they validate, and fit the model, the data and the accelerator."""
+
+import json
+
+import pytest
+
+from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.recipe.load import check_text
+from hf_efficient.recipe.new import NewRecipe, base_of, fitting_adapter, parameters_of, recipe_text
+
+
+@pytest.mark.parametrize("gpu", [None, "T4", "A10"])
+@pytest.mark.parametrize("adapter", ["lora", "qlora", "full"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"format": "messages", "rows": 500},
+        {"format": "prompt_completion", "rows": 5, "columns": {"prompt": "question: asked"}},
+        {"format": "preference", "rows": 500, "method": "dpo"},
+        {"format": "preference", "rows": 5, "method": "dpo"},
+        {},
+    ],
+)
+def test_it_validates_and_is_short(gpu, adapter, data):
+    new = NewRecipe("my: run", "some/model", "a b.jsonl", gpu and accelerator(gpu), adapter, **data)
+    text = recipe_text(new)
+    loaded = check_text(text, "my.yaml")
+    assert 9 <= len(text.splitlines()) <= 20
+    assert max(map(len, text.splitlines())) <= 120
+    assert (loaded.name, loaded.model.id, loaded.data.train[0].path) == ("my: run", "some/model", "a b.jsonl")
+    assert (loaded.adapter.method, loaded.method) == (adapter, data.get("method", "sft"))
+    assert bool(loaded.train.get("fp16")) == (gpu == "T4")
+    assert not [source for source in loaded.data.eval if source.path.startswith("builtin")]
+    assert (loaded.data.eval_fraction is None) == (data.get("rows") == 5)
+
+
+def test_targets_of_a_chat_are_its_answer():
+    new = NewRecipe("r", "m", "a.jsonl", None, format="messages", rows=100)
+    assert check_text(recipe_text(new), "r.yaml").train["completion_only_loss"] is True
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "adapter"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "A10", "qlora"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "L40S", "lora"),
+        ("meta-llama/Llama-3.2-3B-Instruct", "T4", "qlora"),
+        ("meta-llama/Llama-3.2-1B", "T4", "lora"),
+        ("unknown/model", "H100 SXM", "qlora"),
+        ("meta-llama/Llama-3.1-8B-Instruct", None, "lora"),
+    ],
+)
+def test_lora_where_the_weights_leave_room(model, gpu, adapter):
+    held = gpu and accelerator(gpu)
+    assert fitting_adapter(model, held) == adapter
+    assert base_of(NewRecipe("r", model, "d", held)) == f"bases/{adapter}"
+
+
+def test_a_local_model_is_counted_from_its_configuration(tiny_llama_dir, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    count = sum(one.numel() for one in AutoModelForCausalLM.from_pretrained(tiny_llama_dir).parameters())
+    assert parameters_of(str(tiny_llama_dir)) == count
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "other"}), encoding="utf-8")
+    assert parameters_of(str(tmp_path)) is None
