@@ -102,8 +102,8 @@ def build_raw(
         parts = [_dataset(opened, _eval_kind(evaluation, kind), data.system) for opened in evaluation]
         held = _weighted(evaluation, [range(len(part)) for part in parts], f"{seed}:eval")
     held = _capped(held, data.max_eval_examples, f"{seed}:max_eval")
-    sizes = {one.source.key: len(rows) for one, rows in zip(train, kept, strict=True)}
-    return RawData(trained, _joined(parts, held) if any(held) else None, kind, sizes)
+    by_source = {one.source.key: len(rows) for one, rows in zip(train, kept, strict=True)}
+    return RawData(trained, _joined(parts, held) if any(held) else None, kind, by_source)
 
 
 def _peek(source: Source, method: Method, text_column: str) -> _Opened:

@@ -224,7 +224,7 @@ def _shown(
     return ShownExample(str(row["where"]), part, len(ids), lost, spans)
 
 
-def _spans(ids: Sequence[int], labels: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Iterator[Span]:
+def _spans(ids: list[int], labels: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Iterator[Span]:
     """The text that each run of tokens adds to what stands before it: a token alone may lose its leading space.
     Nothing predicts the first token, so it is no target."""
     told, place = "", 0
