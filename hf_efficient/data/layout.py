@@ -67,4 +67,8 @@ def _recognised(row: Row, key: str) -> tuple[str, Method, dict[str, str]]:
     if pair is not None and not fits:
         renamed = {ours: theirs for ours, theirs in zip(("prompt", "completion"), pair, strict=True) if ours != theirs}
         return "prompt_completion", method, renamed
-    return recognise(held, method, f"{key} ({row.where})"), method, {}
+    try:
+        return recognise(held, method, f"{key} ({row.where})"), method, {}
+    except DataError as error:
+        found = str(error).partition(" Rename with")[0]
+        raise DataError(f"{found} Rename the columns of the file.") from error

@@ -97,4 +97,6 @@ def test_a_layout_that_is_none(tmp_path):
     wrong = jsonl(tmp_path / "a.jsonl", [{"text": "a"}, {"text": 3}])
     assert refused(layout_of, wrong, "--data") == f"{wrong}:2: 'text' must be a string, found a number."
     unknown = jsonl(tmp_path / "b.jsonl", [{"foo": "a"}])
-    assert "--data (" in refused(layout_of, unknown, "--data")
+    told = refused(layout_of, unknown, "--data")
+    assert told.startswith(f"--data ({unknown}:1): the layout of the rows is not recognised. Columns found: foo.")
+    assert told.endswith("Rename the columns of the file.")

@@ -132,8 +132,7 @@ def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
     draft.flags(_FLAGS)
     for key in _NEEDLESS:
         if key in draft:
-            draft.take(key)
-            draft.needless.append(key)
+            draft.skip(key)
     draft.note_all(_NOTES)
     draft.move(
         {name: f"train.{name}" for name in fields if name not in {*ELSEWHERE, "deepspeed", "fsdp", "fsdp_config"}}
@@ -208,13 +207,15 @@ def _data(draft: Draft, method: str) -> None:
         draft.put("data.eval", held, "test_datasets")
     share = draft.number("val_set_size", 0)
     draft.take("val_set_size")
-    if share and not tests:
+    if share and tests:
+        draft.notes.append(Note("val_set_size", "has no effect beside `test_datasets`."))
+    elif share:
         if share < 1:
             draft.put("data.eval_fraction", share, "val_set_size")
         else:
             draft.notes.append(Note("val_set_size", f"{share} examples: write data.eval_fraction, a share below 1."))
-    excess = str(draft.take("excess_length_strategy", "drop"))
     if method == "sft":
+        excess = str(draft.take("excess_length_strategy", "drop"))
         draft.put("data.overlong", _EXCESS.get(excess, "drop"), "excess_length_strategy")
         _targets(draft)
 
@@ -283,9 +284,12 @@ def _format(draft: Draft, key: str, entry: dict[str, Any], source: dict[str, Any
     text = entry.pop("field", None) or entry.pop("text_column", None)
     if text not in (None, "text") and source.get("format") == "text":
         source["columns"] = {"text": text}
-    entry.pop("message_property_mappings", None)  # role and content, or from and value: both are read
-    entry.pop("message_field_role", None)
-    entry.pop("message_field_content", None)
+    mappings = entry.pop("message_property_mappings", None)
+    named = set(map(str, mappings.values() if isinstance(mappings, dict) else []))
+    named |= {str(entry.pop(key)) for key in ("message_field_role", "message_field_content") if key in entry}
+    if named - {"role", "content", "from", "value"}:
+        reason = f"{', '.join(sorted(named))}: a message has role and content, or from and value."
+        draft.notes.append(Note(f"{key}.message_property_mappings", reason))
 
 
 def _templates(draft: Draft) -> None:
@@ -314,6 +318,8 @@ def _schedule(draft: Draft) -> None:
         draft.take("batch_size")
     elif "batch_size" in draft:
         draft.note("batch_size", "micro_batch_size and gradient_accumulation_steps say it.")
+    if "warmup_steps" in draft and "warmup_ratio" in draft:
+        draft.note("warmup_ratio", "warmup_steps comes first.")
     ratio = draft.take("warmup_ratio")
     if "warmup_steps" not in draft:
         draft.put("train.warmup_steps", 0.03 if ratio is None else ratio, "" if ratio is None else "warmup_ratio")
@@ -327,7 +333,7 @@ def _schedule(draft: Draft) -> None:
     if draft.flag("group_by_length"):
         draft.put("train.train_sampling_strategy", "group_by_length", "group_by_length")
     plugins = draft.take("plugins") or []
-    for name in plugins:
+    for name in plugins if isinstance(plugins, list) else [plugins]:
         if "liger" in str(name).lower():
             draft.put("train.use_liger_kernel", True, "plugins")
         else:

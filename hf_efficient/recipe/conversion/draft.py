@@ -126,8 +126,16 @@ class Draft:
 
     def note_all(self, reasons: Mapping[str, str]) -> None:
         for key, reason in reasons.items():
-            if key in self._left:
+            if self.look(key):
                 self.note(key, reason)
+            elif key in self:
+                self.skip(key)
+
+    def skip(self, key: str) -> None:
+        """Take a key that says nothing here."""
+        if key in self:
+            self.take(key)
+            self.needless.append(key)
 
     def note_rest(self, known: Iterable[str], what: str) -> None:
         """A note for every key that nothing has taken."""
@@ -184,14 +192,16 @@ def put_sharding(draft: Draft) -> None:
     _deepspeed(draft)
     if draft.look("fsdp") or draft.look("fsdp_config"):
         _fsdp(draft)
-    for key in ("fsdp", "fsdp_config", "fsdp_version"):
-        draft.take(key)
+        draft.take("fsdp")
+    for key in ("deepspeed", "fsdp", "fsdp_config", "fsdp_version"):
+        draft.skip(key)
 
 
 def _deepspeed(draft: Draft) -> None:
-    said = draft.take("deepspeed")
+    said = draft.look("deepspeed")
     if not said:
         return
+    draft.take("deepspeed")
     zero = said.get("zero_optimization") if isinstance(said, dict) else None
     stage: Any = zero.get("stage") if isinstance(zero, dict) else None
     if isinstance(said, str):
@@ -222,5 +232,5 @@ def _fsdp(draft: Draft) -> None:
         elif name == "offload_params":
             if value:
                 draft.put("distributed.offload.parameters", True, f"fsdp_config.{key}")
-        elif name not in ("auto_wrap_policy", "reshard_after_forward", "sharding_strategy") and value is not None:
+        elif value not in (None, True, "TRANSFORMER_BASED_WRAP", "FULL_SHARD"):
             draft.notes.append(Note(f"fsdp_config.{key}", "has no key; distributed.strategy: fsdp2 sets it by itself."))

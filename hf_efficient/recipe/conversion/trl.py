@@ -140,8 +140,14 @@ def _data(draft: Draft) -> None:
     config, mixture = draft.take("dataset_config"), draft.entries("datasets")
     if mixture:
         draft.put("data.train", [_source(draft, index, one) for index, one in enumerate(mixture)], "datasets")
-        if name:
-            draft.notes.append(Note("dataset_name", "TRL ignores it beside `datasets`."))
+        beside = {
+            "dataset_name": name,
+            "dataset_config": config,
+            "dataset_train_split": train,
+            "dataset_test_split": test,
+        }
+        for key in (key for key, value in beside.items() if value):
+            draft.notes.append(Note(key, "TRL ignores it beside `datasets`."))
     elif name:
         common = {"path": name, **({"name": config} if config else {})}
         draft.put("data.train", [{**common, **({"split": train} if train else {})}], "dataset_name")
