@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
-from hf_efficient.recipe.conversion.draft import Draft, Note, put_sharding
+from hf_efficient.recipe.conversion.draft import Draft, put_sharding
 from hf_efficient.recipe.schema_check import ELSEWHERE
 from hf_efficient.recipe.train_fields import train_fields
 
@@ -174,7 +174,7 @@ def _adapter(draft: Draft) -> None:
             draft.note(key, "has no effect without `adapter`.")
         return
     if adapter not in ("lora", "qlora"):
-        draft.notes.append(Note("adapter", f"{adapter} is not there; the recipe has LoRA. Write adapter.method."))
+        draft.note("adapter", f"{adapter} is not there; the recipe has LoRA. Write adapter.method.")
     draft.put("adapter.method", "qlora" if adapter == "qlora" or four or eight else "lora", "adapter")
     if eight and not four:
         draft.put("adapter.quantization.bits", 8, "load_in_8bit")
@@ -182,7 +182,7 @@ def _adapter(draft: Draft) -> None:
     if linear:
         draft.put("adapter.target_modules", "all-linear", "lora_target_linear")
         if modules:
-            draft.notes.append(Note("lora_target_modules", "lora_target_linear takes all linear layers already."))
+            draft.note("lora_target_modules", "lora_target_linear takes all linear layers already.")
     elif modules:
         draft.put("adapter.target_modules", modules, "lora_target_modules")
     if "lora_r" not in draft:
@@ -208,12 +208,12 @@ def _data(draft: Draft, method: str) -> None:
     share = draft.number("val_set_size", 0)
     draft.take("val_set_size")
     if share and tests:
-        draft.notes.append(Note("val_set_size", "has no effect beside `test_datasets`."))
+        draft.note("val_set_size", "has no effect beside `test_datasets`.")
     elif share:
         if share < 1:
             draft.put("data.eval_fraction", share, "val_set_size")
         else:
-            draft.notes.append(Note("val_set_size", f"{share} examples: write data.eval_fraction, a share below 1."))
+            draft.note("val_set_size", f"{share} examples: write data.eval_fraction, a share below 1.")
     if method == "sft":
         excess = str(draft.take("excess_length_strategy", "drop"))
         draft.put("data.overlong", _EXCESS.get(excess, "drop"), "excess_length_strategy")
@@ -236,25 +236,16 @@ def _targets(draft: Draft) -> None:
 
 
 def _source(draft: Draft, key: str, entry: dict[str, Any], method: str) -> dict[str, Any]:
-    source: dict[str, Any] = {}
-    for name in ("path", "name", "split"):
-        if entry.get(name) is not None:
-            source[name] = entry.pop(name)
-    files = entry.pop("data_files", None)
-    files = files[0] if isinstance(files, list) and len(files) == 1 else files
-    if isinstance(files, str) and source.get("path") in ("json", "csv", "parquet"):
-        source["path"] = files
-    elif files:
-        draft.notes.append(Note(f"{key}.data_files", "write one source for each file, its path in `path`."))
+    source = draft.source(key, entry)
     entry.pop("ds_type", None)  # a file's suffix says it
     _format(draft, key, entry, source, method)
     if entry.pop("roles_to_train", ["assistant"]) not in (["assistant"], ["gpt"], None):
-        draft.notes.append(Note(f"{key}.roles_to_train", "targets are the assistant's answers, or the whole chat."))
+        draft.note(f"{key}.roles_to_train", "targets are the assistant's answers, or the whole chat.")
     if entry.get("chat_template") == "tokenizer_default":
         del entry["chat_template"]
     for name, value in entry.items():
         if value not in (None, False):
-            draft.notes.append(Note(f"{key}.{name}", _SOURCE_NOTES.get(name, "is no key of a source.")))
+            draft.note(f"{key}.{name}", _SOURCE_NOTES.get(name, "is no key of a source."))
     return source
 
 
@@ -265,16 +256,16 @@ def _format(draft: Draft, key: str, entry: dict[str, Any], source: dict[str, Any
         columns = {ours: kind.pop(f"field_{ours}", None) for ours in ("instruction", "input", "output", "system")}
         source |= {"format": "alpaca", "columns": {ours: one for ours, one in columns.items() if one and one != ours}}
         for name in (name for name, value in kind.items() if value):
-            draft.notes.append(Note(f"{key}.type.{name}", "the chat template formats a row. Write it in the data."))
+            draft.note(f"{key}.type.{name}", "the chat template formats a row. Write it in the data.")
         if not source["columns"]:
             del source["columns"]
     elif method == "dpo":
         source["format"] = "preference"
-        draft.notes.append(Note(f"{key}.type", f"{kind}: columns must be prompt, chosen, rejected; `columns` renames."))
+        draft.note(f"{key}.type", f"{kind}: columns must be prompt, chosen, rejected; `columns` renames.")
     elif kind in _FORMATS:
         source["format"] = _FORMATS[kind]
     elif kind is not None:
-        draft.notes.append(Note(f"{key}.type", f"{kind}: the format is recognised by the columns, or write `format`."))
+        draft.note(f"{key}.type", f"{kind}: the format is recognised by the columns, or write `format`.")
     messages = entry.pop("field_messages", None)
     if source.get("format") == "messages" and messages not in (None, "messages"):
         if messages == "conversations":
@@ -289,7 +280,7 @@ def _format(draft: Draft, key: str, entry: dict[str, Any], source: dict[str, Any
     named |= {str(entry.pop(key)) for key in ("message_field_role", "message_field_content") if key in entry}
     if named - {"role", "content", "from", "value"}:
         reason = f"{', '.join(sorted(named))}: a message has role and content, or from and value."
-        draft.notes.append(Note(f"{key}.message_property_mappings", reason))
+        draft.note(f"{key}.message_property_mappings", reason)
 
 
 def _templates(draft: Draft) -> None:
@@ -297,18 +288,16 @@ def _templates(draft: Draft) -> None:
     if jinja and str(jinja).endswith(".jinja"):
         draft.put("train.chat_template_path", jinja, "chat_template_jinja")
     elif jinja:
-        draft.notes.append(Note("chat_template_jinja", "save it as a .jinja file; write train.chat_template_path."))
+        draft.note("chat_template_jinja", "save it as a .jinja file; write train.chat_template_path.")
     elif template not in (None, "tokenizer_default", "jinja"):
-        draft.notes.append(
-            Note(
-                "chat_template", f"{template}: the tokenizer's own is used. Write train.chat_template_path for another."
-            )
+        draft.note(
+            "chat_template", f"{template}: the tokenizer's own is used. Write train.chat_template_path for another."
         )
     for name, value in draft.mapping("special_tokens").items():
         if name in ("pad_token", "eos_token") and value:
             draft.put(f"train.{name}", value, f"special_tokens.{name}")
         elif value:
-            draft.notes.append(Note(f"special_tokens.{name}", "the tokenizer's own is used."))
+            draft.note(f"special_tokens.{name}", "the tokenizer's own is used.")
 
 
 def _schedule(draft: Draft) -> None:
@@ -327,7 +316,7 @@ def _schedule(draft: Draft) -> None:
         draft.note("lr_scheduler", "is not there; the recipe has cosine.")
     checkpointing = draft.take("gradient_checkpointing", False)
     if checkpointing in ("offload", "offload_disk", "unsloth"):
-        draft.notes.append(Note("gradient_checkpointing", f"{checkpointing}: activations stay on the GPU."))
+        draft.note("gradient_checkpointing", f"{checkpointing}: activations stay on the GPU.")
         checkpointing = True
     draft.put("train.gradient_checkpointing", checkpointing, "gradient_checkpointing")
     if draft.flag("group_by_length"):
@@ -337,7 +326,7 @@ def _schedule(draft: Draft) -> None:
         if "liger" in str(name).lower():
             draft.put("train.use_liger_kernel", True, "plugins")
         else:
-            draft.notes.append(Note("plugins", f"{name} is not there."))
+            draft.note("plugins", f"{name} is not there.")
     for key in [key for key in draft if key.startswith("liger_")]:
         draft.note(key, "train.use_liger_kernel: true takes all of Liger's kernels for the model.")
     if draft.flag("auto_resume_from_checkpoints"):

@@ -87,6 +87,17 @@ class Draft:
             raise self.refused(key, f"holds {found(wrong)}, but must be a list of mappings.")
         return [dict(one) for one in held]
 
+    def source(self, key: str, entry: dict[str, Any]) -> dict[str, Any]:
+        """Take what both tools and a recipe call alike from an entry; ``path: json`` with one file is the file."""
+        made = {name: entry.pop(name) for name in ("path", "name", "split") if entry.get(name) is not None}
+        files = entry.pop("data_files", None)
+        files = files[0] if isinstance(files, list) and len(files) == 1 else files
+        if isinstance(files, str) and made.get("path") in ("json", "csv", "parquet"):
+            made["path"] = files
+        elif files:
+            self.note(f"{key}.data_files", "write one source for each file, its path in `path`.")
+        return made
+
     def mapping(self, key: str) -> dict[str, Any]:
         value = self.take(key) or {}
         if not isinstance(value, dict):
@@ -213,7 +224,7 @@ def _deepspeed(draft: Draft) -> None:
     draft.put("distributed.processes", "auto", "deepspeed")
     draft.put("distributed.strategy", f"zero{stage}", "deepspeed")
     if "offload" in str(said):
-        draft.notes.append(Note("deepspeed", "offload is not mapped. Write distributed.offload.optimizer: true."))
+        draft.note("deepspeed", "offload is not mapped. Write distributed.offload.optimizer: true.")
     draft.remarks.append("distributed: of the DeepSpeed file, the stage alone is taken; the rest follows the recipe.")
 
 
@@ -233,4 +244,4 @@ def _fsdp(draft: Draft) -> None:
             if value:
                 draft.put("distributed.offload.parameters", True, f"fsdp_config.{key}")
         elif value not in (None, True, "TRANSFORMER_BASED_WRAP", "FULL_SHARD"):
-            draft.notes.append(Note(f"fsdp_config.{key}", "has no key; distributed.strategy: fsdp2 sets it by itself."))
+            draft.note(f"fsdp_config.{key}", "has no key; distributed.strategy: fsdp2 sets it by itself.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hf_efficient.recipe.conversion.draft import Draft, Note, put_sharding
+from hf_efficient.recipe.conversion.draft import Draft, put_sharding
 from hf_efficient.recipe.schema_check import ELSEWHERE
 from hf_efficient.recipe.train_fields import train_fields
 
@@ -39,7 +39,6 @@ _ADAPTER = {
 }
 _ADAPTER_FLAGS = {"use_dora": "adapter.dora", "use_rslora": "adapter.rslora"}
 _FOUR_BITS = ("load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant")
-_FILES = ("json", "csv", "parquet")
 _NOTES = {
     "env": "a recipe sets no environment variables. Export them in the shell.",
     "ignore_bias_buffers": "TRL's own debugging aid; not there.",
@@ -88,7 +87,7 @@ def _model(draft: Draft) -> None:
         if name in init:
             draft.put(f"model.{name.removeprefix('torch_')}", init.pop(name), "model_init_kwargs")
     if init:
-        draft.notes.append(Note("model_init_kwargs", f"{', '.join(init)}: no keys of `model`."))
+        draft.note("model_init_kwargs", f"{', '.join(init)}: no keys of `model`.")
     draft.move(_MOVED)
     draft.flags({"trust_remote_code": "model.trust_remote_code"})
     if "dtype" in draft:
@@ -104,7 +103,7 @@ def _adapter(draft: Draft) -> None:
             if key in draft:
                 draft.note(key, "has no effect in TRL without use_peft: true.")
         if four or eight:
-            draft.notes.append(Note("load_in_4bit" if four else "load_in_8bit", "needs use_peft: true in TRL."))
+            draft.note("load_in_4bit" if four else "load_in_8bit", "needs use_peft: true in TRL.")
         return
     draft.put("adapter.method", "qlora" if four or eight else "lora", "use_peft")
     _quantization(draft, four, eight)
@@ -147,34 +146,29 @@ def _data(draft: Draft) -> None:
             "dataset_test_split": test,
         }
         for key in (key for key, value in beside.items() if value):
-            draft.notes.append(Note(key, "TRL ignores it beside `datasets`."))
+            draft.note(key, "TRL ignores it beside `datasets`.")
     elif name:
         common = {"path": name, **({"name": config} if config else {})}
         draft.put("data.train", [{**common, **({"split": train} if train else {})}], "dataset_name")
         if evaluates:
             draft.put("data.eval", [{**common, "split": test or "test"}], "dataset_test_split")
         elif test:
-            draft.notes.append(Note("dataset_test_split", "TRL reads it where eval_strategy is set. Write data.eval."))
+            draft.note("dataset_test_split", "TRL reads it where eval_strategy is set. Write data.eval.")
     share = draft.take("test_split_size")
     if share is not None and mixture:
         draft.put("data.eval_fraction", share, "test_split_size")
     elif share is not None:
-        draft.notes.append(Note("test_split_size", "TRL reads it beside `datasets` alone. Write data.eval_fraction."))
+        draft.note("test_split_size", "TRL reads it beside `datasets` alone. Write data.eval_fraction.")
 
 
 def _source(draft: Draft, index: int, held: dict[str, Any]) -> dict[str, Any]:
     key = f"datasets.{index}"
-    source = {name: held.pop(name) for name in ("path", "name", "split") if held.get(name) is not None}
-    files = held.pop("data_files", None)
-    if isinstance(files, str) and source.get("path") in _FILES:
-        source["path"] = files
-    elif files is not None:
-        draft.notes.append(Note(f"{key}.data_files", "write one source for each file, its path in `path`."))
+    source = draft.source(key, held)
     if held.get("fraction") is not None:
         source["weight"] = held.pop("fraction")
     if held.pop("columns", None):
-        draft.notes.append(Note(f"{key}.columns", "not needed: the format is recognised by the columns it knows."))
+        draft.note(f"{key}.columns", "not needed: the format is recognised by the columns it knows.")
     for name, value in held.items():
         if value is not None:
-            draft.notes.append(Note(f"{key}.{name}", "no key of a source."))
+            draft.note(f"{key}.{name}", "no key of a source.")
     return source
