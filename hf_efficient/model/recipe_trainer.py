@@ -1,28 +1,26 @@
 """What a recipe adds to a Trainer: TRL's fused head, the fields that only ``SFTTrainer`` reads, exact resumption.
 
-``train.loss_type: chunked_nll`` is the loss without whole logits: TRL projects the hidden states tile by tile, and once
-more in the backward. In TRL 1.16 ``nll`` is the same; here it is the model's own loss.
+``train.loss_type: chunked_nll`` is the loss without whole logits: the hidden states of target positions are projected
+piece by piece. In TRL 1.16 ``nll`` is the same; here it is the model's own loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import trl.trainer.utils
 from torch import nn
 from torch.nn import functional as F
 from transformers.trainer_pt_utils import LengthGroupedSampler, get_length_grouped_indices
 from trl import SFTConfig
-from trl.kernels import chunked_logprob
 from trl.models import enable_selective_activation_checkpointing, get_act_offloading_ctx_manager
 from trl.trainer import add_fused_lm_head
 
-from hf_efficient.data.sources import replaced
 from hf_efficient.errors import ModelError, Problem, RecipeError
 from hf_efficient.metrics.for_trainer import reduce_logits, reduce_scores
+from hf_efficient.model.scored_head import scored_head, target_positions
 from hf_efficient.model.work import has_fused_kernels
 
 if TYPE_CHECKING:
@@ -34,10 +32,6 @@ else:
     _Base = object
 
 CHUNKED_NLL = "chunked_nll"
-
-_SMALL_TILE = ((chunked_logprob, "TOKEN_CHUNK_SIZE", 1024), (trl.trainer.utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 8192))
-"""Tokens, and entries of the vocabulary. With fewer tokens the head's weight is brought to float32 too often."""
-
 
 def sft_arguments(**options: Any) -> SFTConfig:
     """``SFTConfig``, in which ``loss_type`` stays ``chunked_nll`` where it is: TRL's own rewrites it to ``nll``."""
@@ -64,17 +58,6 @@ def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) ->
         raise _no_fused_head("needs an LM head with a weight that is not quantized", "quantize the other layers alone")
     base: Any = getattr(model, "get_base_model", lambda: model)()
     add_fused_lm_head(base, outputs=("log_probs", "is_top1") if with_top1 else ("log_probs",))
-
-
-@contextmanager
-def small_tiles() -> Iterator[None]:
-    """Within it, forward and backward of the fused head take tiles for a device for which TRL has no kernels. torch's
-    operators copy TRL's tile of 4,096 tokens and 32,768 entries to float32 up to seven times: 3.5 GiB."""
-    with ExitStack() as stack:
-        for module, name, value in _SMALL_TILE:
-            if hasattr(module, name):
-                stack.enter_context(replaced(module, name, value))
-        yield
 
 
 def _no_fused_head(why: str, instead: str) -> ModelError:
@@ -168,12 +151,13 @@ class RecipeTrainerMixin(_Base):
             self._offloading = get_act_offloading_ctx_manager(model)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with self._offloading, self._fused_kernels():
+        with self._offloading:
             return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if self.chunked_loss and model.training:
-            inputs = {**inputs, **_FUSED}
+            with self._fused_kernels(inputs["labels"]):
+                return super().compute_loss(model, {**inputs, **_FUSED}, *args, **kwargs)
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def prediction_step(
@@ -185,7 +169,7 @@ class RecipeTrainerMixin(_Base):
         if not self.chunked_loss or not (prediction_loss_only or reduced):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         fused = {**inputs, **_FUSED}
-        with self._fused_kernels():
+        with self._fused_kernels(inputs["labels"]):
             if prediction_loss_only:
                 return super().prediction_step(model, fused, True, ignore_keys)
             loss, scores, labels = super().prediction_step(model, fused, False, _NO_SCORES)
@@ -194,8 +178,13 @@ class RecipeTrainerMixin(_Base):
         log_probs, is_top1 = scores
         return loss, reduce_scores(log_probs, is_top1, labels), labels
 
-    def _fused_kernels(self) -> AbstractContextManager[None]:
-        return nullcontext() if not self.chunked_loss or has_fused_kernels(self.args.device) else small_tiles()
+    def _fused_kernels(self, labels: torch.Tensor) -> AbstractContextManager[None]:
+        if has_fused_kernels(self.args.device):
+            return nullcontext()
+        return scored_head(self._target_positions(labels))
+
+    def _target_positions(self, labels: torch.Tensor) -> torch.Tensor:
+        return target_positions(labels)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         sampler = super()._get_train_sampler(*args, **kwargs)

@@ -102,8 +102,13 @@ def objective_of(trainer: Any) -> Objective:
     if "DPOTrainer" in names:
         return _preference(trainer)
     if getattr(trainer, "chunked_loss", False):
-        return Objective(_fused_head(trainer), head_recomputed=True)
+        return Objective("scored", head_recomputed=has_fused_kernels(trainer.args.device) or _head_is_trained(trainer))
     return Objective()
+
+
+def _head_is_trained(trainer: Any) -> bool:
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+    return any(parameter.requires_grad for parameter in model.get_output_embeddings().parameters())
 
 
 def _check_methods(trainer: Any) -> None:

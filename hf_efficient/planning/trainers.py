@@ -283,10 +283,20 @@ class SimulationTrainer(SimulatedTrainer, RecipeTrainerMixin, Trainer):
         args = cast("SFTConfig", self.args)
         return longest_rows(args, length, count, packed=is_packed(args, "eval"))
 
-    def _fused_kernels(self) -> AbstractContextManager[None]:
-        if self.on_gpu and self.chunked_loss:
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        with fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu and self.chunked_loss else nullcontext():
+            return super().training_step(*args, **kwargs)
+
+    def _fused_kernels(self, labels: torch.Tensor) -> AbstractContextManager[None]:
+        if self.on_gpu:
             return fused_kernels_of_a_gpu(self.mark_logits)
-        return super()._fused_kernels()
+        return super()._fused_kernels(labels)
+
+    def _target_positions(self, labels: torch.Tensor) -> torch.Tensor:
+        """All of them where labels have no values."""
+        if self.tensors is None:
+            return super()._target_positions(labels)
+        return torch.arange(labels.shape[0] * (labels.shape[1] - 1))
 
 
 def simulation_trainer(
