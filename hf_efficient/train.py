@@ -15,7 +15,7 @@ from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.exits import earlier_code, forget_code, is_lost_peer, is_told_to_end, state_code
-from hf_efficient.launch.machine import go_offline_without_hub
+from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
 from hf_efficient.launch.restart import meet_anew, starts_again, watch_peers
 from hf_efficient.launch.started import RunFlags, parse_flags
 from hf_efficient.recipe.load import load_recipe
@@ -77,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(recipe: Recipe, flags: RunFlags) -> int:
     quieten_libraries(debug=flags.debug)
     go_offline_without_hub(recipe)
+    keep_freed_memory()
     from hf_efficient.launch.preflight_wanted import PreflightWanted
 
     meet_anew(os.environ)

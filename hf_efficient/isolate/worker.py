@@ -16,7 +16,7 @@ from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.isolate.variants import VARIANTS, Setup, in_folder, varied
 from hf_efficient.launch.exits import explained_faults
-from hf_efficient.launch.machine import go_offline_without_hub
+from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
 from hf_efficient.launch.started import started_processes
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
@@ -62,6 +62,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> VariantMeasurement:
     recipe = varied(original, variant, options.warm_up + options.steps)
     quieten_libraries(debug=options.debug)
     go_offline_without_hub(recipe)
+    keep_freed_memory()
     with explained_faults(str(folder)):
         from hf_efficient.isolate.measuring import MEASURES
 

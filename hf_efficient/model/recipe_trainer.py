@@ -33,6 +33,7 @@ else:
 
 CHUNKED_NLL = "chunked_nll"
 
+
 def sft_arguments(**options: Any) -> SFTConfig:
     """``SFTConfig``, in which ``loss_type`` stays ``chunked_nll`` where it is: TRL's own rewrites it to ``nll``."""
     chunked = options.get("loss_type") == CHUNKED_NLL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -323,6 +324,28 @@ def test_offline_only_where_the_hub_is_needed_and_away(reachable, tiny_llama_dir
     assert os.environ["HF_HUB_OFFLINE"] == "0"
     assert go_offline_without_hub(reading("owner/model", chats_jsonl)) is (not reachable)
     assert os.environ["HF_HUB_OFFLINE"] == ("0" if reachable else "1")
+
+
+_FAULTS_OF_A_BLOCK = """
+import resource
+from hf_efficient.launch.machine import keep_freed_memory
+{call}
+import torch
+faults = []
+for _ in range(3):
+    torch.ones(2**24)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(faults[2] - faults[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+@pytest.mark.parametrize(("call", "expected"), [("", range(16, 2**15)), ("keep_freed_memory()", range(4))])
+def test_freed_memory_is_used_again_without_page_faults(call, expected):
+    code = [sys.executable, "-c", _FAULTS_OF_A_BLOCK.format(call=call)]
+    env = {name: value for name, value in os.environ.items() if name not in ("GLIBC_TUNABLES", "THP_MEM_ALLOC_ENABLE")}
+    done = subprocess.run(code, env=env, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) in expected
 
 
 def test_the_configuration_alone_tells(tiny_llama_dir, tmp_path):
