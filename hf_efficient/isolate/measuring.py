@@ -21,7 +21,7 @@ from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.examples import build_raw, open_sources
 from hf_efficient.facts.environment import usable_cpus
 from hf_efficient.isolate.variants import Setup
-from hf_efficient.launch.arguments import settle_compute_dtype, training_arguments
+from hf_efficient.launch.arguments import settle_choices, training_arguments
 from hf_efficient.launch.build import build
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.model.load import load_tokenizer
@@ -96,7 +96,7 @@ def _synchronise(device: torch.device) -> None:
 
 def _built_trainer(setup: Setup) -> Trainer:
     args = training_arguments(setup.recipe)
-    return build(settle_compute_dtype(setup.recipe, args.device), args, RunListener()).trainer
+    return build(settle_choices(setup.recipe, args), args, RunListener()).trainer
 
 
 def _timed_training(setup: Setup, adjust: Callable[[Trainer], None] = lambda trainer: None) -> VariantMeasurement:

@@ -10,6 +10,7 @@ from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.launch.command import deepspeed_config, is_zero, largest_share
 from hf_efficient.launch.machine import check_use_cpu
 from hf_efficient.launch.started import launch_contradiction, started_engine, started_nodes, started_recipe
+from hf_efficient.model.fast_step import settle_fast_step
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
 
 if TYPE_CHECKING:
@@ -83,7 +84,12 @@ def settle(recipe: Recipe) -> tuple[Recipe, SFTConfig | DPOConfig]:
     contradiction = launch_contradiction(recipe, args.world_size, started_nodes(os.environ))
     if contradiction:
         raise SetupError(contradiction)
-    return settle_compute_dtype(recipe, args.device), args
+    return settle_choices(recipe, args), args
+
+
+def settle_choices(recipe: Recipe, args: SFTConfig | DPOConfig) -> Recipe:
+    """The recipe with what each ``auto`` of its model and adapter means on this device."""
+    return settle_fast_step(settle_compute_dtype(recipe, args.device), args.device.type)
 
 
 def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:

@@ -38,6 +38,7 @@ from hf_efficient.launch.records import (
 )
 from hf_efficient.launch.restart import agreed_output, reached_store, restarts_remark
 from hf_efficient.launch.started import started_engine
+from hf_efficient.model.fast_step import fast_step_lines
 from hf_efficient.recipe.load import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal, RunStopped, StopAgreement, stop_request
@@ -129,6 +130,7 @@ def _tell(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listene
         restarts_remark(recipe, os.environ),
         emulation_remark(recipe, args.device),
         one_device_remark(args, accelerator_count()),
+        *fast_step_lines(recipe),
     )
     for remark in filter(None, remarks):
         listener.stage("Recipe", remark)

@@ -65,7 +65,7 @@ def add_adapter(
             f"adapter.target_modules: {section.target_modules!r} does not fit this model: {str(error).splitlines()[0]} "
             f"Write all-linear, or some of: {', '.join(_linear_names(model))}."
         ) from error
-    if section.fused:
+    if section.fused is True:
         _fuse(adapted)
     if checkpointing:
         adapted.enable_input_require_grads()

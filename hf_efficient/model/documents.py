@@ -28,7 +28,10 @@ against 26 ms, 1,024 tokens 181 ms against 59 ms."""
 
 
 def known_attention(name: str) -> str:
-    """The name of an attention implementation, made known to transformers where it is this one."""
+    """The name of an attention implementation, made known to transformers where it is this one; ``auto`` that nobody
+    settled is transformers' default."""
+    if name == "auto":
+        return "sdpa"
     if name == NAME:
         AttentionInterface.register(NAME, documents_attention)
         AttentionMaskInterface.register(NAME, _mask)

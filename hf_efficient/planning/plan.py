@@ -14,6 +14,7 @@ from hf_efficient.estimate.energy import energy_from_tdp
 from hf_efficient.estimate.roofline import cpu_roofs, step_time
 from hf_efficient.facts.accelerators import USABLE_SHARE, Accelerator, accelerator, accelerator_of_device, accelerators
 from hf_efficient.facts.environment import cpu_model
+from hf_efficient.model.fast_step import settle_fast_step
 from hf_efficient.planning.blank_model import is_eight_bit
 from hf_efficient.planning.gpu import Demand, demand_of, planned_gpu, with_frontier
 from hf_efficient.planning.model_config import model_config
@@ -85,7 +86,7 @@ def plan(
     devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
     if num_gpus is not None:
         recipe = change_recipe(recipe, {"distributed.processes": num_gpus})
-    recipe = as_planned(recipe)
+    recipe = settle_fast_step(as_planned(recipe), "cuda")
     config = model_config(recipe.model)
     known = data_at_hand(recipe) if read_data else ""
     if isinstance(known, str):

@@ -166,8 +166,9 @@ class ModelSection(Section):
     )
     attn_implementation: str | None = key(
         None,
-        "documents (each document of a packed row by itself), sdpa, eager, flash_attention_2, "
-        "flash_attention_3, flex_attention; default: transformers'.",
+        "auto (documents for packed rows on a CPU, flash_attention_2 where a GPU has it installed), documents "
+        "(each document of a packed row by itself), sdpa, eager, flash_attention_2, flash_attention_3, flex_attention; "
+        "default: transformers'.",
     )
     trust_remote_code: bool = key(False, "Run Python code that the model repository ships.")
 
@@ -199,7 +200,9 @@ class AdapterSection(Section):
     )
     modules_to_save: list[str] = key(list, "Modules trained in full and saved with the adapter.")
     bias: Literal["none", "all", "lora_only"] = key("none", "Which bias terms are trained.")
-    fused: bool = key(False, "One function per LoRA layer: less memory and time, other rounding in 16 bits.")
+    fused: bool | Literal["auto"] = key(
+        False, "One function per LoRA layer: less memory and time, other rounding in 16 bits; `auto`: on a CPU."
+    )
     quantization: QuantizationSection | None = key(
         None, "For `method: qlora`; default: 4-bit NF4, double quantization."
     )

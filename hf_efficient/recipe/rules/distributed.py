@@ -51,7 +51,7 @@ def one_process_is_not_spread(settings: Settings) -> Iterator[Contradiction]:
 def fused_layers_have_whole_weights(settings: Settings) -> Iterator[Contradiction]:
     """A fused LoRA layer reads its base's weight in the backward, when ZeRO-3 and FSDP2 have given it back."""
     strategy = settings.recipe.distributed.strategy
-    if settings.recipe.adapter.fused and strategy in ("zero3", "fsdp2"):
+    if settings.recipe.adapter.fused is True and strategy in ("zero3", "fsdp2"):
         message = f"is true, but `distributed.strategy: {strategy}` shards the weights that fused layers read."
         yield "adapter.fused", message, "Write false, or ddp, zero1 or zero2."
 

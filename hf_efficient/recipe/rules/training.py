@@ -13,7 +13,7 @@ _NLL = "or write `train.loss_type: nll`."
 # From position ids that start again, transformers (>= 5.17) builds a block-diagonal mask for the first three;
 # the flash kernels take the sequence boundaries.
 _FLASH = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
-_KEEPS_APART = ("documents", "sdpa", "eager", "flex_attention", *_FLASH)
+_KEEPS_APART = ("auto", "documents", "sdpa", "eager", "flex_attention", *_FLASH)
 
 # Integrations: the modules of which one is needed, and what to install.
 _SAME_NAME = ("clearml", "codecarbon", "dvclive", "mlflow", "neptune", "swanlab", "trackio", "wandb")

@@ -1,0 +1,66 @@
+"""What ``auto`` of the fast step's keys means, and what a run says of it."""
+
+import pytest
+
+from hf_efficient.model.fast_step import fast_step_lines, settle_fast_step
+from hf_efficient.recipe.schema import Recipe
+
+
+def recipe(train=None, adapter=None, distributed=None, model=None, **fields):
+    return Recipe(
+        name="t",
+        model={"id": "m", "attn_implementation": "auto", **(model or {})},
+        adapter={"fused": "auto", **(adapter or {})},
+        data={"train": [{"path": "a"}]},
+        train={"packing": True, "max_length": 64, **(train or {})},
+        distributed=distributed or {},
+        output_dir="out",
+        **fields,
+    )
+
+
+def settled(device="cpu", **fields):
+    found = settle_fast_step(recipe(**fields), device)
+    return found.model.attn_implementation, found.adapter.fused
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ("documents", True)),
+        ({"adapter": {"method": "qlora"}}, ("documents", True)),
+        ({"train": {"packing": False}}, (None, True)),
+        ({"train": {"packing_strategy": "wrapped"}}, (None, True)),
+        ({"adapter": {"method": "full"}}, ("documents", False)),
+        ({"adapter": {"dora": True}}, ("documents", False)),
+        ({"adapter": {"method": "qlora", "quantization": {"bits": 8}}}, ("documents", False)),
+        ({"distributed": {"strategy": "fsdp2", "processes": 2}}, ("documents", False)),
+    ],
+)
+def test_auto_on_a_cpu(fields, expected):
+    assert settled(**fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("installed", "train", "expected"),
+    [
+        (True, {"bf16": True}, "flash_attention_2"),
+        (True, {"bf16": False}, None),
+        (False, {"bf16": True}, None),
+    ],
+)
+def test_auto_on_a_gpu(installed, train, expected, monkeypatch):
+    monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: installed)
+    assert settled("cuda", train=train) == (expected, False)
+
+
+def test_a_key_that_says_more_than_auto_stays():
+    said = {"model": {"attn_implementation": "eager"}, "adapter": {"fused": False}}
+    assert settled(**said) == ("eager", False)
+
+
+def test_a_run_says_what_is_fast_and_by_which_key():
+    (line,) = fast_step_lines(settle_fast_step(recipe(train={"loss_type": "chunked_nll"}), "cpu"))
+    for key in ("model.attn_implementation", "adapter.fused", "train.loss_type"):
+        assert key in line
+    assert fast_step_lines(settle_fast_step(recipe(adapter={"method": "full"}, train={"packing": False}), "cpu")) == []
