@@ -43,11 +43,7 @@ def test_auto_on_a_cpu(fields, expected):
 
 @pytest.mark.parametrize(
     ("installed", "train", "expected"),
-    [
-        (True, {"bf16": True}, "flash_attention_2"),
-        (True, {"bf16": False}, None),
-        (False, {"bf16": True}, None),
-    ],
+    [(True, {"bf16": True}, "flash_attention_2"), (True, {"bf16": False}, None), (False, {"bf16": True}, None)],
 )
 def test_auto_on_a_gpu(installed, train, expected, monkeypatch):
     monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: installed)
