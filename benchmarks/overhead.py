@@ -24,14 +24,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from overhead_blocks import PROCESS_ARMS, train_in_process
 from overhead_cases import CASES, Case
-from overhead_processes import PROCESS_ARMS, train_in_process
-from overhead_summary import Comparison, columns, compare, verdict
-from overhead_table import comparison_tables, target_line
-from paired import alternating_orders
-from processes import traceml_is_installed
-from results import load_average, write_result
+from overhead_summary import Comparison, alternating_orders, columns, compare, comparison_tables, target_line, verdict
 from rich.console import Console
+from shared import load_average, traceml_is_installed, write_result
 
 from hf_efficient.facts.libraries import quieten_libraries
 
@@ -128,8 +125,7 @@ def _in_rounds(case: Case, model: Any, rounds: int, steps: int) -> dict[str, lis
 
 
 def _taking_turns(case: Case, model: Any, steps: int) -> dict[str, list[dict[str, Any]]]:
-    from overhead_blocks import ARMS
-    from overhead_turns import run_turns
+    from overhead_blocks import ARMS, run_turns
 
     _progress(f"{case.name}, in one process, a step each in turn")
     tens = run_turns(case, ARMS, model, case.skip, steps)
@@ -155,8 +151,7 @@ def _in_processes(case: Case, rounds: int) -> dict[str, Any]:
 
 def _synchronisations(case: Case) -> dict[str, Any]:
     """Where the host waits for the device in 20 steps of either trainer."""
-    from overhead_blocks import prepared_model, run_block
-    from synchronisations import SynchronisationCount
+    from overhead_blocks import SynchronisationCount, prepared_model, run_block
 
     model = prepared_model(case)
     found = {}

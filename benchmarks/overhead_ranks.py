@@ -24,12 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from overhead_cases import CASES
-from overhead_summary import columns, compare
-from overhead_table import comparison_tables
-from paired import alternating_orders
-from processes import free_port, run_to_end
-from results import load_average, write_result
+from overhead_summary import alternating_orders, columns, compare, comparison_tables
 from rich.console import Console
+from shared import free_port, load_average, run_to_end, write_result
 
 from hf_efficient.facts.libraries import quieten_libraries
 

@@ -1,15 +1,68 @@
-"""From blocks to comparisons: what an arm adds to another, with its spread."""
+"""From blocks to comparisons: what an arm adds to another, with its spread.
+
+Statistics of paired measurements: orders that alternate, the median of the pairs, and its spread.
+
+A machine's speed drifts by more than what is measured here. So A and B are run next to each other, in alternating
+order, and each pair gives one ratio or one difference; what drifts slowly falls out of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from overhead_cases import Target
-from paired import Spread, Verdict, differences, judge, median_spread, ratios
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-__all__ = ["Comparison", "columns", "compare", "verdict"]
+from hf_efficient.estimate.statistics import Spread, median_spread
+
+Verdict = Literal["met", "missed", "undecided"]
+
+
+def alternating_orders(names: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
+    """In which order the names are run in each round.
+
+    Every other round is its predecessor backwards (A B, B A), so that a drift over two rounds weighs on all alike; over
+    ``n!`` rounds of ``n`` names each permutation comes once, so that none always follows the same other.
+
+    Hand-worked for A, B, C: ABC CBA, ACB BCA, BAC CAB.
+    """
+    forward = [order for order in itertools.permutations(names) if order <= order[::-1]]
+    cycle = [order for pair in ((one, one[::-1]) for one in forward) for order in dict.fromkeys(pair)]
+    return [cycle[index % len(cycle)] for index in range(rounds)]
+
+
+def ratios(measured: Sequence[float], base: Sequence[float]) -> list[float]:
+    """What was measured by what it is compared with, pair by pair.
+
+    Raises:
+        ValueError: the two are not of one length.
+    """
+    return [one / other for one, other in zip(measured, base, strict=True)]
+
+
+def differences(measured: Sequence[float], base: Sequence[float]) -> list[float]:
+    """What was measured less what it is compared with, pair by pair.
+
+    Raises:
+        ValueError: the two are not of one length.
+    """
+    return [one - other for one, other in zip(measured, base, strict=True)]
+
+
+def judge(spread: Spread, most: float) -> Verdict:
+    """Whether a median is at most ``most``: the interval lies below, above, or on both sides of it.
+
+    With too few pairs for an interval of 95% it is undecided.
+    """
+    if not spread.tells or spread.low <= most < spread.high:
+        return "undecided"
+    return "met" if spread.high <= most else "missed"
+
 
 _FIGURES = ("wall_us", "mean_wall_us", "cpu_us", "background_cpu_us", "outside_seconds")
 Blocks = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -92,3 +145,65 @@ def columns(blocks: Blocks) -> dict[str, dict[str, list[float | None]]]:
 
 def _rounded(name: str, value: float | None) -> float | None:
     return None if value is None else round(value, 1 if name.endswith("_us") else 4)
+
+
+_NAMES = {
+    "plain": "Trainer",
+    "again": "Trainer once more",
+    "efficient": "EfficientTrainer",
+    "launcher": "the same without TraceML (--disable-traceml)",
+    "traceml": "traceml run",
+}
+_DIFFERS = {True: "", False: "no difference", None: "too few rounds to tell"}
+
+
+def comparison_tables(title: str, comparisons: Sequence[Comparison]) -> RenderableType:
+    """Per comparison what is added: the median, the interval that holds it, and what that is of a step."""
+    confidence = min(one.added_us.confidence for one in comparisons)
+    head = Text(f"{title}; median [interval that holds it with {100 * confidence:.0f}%]", "italic")
+    return Group(head, *(_table(one) for one in comparisons))
+
+
+def _table(one: Comparison) -> RenderableType:
+    told = _milliseconds if one.base_wall_us >= 1e5 else _microseconds
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for justify in ("left", "right", "left", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    table.add_row("  step time", *told(one.added_us), _DIFFERS[one.differs])
+    table.add_row("  ratio", *_shown(one.ratio, lambda value: f"{value:.4f}", ""))
+    table.add_row("  mean step", *told(one.added_mean_us))
+    table.add_row("  CPU time", *told(one.added_cpu_us))
+    if one.added_background_cpu_us is not None:
+        table.add_row("  of it in background", *told(one.added_background_cpu_us))
+    if one.added_outside_seconds is not None:
+        table.add_row("  once per train()", *_milliseconds(one.added_outside_seconds, 1e3))
+    return Group(Text(f"{_NAMES[one.arm]} against {_NAMES[one.against]}, {_time(one.base_wall_us)} a step"), table)
+
+
+def target_line(target: Target, verdict: Verdict) -> Text:
+    """What is promised, and whether it is kept."""
+    promise = (
+        f"{100 * (target.most - 1):.1f}% of the step time"
+        if target.measure == "ratio"
+        else f"{target.most:.0f} us per step"
+    )
+    style = {"met": "green", "missed": "red", "undecided": "yellow"}[verdict]
+    told = {"undecided": "undecided, the interval lies on both sides"}.get(verdict, verdict)
+    return Text.assemble(f"Target, at most {promise}: ", (told, style))
+
+
+def _shown(spread: Spread, form: Callable[[float], str], unit: str) -> tuple[str, str]:
+    return f"{form(spread.median)} {unit}".rstrip(), f"[{form(spread.low)}, {form(spread.high)}]"
+
+
+def _microseconds(spread: Spread) -> tuple[str, str]:
+    return _shown(spread, lambda value: f"{value:+.0f}", "us")
+
+
+def _milliseconds(spread: Spread, per: float = 1e-3) -> tuple[str, str]:
+    """``per``: milliseconds in one of the spread's units; microseconds where it is not given."""
+    return _shown(spread, lambda value: f"{value * per:+.1f}", "ms")
+
+
+def _time(us: float) -> str:
+    return f"{us / 1e6:.3f} s" if us >= 1e6 else f"{us / 1e3:.2f} ms"

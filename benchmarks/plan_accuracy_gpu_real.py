@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from plan_accuracy import recipe_of
-from plan_accuracy_cases import Case
-from plan_accuracy_gpu_cases import GPU_CASES
+from plan_accuracy import Case, recipe_of
+from plan_accuracy_gpu import GPU_CASES
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 

@@ -20,15 +20,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from planted_runs.all_cases import CASES
-from planted_runs.case import PlantedCase
-from planted_runs.gains import Applied, apply_remedy, prescription
+from planted_runs.cases import CASES, PlantedCase
 from planted_runs.running import Bench, Ran, as_json, open_bench
-from planted_runs.summary import Judged, judge_findings, score
-from planted_runs.tables import confusion_table, findings_table, gains_table, score_lines, traceml_verdict
-from processes import traceml_is_installed
-from results import load_average, write_result
+from planted_runs.summary import (
+    Applied,
+    Judged,
+    apply_remedy,
+    confusion_table,
+    findings_table,
+    gains_table,
+    judge_findings,
+    prescription,
+    score,
+    score_lines,
+    traceml_verdict,
+)
 from rich.console import Console
+from shared import load_average, traceml_is_installed, write_result
 
 console = Console(width=None if sys.stdout.isatty() else 180)  # a log has room for every name
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 def main() -> None:
     """Train the run that the command line names."""
-    from planted_runs.all_cases import CASES
-    from planted_runs.case import Setup
+    from planted_runs.cases import CASES, Setup
 
     from hf_efficient.facts.libraries import quieten_libraries
 

@@ -2,9 +2,14 @@
 
     python benchmarks/published.py [--json FILE]
 
-Each case of ``published_cases.py`` has a figure, where it was read, and the recipe that comes nearest to its setting.
+Each case of ``RECIPES`` and ``HEADS`` has a figure, where it was read, and the recipe that comes nearest to its setting.
 The table holds the plan's peak of allocated bytes against it, and says what is not the same. Of an LM head that was
 measured alone the same operators run on tensors without values.
+
+Figures of memory that others have published, with the recipe that comes nearest to how they were measured.
+
+Every figure was read at its source, in the revision that is named; so were the settings. What a source does not say, or
+what a plan does not do, is in ``NOT_COMPARED``.
 """
 
 from __future__ import annotations
@@ -13,15 +18,15 @@ import argparse
 import datetime
 import json
 import tempfile
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from published_cases import HEADS, NOT_COMPARED, RECIPES, HeadCase, RecipeCase
-from results import write_result
 from rich.console import Console
 from rich.table import Table
+from shared import write_result
 from torch.nn import functional
 
 from hf_efficient.facts.libraries import quieten_libraries
@@ -30,6 +35,213 @@ from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate.blank import blank
 from hf_efficient.simulate.tensor_log import TensorLog, find_peak
+
+GIB = 2**30
+_TORCHTUNE = "https://github.com/meta-pytorch/torchtune/blob"
+_FIRST_TABLE = f"{_TORCHTUNE}/30b8519e86d2094879576e16ab1f8d21a6f6f9f7/README.md"
+_LADDER = f"{_TORCHTUNE}/1814feb17a9038e1a8053ce93111bd26774a8db6/README.md"
+_QLORA = "https://github.com/artidoro/qlora/blob/7f4e95a68dc076bea9b3a413d2b512eca6d004e5"
+_LIGER = "https://github.com/linkedin/Liger-Kernel/blob/7e3683e23f8a9a5663913fd0ea7b0b03ea1a667b/benchmark"
+
+
+@dataclass(frozen=True)
+class RecipeCase:
+    """A training that somebody has measured.
+
+    Attributes:
+        name: the setting, in words.
+        source: where the figure was read.
+        published_bytes: the figure.
+        bound: whether it says only that so much is enough.
+        recipe: a shipped recipe.
+        overrides: what makes it theirs.
+        gpu: on which it ran.
+        differs: in words, what is not the same.
+        config: ``config.json`` of a model whose shape does not ship; None: the recipe's own.
+    """
+
+    name: str
+    source: str
+    published_bytes: float
+    recipe: str
+    overrides: Sequence[str]
+    gpu: str
+    differs: str
+    bound: bool = False
+    config: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class HeadCase:
+    """An LM head in bfloat16 and its cross-entropy, forward and backward, measured alone.
+
+    Attributes:
+        tokens: that it projects.
+        published_bytes: peak that was allocated.
+        source: where the figure was read.
+        hidden, vocabulary: of the head.
+    """
+
+    tokens: int
+    published_bytes: float
+    source: str = f"{_LIGER}/data/all_benchmark_data.csv"
+    hidden: int = 4096
+    vocabulary: int = 128256
+
+
+def _lines(*overrides: str) -> tuple[str, ...]:
+    """Full rows of two, one micro-batch to a step, nothing but training."""
+    return (
+        "train.packing=false",
+        "train.per_device_train_batch_size=2",
+        "train.gradient_accumulation_steps=1",
+        "train.optim=adamw_torch_fused",
+        "data.eval=[]",
+        "train.eval_strategy=no",
+        "evaluate.at_end=false",
+        "evaluate.metrics=[]",
+        "adapter.dropout=0",
+        *overrides,
+    )
+
+
+_MLP = "gate_proj, up_proj, down_proj"
+_CHUNKED = "train.loss_type=chunked_nll"
+_FULL_3B = ("train.bf16=false", "train.max_length=4096")
+_ADAPTED_3B = ("train.max_length=4096", "adapter.r=64", "adapter.alpha=128", _CHUNKED)
+_BFLOAT16_ADAPTER = "their adapter is in bfloat16, ours in float32, and so is its input; "
+_WHOLE_LOGITS = "their chunked loss keeps the whole logits in bfloat16 and chunks the copy in float32; "
+
+LLAMA_65B: Mapping[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "dtype": "bfloat16",
+}
+"""Source: ``facebook/llama-65b`` in https://github.com/PaddlePaddle/PaddleNLP, llama/configuration.py."""
+
+RECIPES: tuple[RecipeCase, ...] = (
+    RecipeCase(
+        "torchtune, Llama-3.1-8B, QLoRA, 2 x 2,048, checkpointed, chunked loss, compiled",
+        _FIRST_TABLE,
+        7.4 * GIB,
+        "llama3.1-8b/qlora",
+        _lines(
+            "adapter.r=8",
+            "adapter.alpha=16",
+            f"adapter.target_modules=[q_proj, k_proj, v_proj, o_proj, {_MLP}]",
+            _CHUNKED,
+        ),
+        "RTX 4090",
+        f"compiled; NF4 of torchao; {_BFLOAT16_ADAPTER}{_WHOLE_LOGITS}whether the peak is of active, allocated or "
+        "reserved bytes is not said",
+    ),
+    RecipeCase(
+        "torchtune, Llama-3.1-8B, LoRA on q and v, 2 x 2,048, checkpointed, chunked loss, compiled",
+        _FIRST_TABLE,
+        16.2 * GIB,
+        "llama3.1-8b/lora",
+        _lines("adapter.r=8", "adapter.alpha=16", "adapter.target_modules=[q_proj, v_proj]", _CHUNKED),
+        "RTX 4090",
+        f"compiled; {_BFLOAT16_ADAPTER}{_WHOLE_LOGITS}which peak it is, is not said; that the row is checkpointed is "
+        "the default of their configuration",
+    ),
+    RecipeCase(
+        "torchtune, Llama-3.2-3B, full, 2 x 4,096 packed",
+        _LADDER,
+        60.0 * GIB,
+        "llama3.2-1b/full",
+        _lines("model.id=meta-llama/Llama-3.2-3B", "train.gradient_checkpointing=false", *_FULL_3B),
+        "A100 80GB SXM",
+        "their model, transformers' here; AdamW, whether fused is not said",
+    ),
+    RecipeCase(
+        "torchtune, Llama-3.2-3B, full, 2 x 4,096 packed, compiled, chunked loss",
+        _LADDER,
+        42.9 * GIB,
+        "llama3.2-1b/full",
+        _lines("model.id=meta-llama/Llama-3.2-3B", "train.gradient_checkpointing=false", _CHUNKED, *_FULL_3B),
+        "A100 80GB SXM",
+        f"compiled, which alone saved 9.0 GiB of 60.0; {_WHOLE_LOGITS}their model, transformers' here",
+    ),
+    RecipeCase(
+        "torchtune, Llama-3.2-3B, full, 2 x 4,096 packed, compiled, chunked loss, checkpointed",
+        _LADDER,
+        24.9 * GIB,
+        "llama3.2-1b/full",
+        _lines("model.id=meta-llama/Llama-3.2-3B", "train.gradient_checkpointing=true", _CHUNKED, *_FULL_3B),
+        "A100 80GB SXM",
+        f"compiled; {_WHOLE_LOGITS}their model, transformers' here",
+    ),
+    RecipeCase(
+        "torchtune, Llama-3.2-3B, LoRA r=64, 2 x 4,096 packed, compiled, chunked loss, checkpointed, offloaded",
+        _LADDER,
+        8.5 * GIB,
+        "llama3.2-3b/lora",
+        _lines(f"adapter.target_modules=[q_proj, v_proj, o_proj, {_MLP}]", *_ADAPTED_3B),
+        "A100 80GB SXM",
+        f"activations offloaded to the host, which is not planned; compiled; {_BFLOAT16_ADAPTER}{_WHOLE_LOGITS[:-2]}",
+    ),
+    RecipeCase(
+        "torchtune, Llama-3.2-3B, QLoRA r=64, 2 x 4,096 packed, compiled, chunked loss, checkpointed, offloaded",
+        _LADDER,
+        4.6 * GIB,
+        "llama3.2-3b/qlora",
+        _lines(f"adapter.target_modules=[q_proj, v_proj, o_proj, {_MLP}]", *_ADAPTED_3B),
+        "A100 80GB SXM",
+        "activations offloaded to the host, which is not planned; compiled; NF4 of torchao; "
+        f"{_BFLOAT16_ADAPTER}{_WHOLE_LOGITS[:-2]}",
+    ),
+    RecipeCase(
+        "QLoRA, LLaMA-65B, r=64 on all layers, 1 x 528, checkpointed, paged AdamW",
+        f"{_QLORA}/README.md",
+        48e9,
+        "llama3.1-8b/qlora",
+        _lines(
+            "train.max_length=528",
+            "train.per_device_train_batch_size=1",
+            "train.gradient_accumulation_steps=16",
+            "train.optim=paged_adamw_32bit",
+            "adapter.r=64",
+            "adapter.alpha=16",
+            "adapter.dropout=0.05",
+        ),
+        "RTX A6000",
+        "the source says that a GPU of 48 GB is enough, and its script (scripts/finetune_guanaco_65b.sh) the settings; "
+        "predicted without the context and the paged state; transformers and PEFT of 2023",
+        bound=True,
+        config=LLAMA_65B,
+    ),
+)
+
+HEADS: tuple[HeadCase, ...] = (
+    HeadCase(4096, 6092.2822265625 * 2**20),
+    HeadCase(8192, 9162.3134765625 * 2**20),
+    HeadCase(16384, 15302.3759765625 * 2**20),
+    HeadCase(32768, 27582.5 * 2**20),
+)
+"""Liger-Kernel 0.4.2, A100-SXM4-80GB, 2024-11-22, provider ``huggingface``: torch's linear layer and cross-entropy.
+
+Its script (benchmark/scripts/benchmark_fused_linear_cross_entropy.py) has two such heads on the device, and uses one.
+"""
+
+NOT_COMPARED: Mapping[str, str] = {
+    "torchtune, 8B full fine-tuning, 18.9 GiB": "the optimizer steps inside the backward, which is not planned",
+    "torchtune, 8B on an A6000, 37.4 and 30.3 GiB": "how they differ from the rows of the 4090 is not said",
+    "torchtune, 3B, 25.5 GiB, not packed": "the lengths of its batches are not said",
+    "torchtune, 3B, 51.0 GiB, compiled": "torch.compile is not planned, and that is all that the row adds",
+    "torchtune, 3B, 23.1, 21.8 and 17.6 GiB": "optimizer in the backward, offloaded activations: not planned",
+    "torchtune, 70B and 405B on 8 A100": "several GPUs",
+    "Liger-Kernel's README, LLaMA-3-8B on 8 A100": "several GPUs; a chart without numbers",
+    "Liger-Kernel's fused head, 4,245.5 to 5,794.6 MB": "Liger's own kernels are not planned",
+    "TRL's memory guide, about 30% less for Qwen3-1.7B with a chunked loss": "batch and lengths are not in the guide",
+}
+
 
 console = Console()
 

@@ -20,16 +20,61 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import run_to_end
-from results import load_average, write_result
 from rich.console import Console
 from rich.table import Table
-from straggler_runs.case import CASES, CONTROLS, PHASES, SHARE, StragglerCase
+from shared import load_average, run_to_end, write_result
 
 from hf_efficient.diagnosis.case import Case, read_case
 from hf_efficient.diagnosis.rules.stragglers import straggler
 from hf_efficient.records.findings import Finding
 from hf_efficient.run_dir.paths import records_folder
+
+SHARE = 0.3
+"""Of a healthy step, or of a healthy save, that the slowed rank takes longer."""
+
+PHASES = {"data": "data_wait", "forward": "forward", "backward": "backward", "save": "checkpointing"}
+"""What can be slowed, and the phase that it is in the records."""
+
+
+@dataclass(frozen=True)
+class StragglerCase:
+    """One run.
+
+    Attributes:
+        slowed: of ``PHASES``; empty: a healthy run.
+        rank: that is slowed.
+        how: ``sleep``: it waits for nothing, as for a slow store; ``work``: it computes, as on a slower core.
+        model: ``small`` or ``larger``.
+        saves: both ranks save every second step, each for itself, as two nodes with a disk each do
+            (``save_on_each_node``); else nobody saves.
+    """
+
+    slowed: str
+    rank: int
+    how: str
+    model: str
+    saves: bool
+
+    @property
+    def name(self) -> str:
+        """For ``--only`` and messages."""
+        if not self.slowed:
+            return f"healthy-{self.model}" + ("-saves" if self.saves else "")
+        return f"{self.slowed}-rank{self.rank}-{self.how}-{self.model}"
+
+    @property
+    def control(self) -> str:
+        """Name of the healthy run that it is slowed against."""
+        return StragglerCase("", 0, "", self.model, self.saves).name
+
+
+CONTROLS = [StragglerCase("", 0, "", model, saves) for model in ("small", "larger") for saves in (False, True)]
+CASES = [
+    StragglerCase(slowed, rank, how, model, slowed == "save")
+    for slowed in PHASES
+    for rank, how, model in ((0, "sleep", "small"), (1, "work", "small"), (1, "sleep", "larger"))
+]
+
 
 _SCRIPT = Path(__file__).with_name("straggler_process.py")
 _SECONDS = 300.0

@@ -13,15 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from processes import free_port, run_to_end, traceml_command, traceml_summary
-from results import load_average
+from shared import free_port, load_average, run_to_end, traceml_command, traceml_summary
 
 from hf_efficient.diagnosis.case import read_case
 from hf_efficient.diagnosis.engine import diagnose_case
 from hf_efficient.estimate.comparison import seconds_per_token
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.run_dir.paths import records_folder
-from planted_runs.case import PlantedCase
+from planted_runs.cases import PlantedCase
 
 __all__ = ["Bench", "Ran", "as_json", "open_bench"]
 
@@ -120,7 +119,7 @@ def open_bench(folder: Path) -> Iterator[Bench]:
     """Make the corpus and start the server, which ends with the block."""
     corpus = folder / "corpus"
     corpus_script = (
-        f"from pathlib import Path; from planted_runs.corpus import make_corpus; make_corpus(Path({str(corpus)!r}))"
+        f"from pathlib import Path; from planted_runs.data import make_corpus; make_corpus(Path({str(corpus)!r}))"
     )
     subprocess.run([sys.executable, "-c", corpus_script], cwd=_SCRIPT.parent, check=True)
     command = [sys.executable, "-m", "planted_runs.server", str(corpus)]

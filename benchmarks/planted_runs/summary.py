@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
 
 from hf_efficient.estimate.comparison import is_as_predicted, saved_share
-
-__all__ = ["GainCheck", "Judged", "Score", "check_gain", "confusion", "judge_findings", "noise", "score"]
+from hf_efficient.records.findings import Diagnosis, Gain
+from planted_runs.cases import PlantedCase
+from planted_runs.running import Bench, Ran
 
 
 @dataclass(frozen=True)
@@ -129,3 +133,147 @@ def check_gain(predicted: float | None, before: Sequence[float], after: Sequence
     ratio = achieved / predicted if predicted else None
     within = is_as_predicted(predicted, achieved) if predicted else None
     return GainCheck(predicted, achieved, ratio, within, max(noise(before), noise(after)))
+
+
+_WORTH_A_SECOND_PAIR = 0.1
+
+
+@dataclass(frozen=True)
+class Prescription:
+    """What is applied.
+
+    Attributes:
+        rule: whose remedy it is.
+        what: the remedy, in a sentence.
+        overrides: of the recipe; empty where the case mends its own code.
+        gain: as it was predicted; None: it was not.
+    """
+
+    rule: str
+    what: str
+    overrides: Mapping[str, Any]
+    gain: Gain | None
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A remedy and what came of it.
+
+    Attributes:
+        prescription: what was applied.
+        check: its gain.
+        gone: whether the rule is silent, or says no more than ``info``, in the run with the remedy.
+        before: seconds per token without it, run by run.
+        after: with it.
+    """
+
+    prescription: Prescription
+    check: GainCheck
+    gone: bool
+    before: list[float]
+    after: list[float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the file of results."""
+        return asdict(self)
+
+
+def prescription(case: PlantedCase, diagnosis: Diagnosis) -> Prescription | None:
+    """The top remedy of the first finding: a change of the recipe, or the change of code that the case knows.
+
+    None where there is no finding, or its top remedy changes no recipe and the case knows no change of code. That is
+    for the expected rules alone.
+    """
+    if not diagnosis.findings or not diagnosis.findings[0].remedies:
+        return None
+    finding = diagnosis.findings[0]
+    top = finding.remedies[0]
+    if top.overrides:
+        return Prescription(finding.rule, top.what, top.overrides, top.gain)
+    if case.code_remedy and finding.rule in case.expected:
+        return Prescription(finding.rule, f"{top.what} ({case.code_remedy})", {}, top.gain)
+    return None
+
+
+def apply_remedy(bench: Bench, case: PlantedCase, before: Ran, chosen: Prescription) -> Applied:
+    """Run with the remedy, without, and once more each where the first pair's noise is over a tenth of the gain.
+
+    The runs alternate: the one that was diagnosed, with, without, with.
+    """
+    runs_before, runs_after = [before], [_with(bench, case, chosen, 1)]
+    runs_before.append(bench.run(case, "again"))
+    check = _check(chosen, runs_before, runs_after)
+    if check.noise > _WORTH_A_SECOND_PAIR * abs(check.achieved):
+        runs_after.append(_with(bench, case, chosen, 2))
+        check = _check(chosen, runs_before, runs_after)
+    left = {one.rule for one in runs_after[-1].diagnosis.findings if one.severity != "info"}
+    times = ([run.seconds_per_token for run in runs] for runs in (runs_before, runs_after))
+    return Applied(chosen, check, chosen.rule not in left, *times)
+
+
+def _with(bench: Bench, case: PlantedCase, chosen: Prescription, number: int) -> Ran:
+    return bench.run(case, f"remedy-{number}", chosen.overrides, mended=not chosen.overrides)
+
+
+def _check(chosen: Prescription, before: list[Ran], after: list[Ran]) -> GainCheck:
+    share = None if chosen.gain is None else chosen.gain.share
+    return check_gain(share, [run.seconds_per_token for run in before], [run.seconds_per_token for run in after])
+
+
+def traceml_verdict(summary: Mapping[str, Any] | None) -> str:
+    """The kind of TraceML's primary diagnosis, and those of its sections that say more than that all is normal."""
+    if summary is None:
+        return ""
+    primary = summary.get("primary_diagnosis") or {}
+    sections = [(summary.get(name) or {}).get("diagnosis") or {} for name in ("system", "process", "step_memory")]
+    more = [one["kind"] for one in sections if one.get("kind") not in (None, "NORMAL", "NO_DATA", "BALANCED", "NO_GPU")]
+    return ", ".join([str(primary.get("kind", "no verdict")), *more])
+
+
+def findings_table(judged: Sequence[Judged], verdicts: Mapping[str, str]) -> Table:
+    """A line per run: what was planted, what was found, whether that is right; TraceML's verdict where there is one."""
+    table = Table("run", "planted", "first finding", "other findings", "right", title="Planted and found")
+    if verdicts:
+        table.add_column("TraceML")
+    for one in judged:
+        others = ", ".join(f"{rule}{'' if rule in one.alarms else ' (info)'}" for rule in one.others)
+        first = f"{one.first}{'' if one.first in one.alarms else ' (info)'}" if one.first else "nothing"
+        cells = [one.name, " or ".join(one.expected) or "healthy", first, others, "yes" if one.right else "[red]no[/]"]
+        table.add_row(*cells, *([verdicts.get(one.name, "")] if verdicts else []))
+    return table
+
+
+def confusion_table(judged: Sequence[Judged]) -> Table:
+    """Planted by found, as counts; only pairs that occurred."""
+    table = Table("planted", "found", "runs", title="Confusion")
+    for (planted, found), count in sorted(confusion(judged).items()):
+        table.add_row(planted, found if planted in (found, "healthy") else f"[red]{found}[/]", str(count))
+    return table
+
+
+def score_lines(counts: Score) -> str:
+    """In a sentence or two."""
+    return (
+        f"{counts.right} of {counts.faults} faults have their cause ranked first; "
+        f"{counts.quiet} of {counts.healthy} healthy runs have no finding above info."
+    )
+
+
+def gains_table(applied: Mapping[str, Applied]) -> Table:
+    """Predicted and achieved gains, as shares of the loop's time per token without padding."""
+    columns = ("run", "remedy", "predicted", "achieved", "ratio", "in 0.5 to 2", "noise", "finding gone")
+    table = Table(*columns, title="Gains, predicted and achieved")
+    for name, one in applied.items():
+        check = one.check
+        change = " ".join(f"{key}={value}" for key, value in one.prescription.overrides.items())
+        table.add_row(
+            name,
+            change or one.prescription.what,
+            "none" if check.predicted is None else f"{check.predicted:.1%}",
+            f"{check.achieved:.1%}",
+            "" if check.ratio is None else f"{check.ratio:.2f}",
+            "" if check.within is None else "yes" if check.within else "[red]no[/]",
+            f"{check.noise:.1%}",
+            "yes" if one.gone else "no",
+        )
+    return table

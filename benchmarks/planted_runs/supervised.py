@@ -9,8 +9,8 @@ from trl import SFTConfig, SFTTrainer
 
 from hf_efficient.callbacks.profilers import SynchronisationsCallback
 from hf_efficient.trainer import EfficientTrainerMixin
-from planted_runs.case import Setup
-from planted_runs.corpus import texts, tokenizer
+from planted_runs.cases import Setup
+from planted_runs.data import texts, tokenizer
 from planted_runs.training import arguments, small_llama
 
 __all__ = ["EfficientSFTTrainer", "sft_trainer"]

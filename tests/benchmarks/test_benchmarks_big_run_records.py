@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from big_run_records import write_run
+from big_runs import write_run
 
 from hf_efficient.accounting.account import account_of, account_run
 from hf_efficient.run_dir.paths import rank_files

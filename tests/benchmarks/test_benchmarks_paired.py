@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from paired import Spread, alternating_orders, differences, judge, median_spread, ratios
+from overhead_summary import Spread, alternating_orders, differences, judge, median_spread, ratios
 
 
 def test_every_other_round_is_the_one_before_backwards():

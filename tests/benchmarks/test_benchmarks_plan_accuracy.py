@@ -7,8 +7,7 @@ import json
 
 import plan_accuracy
 import pytest
-from plan_accuracy_cases import CASES, MODELS, Case
-from plan_accuracy_real import real_peak
+from plan_accuracy import CASES, MODELS, Case, real_peak
 from rich.console import Console
 from transformers import AutoConfig
 

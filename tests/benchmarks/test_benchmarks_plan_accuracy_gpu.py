@@ -6,9 +6,8 @@ import io
 
 import plan_accuracy_gpu as gpu
 import pytest
-from plan_accuracy import recipe_of
-from plan_accuracy_cases import Case
-from plan_accuracy_gpu_cases import GPU_CASES
+from plan_accuracy import Case, recipe_of
+from plan_accuracy_gpu import GPU_CASES
 from plan_accuracy_gpu_real import measure
 from rich.console import Console
 

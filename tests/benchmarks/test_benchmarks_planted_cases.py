@@ -4,9 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from planted_runs.all_cases import CASES
-from planted_runs.case import PlantedCase, Setup
-from planted_runs.gains import prescription
+from planted_runs.cases import CASES, PlantedCase, Setup
+from planted_runs.summary import prescription
 
 from hf_efficient.diagnosis.rules import RULES
 from hf_efficient.records.findings import Diagnosis, Finding, Gain, Remedy
@@ -76,22 +75,22 @@ def test_nothing_is_applied_where_nothing_can_be(remedies):
 
 
 def test_the_corpus_is_cut_into_rows_and_read_back(tmp_path, monkeypatch):
-    from planted_runs import corpus
+    from planted_runs import data
 
     chat = {
         "prompt": [{"role": "user", "content": "Write the docstring of open_file. " * 40}],
         "completion": [{"role": "assistant", "content": "Opens a file and gives it back to its caller."}],
     }
-    monkeypatch.setattr(corpus, "build_docstring_chats", lambda: [chat] * 5)
-    monkeypatch.setattr(corpus, "_documents", lambda: ["import os"])
+    monkeypatch.setattr(data, "build_docstring_chats", lambda: [chat] * 5)
+    monkeypatch.setattr(data, "_documents", lambda: ["import os"])
     folder = Path(tmp_path, "corpus")
-    corpus.make_corpus(folder)
-    told, rows = corpus.examples(folder), corpus.read_rows(folder)
+    data.make_corpus(folder)
+    told, rows = data.examples(folder), data.read_rows(folder)
     joined = [token for one in told for token in one]
     assert len(told) == 5
     assert rows.shape == (len(joined) // 128, 128)
     assert rows.ravel().tolist() == joined[: rows.size]
-    assert corpus.tokenizer(folder).decode(told[0]).endswith("back to its caller.<|end|>")
+    assert data.tokenizer(folder).decode(told[0]).endswith("back to its caller.<|end|>")
 
 
 def test_what_is_expected_is_the_name_of_a_rule():

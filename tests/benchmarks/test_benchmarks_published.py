@@ -6,7 +6,7 @@ import re
 
 import published
 import pytest
-from published_cases import HEADS, NOT_COMPARED, RECIPES, HeadCase, RecipeCase
+from published import HEADS, NOT_COMPARED, RECIPES, HeadCase, RecipeCase
 
 from hf_efficient.facts.accelerators import accelerator
 

@@ -4,7 +4,7 @@ import datetime
 import json
 import sys
 
-from results import result_text, write_result
+from shared import result_text, write_result
 
 
 def test_lists_of_values_lie_on_one_line_and_nothing_else_changes():

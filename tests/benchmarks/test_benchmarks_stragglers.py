@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from straggler_runs.case import CASES, CONTROLS, PHASES
+from stragglers import CASES, CONTROLS, PHASES
 
 from hf_efficient.records.steps import STEP_PHASES
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from synchronisations import SynchronisationCount
+from overhead_blocks import SynchronisationCount
 
 from hf_efficient.profilers.synchronisations import counted_synchronisations
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 
-from trace_repeated import write_repeated
+from trace_reading import write_repeated
 
 from hf_efficient.trace.breakdown import trace_breakdown
 

@@ -6,9 +6,18 @@ import json
 import shutil
 
 import pytest
-from parity_inputs import make_inputs
-from parity_runs import REFERENCE, STRATEGIES, launch, losses_of, run_strategy, trainings_of, write_recipe
-from parity_table import TOLERANCES, compared
+from parity import (
+    REFERENCE,
+    STRATEGIES,
+    TOLERANCES,
+    compared,
+    launch,
+    losses_of,
+    make_inputs,
+    run_strategy,
+    trainings_of,
+    write_recipe,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import bitsandbytes as bnb
 import pytest
 import torch
-from plan_accuracy_real import real_peak
+from plan_accuracy import real_peak
 from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames

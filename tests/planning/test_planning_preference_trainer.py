@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from plan_accuracy_real import real_peak
+from plan_accuracy import real_peak
 
 from hf_efficient.planning import advice as largest_module
 from hf_efficient.planning.advice import with_advice, with_largest

@@ -9,7 +9,7 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from plan_accuracy_real import real_peak
+from plan_accuracy import real_peak
 from trl.kernels import chunked_logprob
 
 from hf_efficient.errors import SetupError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from parity_runs import launch
+from parity import launch
 
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe

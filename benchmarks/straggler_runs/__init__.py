@@ -1,1 +1,0 @@
-"""Two ranks that train together, one of which is slowed in one phase."""
