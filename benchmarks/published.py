@@ -2,7 +2,7 @@
 
     python benchmarks/published.py [--json FILE]
 
-Each case of ``RECIPES`` and ``HEADS`` has a figure, where it was read, and the recipe that comes nearest to its setting.
+Each of ``RECIPES`` and ``HEADS`` has a figure, where it was read, and the recipe that comes nearest to its setting.
 The table holds the plan's peak of allocated bytes against it, and says what is not the same. Of an LM head that was
 measured alone the same operators run on tensors without values.
 
