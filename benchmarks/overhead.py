@@ -24,7 +24,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from overhead_blocks import PROCESS_ARMS, train_in_process
 from overhead_cases import CASES, Case
 from overhead_summary import Comparison, alternating_orders, columns, compare, comparison_tables, target_line, verdict
 from rich.console import Console
@@ -125,7 +124,8 @@ def _in_rounds(case: Case, model: Any, rounds: int, steps: int) -> dict[str, lis
 
 
 def _taking_turns(case: Case, model: Any, steps: int) -> dict[str, list[dict[str, Any]]]:
-    from overhead_blocks import ARMS, run_turns
+    from overhead_arms import run_turns
+    from overhead_blocks import ARMS
 
     _progress(f"{case.name}, in one process, a step each in turn")
     tens = run_turns(case, ARMS, model, case.skip, steps)
@@ -134,6 +134,8 @@ def _taking_turns(case: Case, model: Any, steps: int) -> dict[str, list[dict[str
 
 
 def _in_processes(case: Case, rounds: int) -> dict[str, Any]:
+    from overhead_arms import PROCESS_ARMS, train_in_process
+
     arms = PROCESS_ARMS if traceml_is_installed() else PROCESS_ARMS[:2]
     if len(arms) < len(PROCESS_ARMS):
         console.print("[yellow]TraceML is not measured: it is not installed (pip install -e '.[bench]').[/]")
@@ -151,7 +153,8 @@ def _in_processes(case: Case, rounds: int) -> dict[str, Any]:
 
 def _synchronisations(case: Case) -> dict[str, Any]:
     """Where the host waits for the device in 20 steps of either trainer."""
-    from overhead_blocks import SynchronisationCount, prepared_model, run_block
+    from overhead_arms import SynchronisationCount
+    from overhead_blocks import prepared_model, run_block
 
     model = prepared_model(case)
     found = {}

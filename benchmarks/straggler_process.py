@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from shared import free_port
 from stragglers import StragglerCase
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, default_data_collator
@@ -122,8 +123,6 @@ def main() -> None:
     """Train, or start the two that do."""
     if "RANK" not in os.environ:
         sys.exit(_start_both())
-    from stragglers import StragglerCase
-
     from hf_efficient.facts.libraries import quieten_libraries
 
     quieten_libraries(debug=False)
@@ -137,8 +136,6 @@ def main() -> None:
 
 def _start_both() -> int:
     """Two nodes of one process each, on this machine, so that each saves for itself where the case says so."""
-    from shared import free_port
-
     group = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     group |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     ranks = [

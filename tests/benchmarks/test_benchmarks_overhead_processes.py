@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 
-import overhead_blocks
+import overhead_arms
 import pytest
-from overhead_blocks import train_in_process
+from overhead_arms import train_in_process
 
 ECHO = """
 import json, sys
@@ -18,7 +18,7 @@ FAILS = "import sys; print('what went wrong'); sys.exit(3)"
 def script(tmp_path, monkeypatch):
     """Stands in for the script that trains."""
     path = tmp_path / "script.py"
-    monkeypatch.setattr(overhead_blocks, "_SCRIPT", path)
+    monkeypatch.setattr(overhead_arms, "_SCRIPT", path)
     return path
 
 
@@ -46,7 +46,7 @@ def test_a_process_that_leaves_no_result_failed(script):
 
 @pytest.mark.parametrize(("arm", "flag"), [("traceml", False), ("launcher", True)])
 def test_traceml_runs_by_its_documented_command(tmp_path, arm, flag):
-    command = overhead_blocks._traceml(arm, tmp_path, ["train.py", "tiny", arm, "20", "100", "block.json"])
+    command = overhead_arms._traceml(arm, tmp_path, ["train.py", "tiny", arm, "20", "100", "block.json"])
     assert command[1:5] == ["-m", "traceml_ai.launcher.cli", "run", "train.py"]
     assert ("--disable-traceml" in command) is flag
     assert command[command.index("--args") + 1 :] == ["tiny", arm, "20", "100", "block.json"]
@@ -61,8 +61,6 @@ def test_steps_that_traceml_did_not_trace_are_no_measurement(script, monkeypatch
         + "logs = Path(result).with_name('logs') / 'overhead'\nlogs.mkdir(parents=True)\n"
         + f"(logs / 'final_summary.json').write_text({summary!r})\n"
     )
-    monkeypatch.setattr(
-        overhead_blocks, "_traceml", lambda arm, logs, script: [overhead_blocks.sys.executable, *script]
-    )
+    monkeypatch.setattr(overhead_arms, "_traceml", lambda arm, logs, script: [overhead_arms.sys.executable, *script])
     with pytest.raises(RuntimeError, match="TraceML traced 119 of 120 steps"):
         train_in_process("tiny", "traceml", 20, 100)

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 
-import overhead_blocks
+import overhead_arms
 import pytest
-from overhead_blocks import HandOver, run_turns
+from overhead_arms import HandOver, run_turns
 from overhead_cases import CASES
 from transformers import TrainerCallback
 
 
 def test_the_arms_take_turns_step_by_step_in_balanced_orders(monkeypatch):
     seen = []
-    real = overhead_blocks.trainer_of
+    real = overhead_arms.trainer_of
 
     def watched(case, arm, model, folder, steps, callbacks):
         class Watch(TrainerCallback):
@@ -20,10 +20,10 @@ def test_the_arms_take_turns_step_by_step_in_balanced_orders(monkeypatch):
 
         return real(case, arm, model, folder, steps, [Watch(), *callbacks])
 
-    monkeypatch.setattr(overhead_blocks, "trainer_of", watched)
+    monkeypatch.setattr(overhead_arms, "trainer_of", watched)
     clock = iter(range(0, 10**9, 1000))
-    monkeypatch.setattr(overhead_blocks.time, "perf_counter_ns", lambda: next(clock))
-    monkeypatch.setattr(overhead_blocks.time, "process_time_ns", lambda: 0)
+    monkeypatch.setattr(overhead_arms.time, "perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr(overhead_arms.time, "process_time_ns", lambda: 0)
     case = CASES["tiny"]
     blocks = run_turns(case, ("plain", "efficient"), case.build(), skip=2, steps=20)
     monkeypatch.undo()
@@ -34,7 +34,7 @@ def test_the_arms_take_turns_step_by_step_in_balanced_orders(monkeypatch):
 
 
 def test_a_block_is_a_turn():
-    first, second = overhead_blocks._blocks("plain", [(1_500, 2_000), (15_500, 3_000)])
+    first, second = overhead_arms._blocks("plain", [(1_500, 2_000), (15_500, 3_000)])
     assert (first.wall_us, first.cpu_us, second.wall_us) == (1.5, 2.0, 15.5)
     assert (first.outside_seconds, first.background_cpu_us) == (None, None)
 

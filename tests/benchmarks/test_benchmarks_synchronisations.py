@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from overhead_blocks import SynchronisationCount
+from overhead_arms import SynchronisationCount
 
 from hf_efficient.profilers.synchronisations import counted_synchronisations
 
