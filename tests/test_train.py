@@ -1,7 +1,5 @@
 """A recipe through `accelerate launch`, through `hf-efficient train` and in Python: the same run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """``hf-efficient`` in this process: what it prints and how it exits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """How `hf-efficient` lists, finds and ends its commands."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The short commands: recipes, validate, schema, env, check-node."""
 
-from __future__ import annotations
-
 import json
 import types
 from importlib.metadata import version

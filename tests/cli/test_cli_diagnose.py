@@ -1,7 +1,5 @@
 """``hf-efficient diagnose``: a run, a recipe by its variants, a trace."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

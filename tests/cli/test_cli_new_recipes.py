@@ -1,7 +1,5 @@
 """data, init, convert: what they print, what they write, and what they refuse."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

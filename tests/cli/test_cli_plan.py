@@ -1,7 +1,5 @@
 """``hf-efficient plan``: what it prints, writes and exits with, on a tiny local model."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

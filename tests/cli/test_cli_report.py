@@ -1,7 +1,5 @@
 """``hf-efficient report``: on records, on run.json alone, of several runs, of a run that goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

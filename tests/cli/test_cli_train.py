@@ -1,7 +1,5 @@
 """``hf-efficient train``: what is launched, what is checked before, and the job of a cluster."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Which variants run, and how often; their processes: what they leave, and that none outlives its variant."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """What is measured of a variant: for real, in this process, on a model of two layers; batches and clock alone."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

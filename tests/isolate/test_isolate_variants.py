@@ -1,7 +1,5 @@
 """What the variants make of recipes is a recipe."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.isolate.variants import VARIANTS, in_folder, varied

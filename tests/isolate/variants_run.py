@@ -1,7 +1,5 @@
 """What variants took, made by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hf_efficient.isolate.variants import VARIANTS

@@ -1,7 +1,5 @@
 """Jobs of a shipped recipe, and clusters written down in a line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hf_efficient.jobs.cluster import Cluster

@@ -1,7 +1,5 @@
 """A cluster's description, and a recipe put together with it: what fits, what is said where it does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.errors import RecipeError, SetupError

@@ -1,7 +1,5 @@
 """The shell that every machine runs, run: by bash, with programs that write down how they were called."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Machines that tell each other through a folder that they are here."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The batch script on a real Slurm, whose daemons run on this machine for as long as a test."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a job says to Slurm, SkyPilot and Kubernetes. ``test_jobs_real_slurm`` runs the batch script."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

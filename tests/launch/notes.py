@@ -1,7 +1,5 @@
 """A listener that keeps what a run says."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hf_efficient.launch.listener import RunListener, RunResult

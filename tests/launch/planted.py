@@ -4,8 +4,6 @@
 ``PLANTED_SLEEP`` is so many seconds that every forward takes longer.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """The account of a recipe's run, as a process of its own and inside one."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

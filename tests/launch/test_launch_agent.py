@@ -1,7 +1,5 @@
 """accelerate's launcher in a process of ours: what it says of a rank that was killed, and what SIGTERM does to it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A recipe's ``train`` section as TRL's arguments, and what is left to the machine: bfloat16, products, devices."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A recipe's budget: checked before anything is loaded, kept, told, and no failure."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

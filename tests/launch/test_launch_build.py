@@ -1,7 +1,5 @@
 """What a recipe is built of, in words: remarks on the data, instruments, weights that DDP waits for; the terminal."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A recipe's ``distributed`` section as accelerate and DeepSpeed read it, and what is asked of a machine before."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """What becomes of an output directory, and which checkpoints a run can go on from."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

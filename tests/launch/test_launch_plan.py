@@ -1,7 +1,5 @@
 """The plan of a run: made before its model is loaded, stored, compared, and never in its way."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A start of a launch that trained here before, or of another one; a machine that is gone."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from types import SimpleNamespace

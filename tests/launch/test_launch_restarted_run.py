@@ -1,7 +1,5 @@
 """Two processes of one machine: one is killed, and the run goes on; one is told to end, and the run saves and stops."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A recipe from end to end on a tiny model: what is logged, saved, merged and said."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The records of a start: a kill while model and data are read, a mistake, a run that lies there already."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a launcher started against what the recipe asks for, the command line of a run, and how it ends."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A recipe on two machines, each with a network of its own: they meet, train, and notice when one is cut off."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

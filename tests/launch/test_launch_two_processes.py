@@ -1,7 +1,5 @@
 """ZeRO-3 in two processes: planned as each of them holds it, and gone on from its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

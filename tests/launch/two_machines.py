@@ -1,7 +1,5 @@
 """Two machines of one: network namespaces with an address each, joined by a cable that can be cut."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A process that stands for those of a preflight check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

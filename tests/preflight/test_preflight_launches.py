@@ -1,7 +1,5 @@
 """What becomes of a check whose processes fail, are killed, hang or say nothing; notes to figures, by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 

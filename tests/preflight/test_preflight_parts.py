@@ -1,7 +1,5 @@
 """What a preflight check is made of: digests, the longest rows, and its short recipe."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Whole preflight checks of a tiny model, and every kind of failure in one, provoked where it happens."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

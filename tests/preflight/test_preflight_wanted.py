@@ -1,7 +1,5 @@
 """When a run wants a proof, and what it says where it gets none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
