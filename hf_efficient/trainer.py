@@ -68,8 +68,8 @@ class EfficientTrainerMixin(_Base):
             efficiency_dir: where ``steps.jsonl``, ``spans.jsonl`` and ``run.json`` go; default:
                 ``OUTPUT_DIR/efficiency``.
             record_steps: write a record per optimizer step and rank, the time outside ``train()``, and the account.
-            check_gradients: stop with TrainingCheckError where, in the first step, a trainable parameter gets no
-                gradient or a frozen layer passes none on.
+            check_gradients: stop with TrainingCheckError where, in the first step, no parameter of an adapter or of the
+                model gets a gradient or a 4-bit layer passes none on; warn where single parameters get none.
             extra_evaluators: run at the end of every evaluation (of each data set of a dict), without gradients and in
                 eval mode; their metrics join the evaluation's, with its prefix.
             log_metrics: training logs and the closing summary carry the figures of ``recording.live.log_figures``.
@@ -92,7 +92,6 @@ class EfficientTrainerMixin(_Base):
         self._activations: ActivationProbe | None = None
         self._silent: SilentFailures | None = None
         self._evaluating = False
-        self._evaluated_at_step: int | None = None
         self._log_metrics = log_metrics
         self._budget = budget_callback(budget) if isinstance(budget, Mapping) else budget
         self._rate_facts: dict[str, dict[str, Any]] = {}
@@ -159,7 +158,6 @@ class EfficientTrainerMixin(_Base):
             device=self.args.device,
             memory=self.args.skip_memory_metrics,
         )
-        self._evaluated_at_step = None
         error: BaseException | None = None
         try:
             result = super().train(*args, **kwargs)
@@ -174,8 +172,6 @@ class EfficientTrainerMixin(_Base):
             self._recorder.end(error)
             if self._gradient_check is not None:
                 self._gradient_check.remove_hooks()
-        if self._evaluated_at_step == self.state.global_step:
-            self._module.eval()  # as the Trainer leaves it when it evaluates last
         return result
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
@@ -249,7 +245,6 @@ class EfficientTrainerMixin(_Base):
         """Evaluate, and leave the random generators and a running training as they were."""
         if self.is_in_train:
             self._recorder.start_loop()
-            self._evaluated_at_step = self.state.global_step
         evaluating, self._evaluating = self._evaluating, True
         began = self._recorder.now_seconds()
         try:
@@ -337,7 +332,10 @@ class EfficientTrainerMixin(_Base):
 
     @contextmanager
     def _unnoticed(self) -> Iterator[None]:
-        """What happens inside leaves no trace in a training that goes on."""
+        """What happens inside leaves no trace in a training that goes on.
+
+        The model stays in eval mode, as the Trainer leaves it until the next step: logs of TRL depend on the mode.
+        """
         with kept_random_state(self.args.device):
             if not self.is_in_train:
                 yield
@@ -345,8 +343,7 @@ class EfficientTrainerMixin(_Base):
             gradients = self.accelerator.gradient_state
             synced, loaders = gradients.sync_gradients, list(gradients.dataloader_references)
             try:
-                with kept_modes(self._module):
-                    yield
+                yield
             finally:
                 gradients._set_sync_gradients(synced)
                 for loader in gradients.dataloader_references:

@@ -104,17 +104,18 @@ class FourBitGuard(TrainerCallback):
 class GradientCheck(TrainerCallback):
     """Checks the first optimizer step of every ``train()``; reads no values, synchronises nothing.
 
-    Every parameter with ``requires_grad`` has a gradient when the optimizer first steps; and a gradient can pass every
-    frozen layer, from its output to an input that requires one. Where gradients are not on the parameters (DeepSpeed,
-    FSDP, optimizers that step inside the backward) the first check is left out; under ``torch_compile`` the second.
-
-    Raises TrainingCheckError out of the training.
+    It raises TrainingCheckError out of the training where no trainable parameter of the model, or none of an adapter,
+    has a gradient when the optimizer first steps, and where a 4-bit layer passes none from its output to its input.
+    Single parameters without a gradient (LLaVA's last vision layer) and other frozen layers that pass none are one
+    warning. Where gradients are not on the parameters (DeepSpeed, FSDP, optimizers that step inside the backward)
+    parameters are not checked, under ``torch_compile`` layers are not.
     """
 
     def __init__(self) -> None:
         self._pending = False
         self._handles: list[RemovableHandle] = []
         self._broken: list[str] = []
+        self._broken_four_bit: list[str] = []
 
     def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
         self.remove_hooks()
@@ -125,7 +126,8 @@ class GradientCheck(TrainerCallback):
         if not self._pending or self._handles or model is None or args.torch_compile:
             return
         for name, module in _frozen_leaves(model):
-            self._handles.append(module.register_forward_hook(self._watch(name), with_kwargs=True))
+            broken = self._broken_four_bit if _is_four_bit(module) else self._broken
+            self._handles.append(module.register_forward_hook(_watch(name, broken), with_kwargs=True))
         self._handles.append(model.register_forward_hook(lambda *_: self._raise_if_broken()))
 
     def on_substep_end(self, *_: Any, **kwargs: Any) -> None:
@@ -135,16 +137,16 @@ class GradientCheck(TrainerCallback):
     def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         if not self._pending:
             return
-        self._pending = False
-        try:
-            self._raise_if_broken()
-        finally:
-            self.remove_hooks()
+        self._raise_if_broken()
+        broken = list(self._broken)
+        self.remove_hooks()
         elsewhere = gradients_elsewhere(args)
         if elsewhere:
             logger.debug("Gradients are not checked: with %s they are not on the parameters.", elsewhere)
         elif kwargs.get("model") is not None:
-            _require_gradients(kwargs["model"])
+            missing = _require_gradients(kwargs["model"])
+            if missing and args.process_index == 0:
+                logger.warning("%s", _without_gradient(missing, broken))
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         self.remove_hooks()
@@ -154,31 +156,38 @@ class GradientCheck(TrainerCallback):
             handle.remove()
         self._handles.clear()
         self._broken.clear()
+        self._broken_four_bit.clear()
         self._pending = False
 
-    def _watch(self, name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            # Without grad mode nothing requires a gradient: the first pass of reentrant checkpointing,
-            # no_grad blocks.
-            inputs = [tensor for tensor in (*_floating((args, kwargs)),) if tensor.requires_grad]
-            outputs = _floating(output)
-            if not torch.is_grad_enabled() or not inputs or not outputs:
-                return
-            if name not in self._broken and not passes_gradient(inputs, outputs):
-                self._broken.append(name)
-
-        return hook
-
     def _raise_if_broken(self) -> None:
-        if not self._broken:
+        if not self._broken_four_bit:
             return
-        broken = list(self._broken)
+        broken = list(self._broken_four_bit)
         self.remove_hooks()
         raise TrainingCheckError(
-            f"{len(broken)} frozen layers pass no gradient on to the layers below: {_listed(broken)}. Their weights "
-            f"were repacked for inference (4-bit on a CPU: call hf_efficient.callbacks.keep_four_bit_trainable(model) "
-            f"before the first evaluation or generation), or their forward detaches its input. {_OPT_OUT}"
+            f"{len(broken)} frozen 4-bit layers pass no gradient on to the layers below: {_listed(broken)}. Their "
+            "weights were repacked for inference. Call hf_efficient.callbacks.keep_four_bit_trainable(model) before "
+            f"the first evaluation or generation. {_OPT_OUT}"
         )
+
+
+def _watch(name: str, broken: list[str]) -> Any:
+    """A forward hook that notes the layer's name where no gradient can pass it."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        # Without grad mode nothing requires a gradient: the first pass of reentrant checkpointing, no_grad blocks.
+        inputs = [tensor for tensor in _floating((args, kwargs)) if tensor.requires_grad]
+        outputs = _floating(output)
+        if not torch.is_grad_enabled() or not inputs or not outputs:
+            return
+        if name not in broken and not passes_gradient(inputs, outputs):
+            broken.append(name)
+
+    return hook
+
+
+def _is_four_bit(module: nn.Module) -> bool:
+    return hasattr(getattr(module, "weight", None), "quant_state")  # bitsandbytes' Params4bit
 
 
 def _floating(values: Any) -> list[torch.Tensor]:
@@ -189,14 +198,36 @@ def parameters_without_gradient(model: nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
 
 
-def _require_gradients(model: nn.Module) -> None:
+def _require_gradients(model: nn.Module) -> list[str]:
+    """The parameters without a gradient; TrainingCheckError where they are all of the model's or of an adapter's."""
     missing = parameters_without_gradient(model)
-    if missing:
-        raise TrainingCheckError(
-            f"{len(missing)} trainable parameters got no gradient in the first step: {_listed(missing)}. "
-            "The loss does not depend on them: freeze them (requires_grad_(False)), or mend the forward "
-            f"that leaves them out. {_OPT_OUT}"
-        )
+    if not missing:
+        return []
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    without = set(missing)
+    for whole, names in {"this model": trained, **_by_adapter(model, trained)}.items():
+        if names and without.issuperset(names):
+            raise TrainingCheckError(
+                f"No trainable parameter of {whole} got a gradient in the first step ({_listed(names)}): "
+                f"the loss does not depend on them. Mend the forward that leaves them out. {_OPT_OUT}"
+            )
+    return missing
+
+
+def _by_adapter(model: nn.Module, names: Sequence[str]) -> dict[str, list[str]]:
+    """The names that belong to each of PEFT's adapters, without whole modules that it trains (modules_to_save)."""
+    own = [f"{name}." for name in names if "modules_to_save" not in name]
+    adapters = getattr(model, "peft_config", None) or {}
+    return {f"adapter {one!r}": [name[:-1] for name in own if f".{one}." in name] for one in adapters}
+
+
+def _without_gradient(missing: list[str], broken: list[str]) -> str:
+    passed = f" No gradient passes these frozen layers: {_listed(broken)}." if broken else ""
+    count = f"{len(missing)} trainable parameters" if len(missing) > 1 else "1 trainable parameter"
+    return (
+        f"{count} got no gradient in the first step: {_listed(missing)}.{passed} The loss of that step does not depend "
+        "on them. If it never does, freeze them: requires_grad_(False) saves memory and time."
+    )
 
 
 def _frozen_leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -131,7 +131,8 @@ def _is_plain(value: Any) -> bool:
 
 def _model(model: nn.Module, args: TrainingArguments, matmul_dtype: str | None) -> dict[str, Any]:
     base = base_model(model)
-    config = base.config.get_text_config()
+    config = getattr(base, "config", None)  # a plain module has none, a model of timm no text in it
+    config = getattr(config, "get_text_config", lambda: config)()
     parameters = list(model.parameters())
     floating = [one for one in parameters if one.is_floating_point() and len(whole_shape(one)) > 1]
     largest = max(floating, key=lambda one: whole_shape(one).numel(), default=None)

@@ -45,9 +45,9 @@ def test_the_check_sees_repacked_weights(tiny_dir, tmp_path, monkeypatch):
     with pytest.raises(TrainingCheckError) as caught:
         trainer.train()
     first = "base_model.model.model.layers.0.self_attn.o_proj.base_layer"
-    assert str(caught.value).startswith("11 frozen layers pass no gradient on to the layers below: ")
+    assert str(caught.value).startswith("11 frozen 4-bit layers pass no gradient on to the layers below: ")
     assert first in str(caught.value)
-    assert "and 6 more. Their weights were repacked for inference (4-bit on a CPU: call " in str(caught.value)
+    assert "and 6 more. Their weights were repacked for inference. Call hf_efficient.callbacks." in str(caught.value)
     assert not any(module._forward_hooks for module in trainer.model.modules())
     for name, weight in trained_weights(trainer).items():
         assert torch.equal(weight, before[name])
@@ -131,55 +131,80 @@ def chain_trainer(kind, tmp_path, model, mixin=None, **changes):
     return kind(model=model, args=arguments(tmp_path, **changes), train_dataset=data, **(mixin or {}))
 
 
-SWITCH = "switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
-
-
 @pytest.mark.parametrize(
     ("model", "said"),
     [
         (
             Chain(Detaching()),
-            "1 frozen layers pass no gradient on to the layers below: middle. Their weights were repacked for "
-            "inference (4-bit on a CPU: call hf_efficient.callbacks.keep_four_bit_trainable(model) before the "
-            "first evaluation or generation), or their forward detaches its input. If this is intended, ",
+            "2 trainable parameters got no gradient in the first step: below.weight, below.bias. "
+            "No gradient passes these frozen layers: middle. ",
         ),
         (
             Chain(Passing(), unused=True),
             "8 trainable parameters got no gradient in the first step: unused.0.weight, unused.0.bias, "
-            "unused.1.weight, unused.1.bias, unused.2.weight and 3 more. The loss does not depend on them: "
-            "freeze them (requires_grad_(False)), or mend the forward that leaves them out. If this is intended, ",
+            "unused.1.weight, unused.1.bias, unused.2.weight and 3 more. ",
         ),
     ],
     ids=["detaching", "unused"],
 )
-def test_what_gets_no_gradient_is_named_before_the_first_update(tmp_path, model, said):
+def test_single_parameters_without_gradient_are_one_warning(tmp_path, model, said, warned):
     trainer = chain_trainer(EfficientTrainer, tmp_path, model)
+    trainer.train()
+    after = "The loss of that step does not depend on them. If it never does, freeze them: requires_grad_(False) "
+    assert warned()[0] == said + after + "saves memory and time."
+    said_before = len(warned())
+    assert not any(module._forward_hooks for module in trainer.model.modules())
+    model.zero_grad(set_to_none=True)
+    chain_trainer(EfficientTrainer, tmp_path, model, {"check_gradients": False}).train()
+    assert not any("in the first step" in one for one in warned()[said_before:])
+
+
+class Pair(torch.nn.Module):
+    """Two PEFT adapters by their names; the loss depends on those that are used."""
+
+    def __init__(self, *used):
+        super().__init__()
+        self.peft_config = {"default": None, "other": None}
+        self.lora_A = torch.nn.ModuleDict({name: torch.nn.Linear(4, 1) for name in self.peft_config})
+        self.used = used
+
+    def forward(self, x, labels=None):
+        outputs = [self.lora_A[name](x).mean() for name in self.used]
+        return {"loss": sum(outputs) if outputs else x.mean().requires_grad_()}
+
+
+@pytest.mark.parametrize(("used", "whole"), [((), "this model"), (("default",), "adapter 'other'")])
+def test_a_model_or_adapter_without_any_gradient_stops_the_training(tmp_path, used, whole):
+    trainer = chain_trainer(EfficientTrainer, tmp_path, Pair(*used))
     before = trained_weights(trainer)
     with pytest.raises(TrainingCheckError) as caught:
         trainer.train()
-    assert str(caught.value) == said + SWITCH
-    assert not any(module._forward_hooks for module in trainer.model.modules())
+    assert str(caught.value).startswith(f"No trainable parameter of {whole} got a gradient in the first step (lora_A.")
+    assert str(caught.value).endswith(
+        "switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
+    )
     assert all(torch.equal(weight, before[name]) for name, weight in trained_weights(trainer).items())
-    off = chain_trainer(EfficientTrainer, tmp_path, model, {"check_gradients": False})
-    off.train()
-    assert off.state.global_step == 3
+    chain_trainer(EfficientTrainer, tmp_path, Pair(*used), {"check_gradients": False}).train()
+    chain_trainer(EfficientTrainer, tmp_path, Pair("default", "other")).train()
 
 
-def test_the_check_alone_in_a_plain_trainer(tmp_path):
-    check = {"callbacks": [GradientCheck()]}
-    chain_trainer(Trainer, tmp_path, Chain(Passing()), check).train()
-    with pytest.raises(TrainingCheckError, match=r"unused\.0\.weight"):
-        chain_trainer(Trainer, tmp_path, Chain(Passing(), unused=True), {"callbacks": [GradientCheck()]}).train()
+def test_the_check_alone_in_a_plain_trainer(tmp_path, warned):
+    chain_trainer(Trainer, tmp_path, Chain(Passing()), {"callbacks": [GradientCheck()]}).train()
+    assert warned() == []
+    with pytest.raises(TrainingCheckError, match=r"adapter 'other'"):
+        chain_trainer(Trainer, tmp_path, Pair("default"), {"callbacks": [GradientCheck()]}).train()
 
 
-def test_every_train_call_is_checked_again(tmp_path):
+def test_every_train_call_is_checked_again(tmp_path, warned):
     model = Chain(Passing())
     trainer = chain_trainer(EfficientTrainer, tmp_path, model)
     trainer.train()
     assert not any(module._forward_hooks for module in model.modules())
+    assert warned() == []
     model.middle.__class__ = Detaching
-    with pytest.raises(TrainingCheckError, match="middle"):
-        trainer.train()
+    model.zero_grad(set_to_none=True)
+    trainer.train()
+    assert "frozen layers: middle." in warned()[0]
 
 
 def test_frozen_layers_in_reentrant_checkpointing_and_no_grad_are_not_blamed(tmp_path):
@@ -198,17 +223,21 @@ def test_frozen_layers_in_reentrant_checkpointing_and_no_grad_are_not_blamed(tmp
     assert trainer.state.global_step == 3
 
 
-def test_a_layer_broken_only_in_recomputation_is_named(tmp_path):
+def test_a_four_bit_layer_broken_only_in_recomputation_is_named(tmp_path):
     """Reentrant checkpointing: the break shows in the backward, after the model's own forward."""
+
+    class FourBit(torch.nn.Parameter):
+        quant_state = None
 
     class Checkpointed(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.broken, self.whole = Detaching(), Passing()
+            self.broken.weight = FourBit(torch.ones(4), requires_grad=False)
 
         def forward(self, x):
             return torch.utils.checkpoint.checkpoint(lambda y: self.broken(y) + self.whole(y), x, use_reentrant=True)
 
     trainer = chain_trainer(EfficientTrainer, tmp_path, Chain(Checkpointed()), gradient_accumulation_steps=2)
-    with pytest.raises(TrainingCheckError, match=r"1 frozen layers .* below: middle\.broken\."):
+    with pytest.raises(TrainingCheckError, match=r"1 frozen 4-bit layers .* below: middle\.broken\."):
         trainer.train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from datasets import Dataset
 from tiny_training import (
     METHODS,
     EfficientDPOTrainer,
@@ -10,6 +11,7 @@ from tiny_training import (
     EfficientSFTTrainer,
     assert_same_run,
     build_model,
+    every,
     reward_model,
     train_causal,
     trl_trainer,
@@ -78,3 +80,15 @@ def test_mixin_trains_as_dpo_trainer(tiny_dir, tmp_path, tiny_tokenizer, method)
 def test_mixin_trains_as_reward_trainer(tmp_path, tiny_tokenizer):
     kinds, settings = (RewardTrainer, EfficientRewardTrainer), {"gradient_accumulation_steps": 2}
     both(kinds, reward_model, tmp_path, tiny_tokenizer, **settings)
+
+
+@pytest.mark.parametrize("logged", ["steps", "epoch"])
+def test_where_the_last_step_evaluates_the_logs_are_those_of_the_class_below(
+    tiny_dir, tmp_path, tiny_tokenizer, logged
+):
+    more = {"eval_dataset": Dataset.from_list([{"text": f"{i} is {i}"} for i in range(4)])}
+    settings = {"more": more, **every(evaluate=2), "max_steps": 4, "logging_strategy": logged, "logging_steps": 3}
+    kinds = (SFTTrainer, EfficientSFTTrainer)
+    plain, ours = both(kinds, lambda: build_model(tiny_dir, "lora"), tmp_path, tiny_tokenizer, **settings)
+    assert timeless(ours) == timeless(plain)
+    assert "mean_token_accuracy" not in ours.state.log_history[-1]
