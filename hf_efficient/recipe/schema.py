@@ -329,7 +329,7 @@ class EfficiencySection(Section):
     """Instrumentation, and what turns its seconds and joules into money and CO2e."""
 
     record_steps: bool = key(True, "Write the phases of every step to OUTPUT_DIR/efficiency/steps.jsonl.")
-    check_gradients: bool = key(True, "In the first step, check that every trainable parameter gets a gradient.")
+    check_gradients: bool = key(True, "In the first step, check that the model and its adapter get gradients.")
     log_metrics: bool = key(True, "Add the run's figures (efficiency/...) to the training logs, for train.report_to.")
     plan: bool = key(True, "Plan a run before its model is loaded, warn where it does not fit, and compare at the end.")
     preflight: bool | Literal["auto"] = key(
