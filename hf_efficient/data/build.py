@@ -16,8 +16,9 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry
 from hf_efficient.data.examples import RawData, build_raw, open_sources
 from hf_efficient.data.formats import kind_of, question_and_answer
-from hf_efficient.data.prepare import build_collator, completion_only, prepare
+from hf_efficient.data.prepare import build_collator, prepare
 from hf_efficient.data.sources import Source
+from hf_efficient.data.targets import targets_of
 from hf_efficient.recipe.schema import Recipe
 
 _Result = TypeVar("_Result")
@@ -92,12 +93,13 @@ def _build(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, sources: tuple[list[Source], list[Source]]
 ) -> Entry:
     raw = read_raw(recipe, args, sources)
-    masked = completion_only(args, raw.kind)
-    train, stats = prepare(raw.train, raw.kind, tokenizer, args, recipe.data.overlong, masked, "train")
+    targets = targets_of(recipe, args, raw.kind)
+    train, stats = prepare(raw.train, raw.kind, tokenizer, args, recipe.data.overlong, targets, "train")
     evaluation, eval_stats = None, None
     if raw.eval is not None:
         kind = kind_of(raw.eval[0])
-        evaluation, eval_stats = prepare(raw.eval, kind, tokenizer, args, recipe.data.overlong, masked, "eval")
+        targets = targets_of(recipe, args, kind if targets.assistant else raw.kind)
+        evaluation, eval_stats = prepare(raw.eval, kind, tokenizer, args, recipe.data.overlong, targets, "eval")
     return Entry(
         train=train,
         eval=evaluation,

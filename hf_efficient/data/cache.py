@@ -31,7 +31,7 @@ from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.version import __version__
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised whenever the same inputs would be prepared differently, or an entry is laid out differently."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ def cache_key(
         "data": recipe.data.model_dump(mode="json", exclude={"cache_dir", "train", "eval"}),
         "generated": recipe.evaluate.generate.examples,
         "args": {name: getattr(args, name) for name in _ARGS},
+        "as_trl": "assistant_only_loss" in recipe.train,
         "tokenizer": tokenizer_identity(tokenizer),
     })  # fmt: skip
 

@@ -87,7 +87,7 @@ def build_raw(
     """
     train = [_peek(source, method, text_column) for source in sources[0]]
     evaluation = [_peek(source, method, text_column) for source in sources[1]]
-    kind = _target(train, completion_only)
+    kind = _target(train, completion_only, data.targets)
     _check_system(data, [*train, *evaluation])
     parts = [_dataset(opened, kind, data.system) for opened in train]
     held: list[list[int]] = [[] for _ in parts]
@@ -129,14 +129,19 @@ def _check_method(section: SourceSection, method: Method, key: str) -> None:
         raise DataError(f"{key}.format: {section.format} does not go with `method: {method}`, which reads {fitting}.")
 
 
-def _target(train: Sequence[_Opened], completion_only: bool) -> Kind:
+def _target(train: Sequence[_Opened], completion_only: bool, targets: str | None) -> Kind:
     kind = common_kind({opened.name: opened.kind for opened in train})
-    if completion_only and kind == "text":
+    if targets == "assistant" and kind == "chat_pair":
+        return "messages"
+    if not completion_only and targets != "last":
+        return kind
+    if kind == "text":
+        key = "data.targets: last" if targets == "last" else "train.completion_only_loss"
         raise DataError(
-            f"train.completion_only_loss: {train[0].name} is plain text, which has no completion. Leave it out, or "
-            "use a layout with prompt and completion."
+            f"{key}: {train[0].name} is plain text, which has no completion. Leave it out, or use a layout with prompt "
+            "and completion."
         )
-    return "chat_pair" if completion_only and kind == "messages" else kind
+    return "chat_pair" if kind == "messages" else kind
 
 
 def _eval_kind(evaluation: Sequence[_Opened], train_kind: Kind) -> Kind:

@@ -15,8 +15,9 @@ from trl import DPOConfig, SFTConfig
 from hf_efficient.data.build import read_raw
 from hf_efficient.data.examples import RawData, open_sources
 from hf_efficient.data.formats import kind_of
-from hf_efficient.data.prepare import completion_only, finish, is_packed, tokenise
+from hf_efficient.data.prepare import finish, is_packed, tokenise
 from hf_efficient.data.stats import DataStats, lengths, pair_lengths
+from hf_efficient.data.targets import targets_of
 from hf_efficient.recipe.schema import Recipe
 
 
@@ -110,12 +111,14 @@ def look_at(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig 
 def _of_examples(
     recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, show: int
 ) -> DataLook:
-    masked, overlong = completion_only(args, raw.kind), recipe.data.overlong
-    whole = tokenise(raw.train, raw.kind, tokenizer, args, masked, "train")
+    targets, overlong = targets_of(recipe, args, raw.kind), recipe.data.overlong
+    whole = tokenise(raw.train, raw.kind, tokenizer, args, targets, "train")
     _, stats = finish(whole, tokenizer, args, overlong, "train")
     evaluation = 0
     if raw.eval is not None:
-        eval_whole = tokenise(raw.eval, kind_of(raw.eval[0]), tokenizer, args, masked, "eval")
+        kind = kind_of(raw.eval[0])
+        targets = targets_of(recipe, args, kind if targets.assistant else raw.kind)
+        eval_whole = tokenise(raw.eval, kind, tokenizer, args, targets, "eval")
         evaluation = finish(eval_whole, tokenizer, args, overlong, "eval")[1].examples
     sizes, limit = lengths(whole), args.max_length
     cuts = not (is_packed(args, "train") and args.packing_strategy != "bfd")

@@ -7,6 +7,7 @@ policy for overlong examples sees their full length; then with the recipe's sett
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, cast
@@ -16,18 +17,19 @@ import jinja2
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig, SFTConfig, SFTTrainer
-from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 from trl.trainer import sft_trainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.formats import CHAT_KINDS, Kind, is_empty
 from hf_efficient.data.sources import replaced
 from hf_efficient.data.stats import DataStats, largest_token_id, lengths, loss_bearing
+from hf_efficient.data.targets import Targets, chat_of, marked_template, tokenise_by_beginnings
 from hf_efficient.errors import DataError
 
 QUIET_UP_TO = 20_000
 """Rows; with more than that the progress bars of `datasets` are shown."""
 
+_MARKER = re.compile(r"<\|[^|<>\s]+\|>|<end_of_turn>")
 _QUESTION, _ANSWER = "asked-by-the-user", "answered-by-the-assistant"
 
 
@@ -62,11 +64,6 @@ class _Preparation(SFTTrainer):
             return self._prepare_dataset(dataset, self._tokenizer, args, packing, None, name)
 
 
-def completion_only(args: SFTConfig, train_kind: Kind) -> bool:
-    """SFTTrainer's decision: as asked for, else whether the training examples are prompt and completion."""
-    return train_kind.endswith("_pair") if args.completion_only_loss is None else args.completion_only_loss
-
-
 def is_packed(args: SFTConfig, name: Literal["train", "eval"]) -> bool:
     """Whether this data set is packed: evaluation data as ``eval_packing`` says, else as the training is."""
     return args.packing if name == "train" or args.eval_packing is None else args.eval_packing
@@ -91,7 +88,7 @@ def prepare(
     tokenizer: PreTrainedTokenizerBase,
     args: SFTConfig,
     overlong: Literal["truncate", "drop", "error"],
-    completion_only_loss: bool,
+    targets: Targets,
     name: Literal["train", "eval"],
 ) -> tuple[datasets.Dataset, DataStats]:
     """Tokenise canonical ``examples`` with ``where``, apply the overlong policy, truncate, shuffle and pack.
@@ -103,7 +100,7 @@ def prepare(
         DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, all
             examples are empty, or no example with a target token is left.
     """
-    whole = tokenise(examples, kind, tokenizer, args, completion_only_loss, name)
+    whole = tokenise(examples, kind, tokenizer, args, targets, name)
     return finish(whole, tokenizer, args, overlong, name, empty=sum(is_empty(row) for row in examples))
 
 
@@ -112,7 +109,7 @@ def tokenise(
     kind: Kind,
     tokenizer: PreTrainedTokenizerBase,
     args: SFTConfig,
-    completion_only_loss: bool,
+    targets: Targets,
     name: Literal["train", "eval"],
 ) -> datasets.Dataset:
     """The first half of ``prepare``: columns ``input_ids``, ``labels``, ``where``; nothing cut, nothing moved."""
@@ -120,9 +117,12 @@ def tokenise(
     if args.max_length is not None and args.max_length < 2:
         raise DataError(f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2.")
     _check_not_empty(examples, name)
-    preparation = _Preparation(tokenizer, completion_only_loss, _training_template(tokenizer, args, kind))
+    template = _marked_template(examples, tokenizer, args, kind) if targets.assistant else None
     with progress_bars(len(examples)):
-        return _tokenise(preparation, examples, args, name)
+        if targets.assistant and template is None:
+            return tokenise_by_beginnings(examples, tokenizer, targets.completion, args.dataset_num_proc)
+        by_marks = _changed(args, assistant_only_loss=targets.assistant)
+        return _tokenise(_Preparation(tokenizer, targets.completion, template), examples, by_marks, name)
 
 
 def finish(
@@ -161,8 +161,8 @@ def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTCo
         if "assistant_only_loss" not in str(error):
             raise
         raise DataError(
-            f"train.assistant_only_loss: at least one of the {name} examples has no assistant token under the chat "
-            "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
+            f"At least one of the {name} examples has no assistant token under the chat template's {{% generation %}} "
+            "markers. Mend the template, or write `data.targets: last` or `all`."
         ) from error
     return tokenised.select_columns(["input_ids", "labels", "where"])
 
@@ -243,7 +243,7 @@ def _check_something_to_learn(stats: DataStats, args: SFTConfig, name: str) -> N
         )
     raise DataError(
         f"All labels of all {count} {name} examples are masked, so there is nothing to learn. Look at "
-        "train.completion_only_loss, train.assistant_only_loss and the chat template."
+        "data.targets and the chat template."
     )
 
 
@@ -280,8 +280,14 @@ def _template_fault(tokenizer: PreTrainedTokenizerBase) -> str:
         text = tokenizer.apply_chat_template(chat, tokenize=False)
     except jinja2.TemplateError:
         return ""  # it may take no such chat; the first of the data that it refuses is named
-    fault = "has a chat template that does not print the content of the assistant's messages"
-    return "" if _ANSWER in str(text) else f"{fault}, so there is nothing to learn from"
+    _, answered, end = str(text).partition(_ANSWER)
+    if not answered:
+        fault = "has a chat template that does not print the content of the assistant's messages"
+        return f"{fault}, so there is nothing to learn from"
+    for marker in _MARKER.findall(end):
+        if len(tokenizer.encode(marker, add_special_tokens=False)) != 1:
+            return f"has a chat template that ends a turn with {marker}, which is no token of its vocabulary"
+    return ""
 
 
 def refused_chat(
@@ -317,19 +323,22 @@ def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfi
     return int(tokenizer.pad_token_id)
 
 
-def _training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind: Kind) -> str | None:
-    """SFTTrainer's template with ``{% generation %}`` markers for ``assistant_only_loss``; None: the tokenizer's."""
-    if not args.assistant_only_loss:
-        return None
+def _marked_template(
+    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind: Kind
+) -> str | None:
+    """A template that marks the assistant's turns; None where their place is to be found by rendering beginnings."""
+    key = "train.assistant_only_loss" if args.assistant_only_loss else "data.targets: assistant"
     if kind not in CHAT_KINDS:
-        raise DataError("train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss.")
-    if has_generation_markers(tokenizer.chat_template):
-        return None
-    try:
-        return get_training_chat_template(tokenizer)
-    except ValueError as error:
         raise DataError(
-            "train.assistant_only_loss: the chat template has no {% generation %} markers around the assistant's "
-            "turns, and TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last "
-            "answer), or name a template with markers in train.chat_template_path."
-        ) from error
+            f"{key}: the data are strings, which have no assistant turns. Write `data.targets: last` for the "
+            "completions, or `all`."
+        )
+    if not tokenizer.is_fast:
+        raise DataError(
+            f"{key}: the tokenizer {_name(tokenizer)} is not a fast one, so the tokens of the assistant's turns "
+            "cannot be found. Write `data.targets: last` or `all`."
+        )
+    try:
+        return marked_template([chat_of(row) for row in examples], tokenizer)
+    except jinja2.TemplateError as error:
+        raise refused_chat(examples, tokenizer, None, error) from error

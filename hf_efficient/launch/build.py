@@ -134,7 +134,9 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
     cached = " (from the cache)" if data.cached else ""
     stats = data.stats
     first = f"{count(stats.examples)} examples, {count(stats.tokens_total)} tokens{evaluation}{cached}"
-    return [first, *remarks(stats, max_length)]
+    of_all = share(stats.tokens_loss_bearing / stats.tokens_total)
+    targets = f"the loss covers {count(stats.tokens_loss_bearing)} target tokens, {of_all} of all"
+    return [first, targets, *remarks(stats, max_length)]
 
 
 def remarks(stats: DataStats, max_length: int | None) -> list[str]:

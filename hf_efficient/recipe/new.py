@@ -101,10 +101,10 @@ def _supervised(new: NewRecipe) -> Iterator[str]:
     yield _line("  eval: []", why)
     if holds_out:
         yield _line("  eval_fraction: 0.05", "this share is held out for the evaluation")
+    if new.format in ("messages", "sharegpt"):
+        yield _line("  targets: assistant", "the loss covers all answers; last: the last one")
     yield "train:"
     yield _line("  max_length: 2048", "tokens; longer examples are cut")
-    if new.format in ("messages", "sharegpt"):
-        yield _line("  completion_only_loss: true", "targets: the last answer; assistant_only_loss: all answers")
     yield from _precision(new)
     if not holds_out:
         yield '  eval_strategy: "no"'

@@ -237,6 +237,11 @@ class DataSection(Section):
     )
     max_train_examples: PositiveInt | None = key(None, "Use at most so many, drawn with train.seed.")
     max_eval_examples: PositiveInt | None = key(None, "Use at most so many, drawn with train.seed.")
+    targets: Literal["assistant", "last", "all"] | None = key(
+        None,
+        "Tokens that the loss covers: those of the assistant's turns, of the last answer or completion, or all. "
+        "Default: assistant for chats, last for prompt and completion, all for text.",
+    )
     system: str | None = key(None, "System message put before chats that have none.")
     overlong: Literal["truncate", "drop", "error"] = key(
         "truncate", "What happens to an example longer than train.max_length."

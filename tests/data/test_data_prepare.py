@@ -7,8 +7,9 @@ from made_data import answer, arguments, refused, user
 from trl import SFTConfig, SFTTrainer
 
 from hf_efficient.data.formats import features_of, kind_of
-from hf_efficient.data.prepare import build_collator, completion_only, prepare
+from hf_efficient.data.prepare import build_collator, prepare
 from hf_efficient.data.stats import DataStats
+from hf_efficient.data.targets import Targets
 
 MARKED = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}A:{% generation %}{{ message['content'] "
@@ -49,8 +50,9 @@ class Prepared(NamedTuple):
 def ours(
     rows: list[dict[str, Any]], tokenizer: Any, args: SFTConfig, overlong: str = "truncate", name: str = "train"
 ) -> Prepared:
-    kind = kind_of(rows[0])
-    return Prepared(*prepare(as_dataset(rows), kind, tokenizer, args, overlong, completion_only(args, kind), name))
+    kind, only = kind_of(rows[0]), args.completion_only_loss
+    targets = Targets("completion" in rows[0] if only is None else only, args.assistant_only_loss)
+    return Prepared(*prepare(as_dataset(rows), kind, tokenizer, args, overlong, targets, name))
 
 
 def held(dataset: datasets.Dataset) -> dict[str, list]:
@@ -239,20 +241,16 @@ def test_no_padding_token(tokenizer):
     assert build_collator(tokenizer, arguments(pad_token="<|im_start|>")).pad_token_id == 1
 
 
-def test_assistant_only_loss_where_nothing_marks_the_assistant(tokenizer):
+def test_assistant_turns_that_are_not_there(tokenizer):
     args = arguments(assistant_only_loss=True)
-    assert refused(ours, examples("messages"), tokenizer, args) == (
-        "train.assistant_only_loss: the chat template has no {% generation %} markers around the assistant's turns, "
-        "and TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last answer), or "
-        "name a template with markers in train.chat_template_path."
-    )
     assert refused(ours, examples("text"), tokenizer, args) == (
-        "train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss."
+        "train.assistant_only_loss: the data are strings, which have no assistant turns. Write `data.targets: last` "
+        "for the completions, or `all`."
     )
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% generation %}{% endgeneration %}"
     assert refused(ours, examples("messages"), tokenizer, args) == (
-        "train.assistant_only_loss: at least one of the train examples has no assistant token under the chat "
-        "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
+        "At least one of the train examples has no assistant token under the chat template's {% generation %} "
+        "markers. Mend the template, or write `data.targets: last` or `all`."
     )
 
 

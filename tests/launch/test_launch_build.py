@@ -11,7 +11,8 @@ from torch import nn
 from transformers import TrainingArguments
 
 from hf_efficient import load_run, run_recipe
-from hf_efficient.data.build import PreferenceData
+from hf_efficient.data.build import PreferenceData, SftData
+from hf_efficient.data.cache import Entry
 from hf_efficient.data.stats import DataStats
 from hf_efficient.errors import SetupError
 from hf_efficient.launch.build import data_lines, expect_gradients, instrument_callbacks, remarks
@@ -44,6 +45,12 @@ PLAIN = DataStats(
 )
 def test_what_preparation_found_odd(changes, lines):
     assert remarks(replace(PLAIN, **changes), 64) == lines
+
+
+def test_the_share_of_the_targets():
+    entry = Entry(Dataset.from_list([{}]), None, PLAIN, None, [])
+    data = SftData(**vars(entry), collator=None, cached=False)
+    assert data_lines(data, 64)[1] == "the loss covers 300 target tokens, 75% of all"
 
 
 def test_preference_pairs():

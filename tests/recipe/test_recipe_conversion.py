@@ -74,7 +74,8 @@ def test_trl(convert):
         ("trl-lib/Capybara", "test"),
     ]
     train = {"learning_rate": 2e-4, "packing": True, "max_length": 1024, "warmup_steps": 0.03}
-    assert recipe.train == {**train, "per_device_train_batch_size": 2, "eval_strategy": "steps"}
+    train |= {"per_device_train_batch_size": 2, "eval_strategy": "steps", "assistant_only_loss": False}
+    assert recipe.train == train
     assert [line.partition(":")[0] for line in found.notes] == ["otherwise"]
 
 
@@ -103,9 +104,10 @@ def test_axolotl(convert):
         "gradient_accumulation_steps": 8, "per_device_train_batch_size": 2, "per_device_eval_batch_size": 2,
         "num_train_epochs": 2, "learning_rate": 0.0002, "optim": "paged_adamw_32bit", "lr_scheduler_type": "cosine",
         "eval_strategy": "steps", "eval_steps": 0.125, "save_strategy": "epoch", "warmup_steps": 0.03,
-        "assistant_only_loss": True, "packing": True, "pad_token": "<|end_of_text|>", "gradient_checkpointing": False,
+        "packing": True, "pad_token": "<|end_of_text|>", "gradient_checkpointing": False,
     }  # fmt: skip
     assert wanted.items() <= recipe.train.items()
+    assert recipe.data.targets == "assistant"
     assert [line.split(": ")[1] for line in found.notes if line.startswith("not mapped")] == [
         "datasets.1.type.format",
         "special_tokens.bos_token",

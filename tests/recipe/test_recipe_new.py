@@ -34,9 +34,9 @@ def test_it_validates_and_is_short(gpu, adapter, data):
     assert (loaded.data.eval_fraction is None) == (data.get("rows") == 5)
 
 
-def test_targets_of_a_chat_are_its_answer():
+def test_targets_of_a_chat_are_its_answers():
     new = NewRecipe("r", "m", "a.jsonl", None, format="messages", rows=100)
-    assert check_text(recipe_text(new), "r.yaml").train["completion_only_loss"] is True
+    assert check_text(recipe_text(new), "r.yaml").data.targets == "assistant"
 
 
 @pytest.mark.parametrize(

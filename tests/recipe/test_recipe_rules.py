@@ -174,6 +174,12 @@ distributed.strategy=fsdp2 | distributed.offload.parameters=true | distributed.o
     distributed.offload.nvme_path: is set, but `distributed.strategy: fsdp2` offloads to the host's memory alone.
 distributed.strategy=zero3 | distributed.wrap_classes=[LlamaDecoderLayer]
     distributed.wrap_classes: is set, but `distributed.strategy: zero3` does not shard by classes of layers. Write
+data.targets=last | train.assistant_only_loss=true
+    train.assistant_only_loss: is set, and so is `data.targets`, which stands in its place. Remove one.
+data.targets=all | train.completion_only_loss=false
+    train.completion_only_loss: is set, and so is `data.targets`, which stands in its place. Remove one.
+method=dpo | data.targets=last
+    data.targets: is set, but `method: dpo` compares whole answers. Remove it.
 """  # noqa: E501
 ACCEPTED = """\
 adapter.method=full | adapter.r=8 | adapter.target_modules=[q_proj]

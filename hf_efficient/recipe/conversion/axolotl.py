@@ -226,13 +226,9 @@ def _targets(draft: Draft) -> None:
     formats = {one.get("format", "") for one in draft.values.get("data.train", [])}
     on_inputs = draft.flag("train_on_inputs")
     if formats & {"messages", "sharegpt"} and not on_inputs:
-        draft.put("train.assistant_only_loss", True, "train_on_inputs")
-        draft.remarks.append(
-            "train.assistant_only_loss needs a chat template that marks the answers; `hf-efficient data` shows whether "
-            "it does. Else write completion_only_loss: true, for the last answer."
-        )
-    elif formats & {"alpaca", "prompt_completion"} and on_inputs:
-        draft.put("train.completion_only_loss", False, "train_on_inputs")
+        draft.put("data.targets", "assistant", "train_on_inputs")
+    elif formats & {"alpaca", "prompt_completion", "messages", "sharegpt"} and on_inputs:
+        draft.put("data.targets", "all", "train_on_inputs")
 
 
 def _source(draft: Draft, key: str, entry: dict[str, Any], method: str) -> dict[str, Any]:

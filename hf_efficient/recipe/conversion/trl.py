@@ -75,6 +75,8 @@ def from_trl(keys: Mapping[str, Any], where: str) -> Draft:
     put_sharding(draft)
     draft.move({"num_processes": "distributed.processes", "num_machines": "distributed.nodes"})
     draft.move({name: f"train.{name}" for name in fields if name not in ELSEWHERE})
+    if method == "sft":
+        draft.default("train.assistant_only_loss", False)  # TRL's: all of a chat, where a recipe takes the answers
     draft.default("output_dir", "trainer_output")
     what = "no argument of the installed TRL's " + ("`trl sft`" if method == "sft" else "`trl dpo`")
     draft.note_rest([*fields, *_MOVED, *_ADAPTER, *_ADAPTER_FLAGS, *_FOUR_BITS], what)

@@ -109,6 +109,18 @@ def some_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
         yield "train.max_steps", "is the number 0, which trains nothing.", remedy
 
 
+@rule("data.targets", "method", "train.assistant_only_loss", "train.completion_only_loss")
+def targets_are_said_once(settings: Settings) -> Iterator[Contradiction]:
+    """``data.targets`` stands in place of TRL's two switches; preference tuning compares whole answers."""
+    if settings.recipe.data.targets is None:
+        return
+    if settings.recipe.method == "dpo":
+        yield "data.targets", "is set, but `method: dpo` compares whole answers.", "Remove it."
+    for name in ("assistant_only_loss", "completion_only_loss"):
+        if settings.recipe.train.get(name) is not None:
+            yield f"train.{name}", "is set, and so is `data.targets`, which stands in its place.", "Remove one."
+
+
 @rule("train.bf16", "train.fp16", "train.bf16_full_eval", "train.fp16_full_eval")
 def one_half_precision(settings: Settings) -> Iterator[Contradiction]:
     """One of bf16 and fp16."""
