@@ -1,7 +1,5 @@
 """A device that works off what is queued on it, on a host clock that is set by hand."""
 
-from __future__ import annotations
-
 
 class Device:
     """Works without a pause while there is work.

@@ -1,7 +1,5 @@
 """What torch's ``FlopCounterMode`` counts, with formulas for the operators that it knows none of."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

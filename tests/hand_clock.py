@@ -1,7 +1,5 @@
 """A clock that is set by hand, and a timeline of a process by it."""
 
-from __future__ import annotations
-
 from hf_efficient.recording.clocks import ProcessStart
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import Timeline

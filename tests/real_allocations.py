@@ -1,7 +1,5 @@
 """What real code allocates, by the profiler's own events: an independent measure for what a simulation logs."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """A ``pynvml`` that answers from a recording (see ``recordings/README.md``)."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

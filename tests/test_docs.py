@@ -1,7 +1,5 @@
 """The pages of docs/ say what the code says: those made from it, and the recipe keys of those made by hand."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Iterator

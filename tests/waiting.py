@@ -1,7 +1,5 @@
 """Waiting for another thread."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -20,11 +20,11 @@ from typing import Any, Literal
 import psutil
 import torch
 
-from hf_efficient.errors import SetupError, first_line
+from hf_efficient.errors import OutputError, SetupError, first_line
 from hf_efficient.facts.environment import cpu_model
 from hf_efficient.facts.tables import cache_dir
-from hf_efficient.records.device import Calibration, MatmulRate
-from hf_efficient.run_dir.json_file import write_whole
+from hf_efficient.records.device import CALIBRATION_SCHEMA_VERSION, Calibration, MatmulRate
+from hf_efficient.run_dir.json_file import read_record, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -319,12 +319,12 @@ def _gpu_is_busy(index: int) -> bool | None:
 def load_calibration(device_name: str) -> Calibration | None:
     """What this user measured last on a device of this name; None where nothing can be read."""
     path = _calibration_path(device_name)
-    try:
-        found = Calibration.from_json(json.loads(path.read_bytes()))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError, AttributeError) as error:
-        logger.warning("%s is not read: %s. Measure again: hf-efficient env --calibrate", path, first_line(error))
+    try:
+        found = read_record(path, Calibration, CALIBRATION_SCHEMA_VERSION, "a calibration")
+    except OutputError as error:
+        logger.warning("%s. Measure again: hf-efficient env --calibrate", first_line(error))
         return None
     return found if found.device_name == device_name else None
 
@@ -334,7 +334,7 @@ def save_calibration(calibration: Calibration) -> Path:
     the cache cannot be written."""
     path = _calibration_path(calibration.device_name)
     try:
-        _keep(path, calibration.to_json())
+        _keep(path, asdict(calibration))
     except OSError as error:
         raise SetupError(
             f"{path} cannot be written: {error.strerror or error}. Set HF_EFFICIENT_CACHE to a folder that can be."

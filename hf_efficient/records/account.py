@@ -1,7 +1,5 @@
 """The account of a run, as ``run.json`` holds it. None: not known, never zero; ``not_measured`` says why."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -95,10 +93,9 @@ class RestartAccount:
 class TimeAccount:
     """Host time of rank 0, all processes of the run added up.
 
-    Attributes:
-        wall_seconds: what lay between the processes belongs to none.
-        training_seconds: wall time of the optimizer steps without evaluation and checkpointing: with data wait, logging
-            and what is unattributed inside the loop. The denominator of every throughput.
+    ``wall_seconds``: what lay between the processes belongs to none. ``training_seconds``: wall time of the optimizer
+    steps without evaluation and checkpointing: with data wait, logging and what is unattributed inside the loop. The
+    denominator of every throughput.
     """
 
     wall_seconds: float
@@ -297,9 +294,8 @@ class NotMeasured:
 class RunAccount:
     """Where the time, the tokens and the memory of a run went.
 
-    Attributes:
-        recorded_by: ``recipe``, ``trainer`` (the mixin in a script), ``callback`` (in a plain Trainer), ``unknown``.
-        environment: of the last process, as ``hf-efficient env --json``; None in older records.
+    ``recorded_by``: ``recipe``, ``trainer`` (the mixin in a script), ``callback`` (in a plain Trainer), ``unknown``.
+    ``environment``: of the last process, as ``hf-efficient env --json``; None in older records.
     """
 
     schema_version: int

@@ -1,7 +1,5 @@
 """Amounts in the account of a run: tokens, sequences, FLOPs, the data loader's work, memory, energy, money."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,10 +68,7 @@ class WorkAccount:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation.
-
-    ``metrics`` are without the prefix ``eval_``, None where not finite.
-    """
+    """One evaluation. ``metrics`` are without the prefix ``eval_``, None where not finite."""
 
     step: int
     metrics: dict[str, float | None]
@@ -116,9 +111,8 @@ class LoaderAccount:
 class MemoryCategory:
     """Bytes of one kind of tensor on the device that trains (the host's memory on a CPU), on rank 0.
 
-    Attributes:
-        how: ``exact``: counted; ``measured``: counted in one forward, see ``note``; ``derived``: what is left of a
-            peak.
+    ``how``: ``exact``: counted; ``measured``: counted in one forward, see ``note``; ``derived``: what is left of a
+    peak.
     """
 
     name: str
@@ -163,10 +157,9 @@ class EnergyPart:
 class EnergyAccount:
     """Energy of the run's machines, all of its processes and ranks: what the meters told, without cooling.
 
-    Attributes:
-        phase_joules: the energy by phase of rank 0, ``unattributed`` included, shared out by the readings' times (see
-            ``accounting/money.py``); None where there is no part.
-        co2e_grams: ``joules`` times the grid's intensity; None where there is no part.
+    ``phase_joules``: the energy by phase of rank 0, ``unattributed`` included, shared out by the readings' times (see
+    ``accounting/money.py``); None where there is no part. ``co2e_grams``: ``joules`` times the grid's intensity; None
+    where there is no part.
     """
 
     joules: float | None = None
@@ -180,10 +173,7 @@ class EnergyAccount:
 
 @dataclass(frozen=True)
 class BudgetAccount:
-    """The limits of a run.
-
-    ``reached`` says in words which one ended it.
-    """
+    """The limits of a run. ``reached`` says in words which one ended it."""
 
     usd: float | None = None
     hours: float | None = None

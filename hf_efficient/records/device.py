@@ -1,12 +1,7 @@
 """The work of a step by operator, and the rates that a device was measured to do it at."""
 
-from __future__ import annotations
-
-import dataclasses
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 OperatorFamily = Literal[
     "matmul", "attention", "elementwise", "reduction", "embedding", "optimizer", "copy", "other"
@@ -25,9 +20,6 @@ class OperatorWork:
         flops: 2 for each term of a product.
         read_bytes, written_bytes: each tensor counted once.
         calls: from 1; each launches one kernel.
-
-    Raises:
-        ValueError: there are no calls, or a count is negative.
     """
 
     name: str
@@ -37,15 +29,6 @@ class OperatorWork:
     read_bytes: int
     written_bytes: int
     calls: int
-
-    def __post_init__(self) -> None:
-        if self.calls < 1:
-            raise ValueError(f"{self.name}: calls is {self.calls}; an operator that never ran has no work")
-        if min(self.flops, self.read_bytes, self.written_bytes) < 0:
-            raise ValueError(
-                f"{self.name}: flops {self.flops}, read_bytes {self.read_bytes}, written_bytes {self.written_bytes}: "
-                "none may be negative"
-            )
 
 
 CALIBRATION_SCHEMA_VERSION = 1
@@ -85,28 +68,3 @@ class Calibration:
     busy: bool | None = None
     threads: int | None = None
     schema_version: int = CALIBRATION_SCHEMA_VERSION
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {**dataclasses.asdict(self), "matmul": [dataclasses.asdict(rate) for rate in self.matmul]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Calibration:
-        """The record that ``to_json`` wrote.
-
-        Raises:
-            ValueError: a key is missing or unknown, a rate is not a positive number, or the schema is another one.
-        """
-        try:
-            if data["schema_version"] != CALIBRATION_SCHEMA_VERSION:
-                raise ValueError(
-                    f"schema_version {data['schema_version']} is not {CALIBRATION_SCHEMA_VERSION}, which is read here"
-                )
-            found = cls(**{**data, "matmul": tuple(MatmulRate(**rate) for rate in data["matmul"])})
-            rates = [found.bandwidth_bytes_per_second, found.launch_seconds]
-            rates += [rate.flops_per_second for rate in found.matmul]
-            if not (found.matmul and all(math.isfinite(rate) and rate > 0 for rate in rates)):
-                raise ValueError("a calibration's rates are positive numbers, one of them of a product")
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a calibration: {type(error).__name__}: {error}") from error
-        return found

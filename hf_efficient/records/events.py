@@ -1,7 +1,5 @@
 """The lines of ``spans.jsonl`` and ``system.jsonl``; times are seconds from the start of the process."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a process says of its run, by topic, for the account; ``missing`` has what it could not find out, and why."""
 
-from __future__ import annotations
-
 import msgspec
 
 from hf_efficient.records.amounts import MemoryCategory

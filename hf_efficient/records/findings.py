@@ -1,7 +1,5 @@
 """What a diagnosis finds: findings, what could not be checked, the limit, and what became of tested predictions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,8 +19,7 @@ class Evidence:
     """One figure that a finding rests on.
 
     ``unit`` is ``seconds``, ``bytes``, ``share`` (of 1), ``tokens``, ``count``, ``usd``, ...; empty for words.
-    ``source``
-    is its place: ``steps.jsonl: phase_seconds.data_wait``.
+    ``source`` is its place: ``steps.jsonl: phase_seconds.data_wait``.
     """
 
     what: str

@@ -1,7 +1,5 @@
 """What short controlled variants of a recipe took, and where an optimizer step's time goes by their differences."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hf_efficient.records.findings import Diagnosis
@@ -128,9 +126,8 @@ class TokenisationAlone:
 class MicroBatchLine:
     """Forward and backward of a micro-batch over its tokens, from micro-batches of half, one and two times the rows.
 
-    Attributes:
-        fixed_seconds: of a micro-batch before it holds anything; ``token_seconds``: of each token more.
-        doubled_positions: positions of twice the rows over twice the positions: above 1 by padding.
+    ``fixed_seconds``: of a micro-batch before it holds anything; ``token_seconds``: of each token more.
+    ``doubled_positions``: positions of twice the rows over twice the positions: above 1 by padding.
     """
 
     fixed_seconds: float

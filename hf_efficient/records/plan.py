@@ -1,7 +1,5 @@
 """What a plan says before a run, in the words and units of the run's account."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the profilers of a run found, and what each of them cost: operators, Python functions, allocations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 
@@ -80,8 +78,7 @@ class HostMemoryTable:
 class AllocationSite:
     """Allocations of one line of code that were live together.
 
-    Attributes:
-        place: the innermost frame outside torch, ``models/llama/modeling_llama.py:180 forward``; else in words.
+    ``place``: the innermost frame outside torch, ``models/llama/modeling_llama.py:180 forward``; else in words.
     """
 
     place: str
@@ -94,10 +91,9 @@ class AllocationSite:
 class ModuleAllocations:
     """Allocations of one module, or of those that differ in their numbers alone, that were live together.
 
-    Attributes:
-        module: ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it for gradients;
-            ``class LlamaMLP`` where only the stack is known; in words where it is no module.
-        place: the line of code that asked for most of it.
+    ``module``: ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it for gradients;
+    ``class LlamaMLP`` where only the stack is known; in words where it is no module. ``place``: the line of code that
+    asked for most of it.
     """
 
     module: str
@@ -141,9 +137,8 @@ class MemorySnapshot:
 class InstrumentAccount:
     """What one instrument did on rank 0, and what that cost.
 
-    Attributes:
-        cost_seconds: ``own_seconds`` and what steps under it took longer, where comparable; None where it never ran.
-        own_seconds: in its own code between the steps: starting, stopping, writing.
+    ``cost_seconds``: ``own_seconds`` and what steps under it took longer, where comparable; None where it never ran.
+    ``own_seconds``: in its own code between the steps: starting, stopping, writing.
     """
 
     name: str

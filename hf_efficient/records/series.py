@@ -4,8 +4,6 @@
 axis without the time that lay between its processes. Every figure is a finite number; None: not known, never zero.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -13,8 +13,6 @@ Phases are exclusive: a second belongs to the innermost phase that was open; wha
     closing     merging, outside_trainer (a script's own work after its trainer was built), shutdown
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -28,18 +26,9 @@ StartupPhase = Literal[
     "imports", "before_trainer", "model_load", "data_preparation", "planning", "trainer_setup", "compilation"
 ]
 StepPhase = Literal[
-    "data_wait",
-    "host_to_device",
-    "forward",
-    "backward",
-    "device_wait",
-    "optimizer",
-    "communication",
-    "bookkeeping",
-    "logging",
-    "evaluation",
-    "checkpointing",
-]
+    "data_wait", "host_to_device", "forward", "backward", "device_wait", "optimizer", "communication", "bookkeeping",
+    "logging", "evaluation", "checkpointing",
+]  # fmt: skip
 CoarsePhase = Literal["forward_backward", "between_steps"]
 ClosingPhase = Literal["merging", "outside_trainer", "shutdown"]
 PhaseName = Literal[StartupPhase, StepPhase, CoarsePhase, ClosingPhase, "unattributed"]

@@ -1,7 +1,5 @@
 """What a Chrome trace of torch's profiler holds; times are seconds on its own clock; None is unknown, never zero."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

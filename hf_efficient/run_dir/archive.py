@@ -1,7 +1,5 @@
 """A run that starts from its first step where another process left its records: those are moved aside."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A record as a JSON file of its own: written whole or not at all, read with a check of its version and its types."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

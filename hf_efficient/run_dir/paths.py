@@ -1,7 +1,5 @@
 """Where the files of a run lie."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """JSON lines read while they grow, and after a crash."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Append-only JSON lines of a run directory: a crash leaves whole lines, a folder that vanished is noticed."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The breakdown of a trace: every part of it put together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

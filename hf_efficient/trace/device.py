@@ -16,8 +16,6 @@ Work of another stream is idle time there, and a loop of small kernels looks lik
 its figures.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,7 +109,7 @@ class DeviceWork:
         """When any of the chosen ones ran."""
         return union(self.start[chosen], self.end[chosen])
 
-    def only(self, chosen: Mask) -> DeviceWork:
+    def only(self, chosen: Mask) -> "DeviceWork":
         return DeviceWork(self.events, self.rows[chosen], self.calls[chosen], self.communicates[chosen])
 
     def names(self) -> list[str]:
@@ -190,15 +188,8 @@ def _gap_causes(work: DeviceWork) -> Ints:
 def _idle(lengths: Floats, causes: Ints, unknown: Mask) -> IdleSplit:
     seconds = (np.bincount(causes, lengths, minlength=3) / 1e6).tolist()
     counts = np.bincount(causes, minlength=3).tolist()
-    return IdleSplit(
-        host_bound_seconds=seconds[_HOST_BOUND],
-        launch_bound_seconds=seconds[_LAUNCH_BOUND],
-        other_seconds=seconds[_OTHER],
-        unknown_seconds=float(lengths[unknown & (causes == _OTHER)].sum()) / 1e6,
-        host_bound_gaps=counts[_HOST_BOUND],
-        launch_bound_gaps=counts[_LAUNCH_BOUND],
-        other_gaps=counts[_OTHER],
-    )
+    unknown_seconds = float(lengths[unknown & (causes == _OTHER)].sum()) / 1e6
+    return IdleSplit(*seconds, unknown_seconds, *counts)
 
 
 def _busy(work: DeviceWork, idle: IdleSplit) -> BusyBreakdown:

@@ -4,8 +4,6 @@ The names are those of torch's kernels, cuBLAS, cuBLASLt, cuDNN, CUTLASS, FlashA
 and hipBLASLt (``Cijk_``), MIOpen, fbgemm and bitsandbytes. The first family that knows a name has it, else ``other``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import lru_cache

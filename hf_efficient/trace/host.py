@@ -1,7 +1,5 @@
 """What the host did: operators, steps, and where it waited for a device."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A trace is one JSON object of hundreds of megabytes, cut where one event seems t
 comma, ``{``). A part cut elsewhere is no valid JSON; only one that cannot be decoded is looked at more closely.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Intervals in time, and intervals inside intervals: arithmetic on arrays of starts and ends, all in microseconds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

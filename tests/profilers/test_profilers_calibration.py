@@ -181,15 +181,15 @@ def test_what_is_kept_is_found(cache, caplog):
     assert len(list((cache / "calibrations").iterdir())) == 1
 
 
-@pytest.mark.parametrize(
-    "change", [None, {"schema_version": 2}, {"surprise": 1}, {"matmul": []}, {"launch_seconds": 0}]
-)
+@pytest.mark.parametrize("change", [None, {"schema_version": 2}, {"matmul": None}, {"launch_seconds": "short"}])
 def test_a_damaged_file_is_reported_and_not_used(cache, caplog, change):
     path = save_calibration(HELD)
-    path.write_text("\xff" if change is None else json.dumps({**HELD.to_json(), **change}), encoding="latin-1")
+    path.write_text(
+        "\xff" if change is None else json.dumps({**dataclasses.asdict(HELD), **change}), encoding="latin-1"
+    )
     assert load_calibration(HELD.device_name) is None
     (message,) = caplog.messages
-    assert message.startswith(f"{path} is not read: ")
+    assert message.startswith(f"{path}: ")
     assert message.endswith("Measure again: hf-efficient env --calibrate")
 
 

@@ -1,7 +1,5 @@
 """Files of a run: lines that grow, byte by byte and block by block, and records whole or not at all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

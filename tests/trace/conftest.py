@@ -1,7 +1,5 @@
 """Breakdowns of hand-made traces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -12,8 +12,6 @@ The device runs something in 100-200, 205-358, 458-468, 568-570, 620-710: 100 + 
 Its gaps: 200-205 (short), 358-458 (E was submitted in it), 468-568 (F had been submitted), 570-620 (G: not known).
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

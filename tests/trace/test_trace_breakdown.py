@@ -1,7 +1,5 @@
 """Every figure of the hand-made trace; ``made_trace`` has the picture. And a trace of the installed torch."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

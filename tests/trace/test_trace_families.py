@@ -1,7 +1,5 @@
 """Names of real kernels and operators: what they are, and how they are shortened."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.trace.families import kernel_family, operator_family, short_name

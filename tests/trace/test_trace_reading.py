@@ -1,7 +1,5 @@
 """Reading: whole, cut off, gzipped, broken, something else."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

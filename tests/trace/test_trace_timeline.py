@@ -1,7 +1,5 @@
 """Intervals, and trees of the host's events, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from made_trace import event

@@ -1,7 +1,5 @@
 """The account of real trainings: it closes, planted time shows where it was planted, and no run takes another's."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import math

@@ -1,7 +1,5 @@
 """A budget over real trainings, whose time passes by hand: when it warns, where it stops, and how the run goes on."""
 
-from __future__ import annotations
-
 import pytest
 from hand_clock import Hand, timeline_of
 from tiny_training import causal_trainer, every, losses, records, train_causal, trained_weights

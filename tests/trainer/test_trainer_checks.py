@@ -1,7 +1,5 @@
 """The guard against repacked 4-bit weights, and the gradient check, inside real trainings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tiny_training import (

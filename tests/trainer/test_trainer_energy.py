@@ -1,7 +1,5 @@
 """Energy and money of real trainings, and faults of what samples them: training goes on, one warning."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Evaluating, before and during training, changes nothing in the training."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

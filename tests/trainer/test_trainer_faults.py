@@ -1,7 +1,5 @@
 """Faults of the recording and of its folder: training goes on as without, after one warning."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The figures in a Trainer's logs: what reports have, what people read, and what stays as it was."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

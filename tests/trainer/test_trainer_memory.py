@@ -1,7 +1,5 @@
 """Memory by category in real trainings: exact bytes by hand, and the same run as without counting."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The instruments in real trainings: what they leave, and that the training does not notice them."""
 
-from __future__ import annotations
-
 import gzip
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Two processes under DDP: whose work and whose wait a step holds, and one budget for both."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """steps.jsonl: which records a run leaves of its steps, of their data wait and of the wait for the device."""
 
-from __future__ import annotations
-
 import math
 import time
 from itertools import pairwise

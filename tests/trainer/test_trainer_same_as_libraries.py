@@ -1,7 +1,5 @@
 """The trainer trains bit for bit as the class below it."""
 
-from __future__ import annotations
-
 import pytest
 from datasets import Dataset
 from tiny_training import (

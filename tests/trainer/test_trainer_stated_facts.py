@@ -1,7 +1,5 @@
 """What the records state for the diagnosis: how a run was set up, and what goes wrong without an error."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tiny_training import EfficientSFTTrainer, build_model, causal_trainer, every, stated, train_causal, trl_trainer

@@ -1,7 +1,5 @@
 """A training that stops, at a checkpoint or when it is asked to, and goes on with the steps of an unbroken one."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The mixin over, and the trainer under, classes of a user's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tiny_training import (

@@ -1,7 +1,5 @@
 """FLOPs in the records of real trainings: what torch counts around the very same steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from flop_counting import counting

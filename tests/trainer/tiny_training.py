@@ -1,7 +1,5 @@
 """Tiny trainings for the tests of the trainer: model, data, and what a finished run is compared by."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
