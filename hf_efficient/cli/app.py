@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hf_efficient.errors import HfEfficientError
+from hf_efficient.cli.flags import arrange_help, unknown_flag
+from hf_efficient.cli.output import json_alone
+from hf_efficient.errors import HfEfficientError, SetupError
+from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.version import __version__
 
 _INTERRUPTED = 130
@@ -43,6 +47,11 @@ COMMANDS = {
 }
 """Name and the line in the list."""
 
+_PANELS = {
+    "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
+    "A run": ("train", "report", "diagnose", "merge"),
+}
+
 
 def command_of(name: str) -> Any:
     """The function behind a name, or its ``typer.Typer`` with commands of its own."""
@@ -61,18 +70,28 @@ class _LazyGroup(TyperGroup):
             return None
         found = command_of(cmd_name)
         if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
+            function, found = found, typer.Typer(add_completion=False, rich_markup_mode="rich")
             found.command(cmd_name)(function)
-        return typer.main.get_command(found)
+        command: Any = typer.main.get_command(found)
+        command.name, command.short_help = cmd_name, COMMANDS[cmd_name]
+        command.rich_help_panel = next((panel for panel, names in _PANELS.items() if cmd_name in names), "Other")
+        for one in (command, *getattr(command, "commands", {}).values()):
+            one.help = re.sub(r"(?<!\n)\n(?!\n)", " ", one.help or "")  # rich keeps the breaks of a docstring
+            arrange_help(cmd_name, one.get_params(ctx))
+        return command
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+    def get_params(self, ctx: Any) -> list[Any]:
+        params = super().get_params(ctx)
+        arrange_help("", params)
+        return params
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(_unknown(args[0]))
         name, command, rest = super().resolve_command(ctx, args)
+        wrong = unknown_flag(command, rest)
+        if wrong is not None:
+            raise SetupError(wrong)
         # --debug may stand anywhere; a command that passes it on gets it back.
         if command is not None and ctx.obj and any(param.name == "debug" for param in command.params):
             rest = ["--debug", *rest]
@@ -93,7 +112,7 @@ def _unknown(name: str) -> str:
     return f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else "")
 
 
-_app = typer.Typer(cls=_LazyGroup, add_completion=False, rich_markup_mode=None)
+_app = typer.Typer(cls=_LazyGroup, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -120,18 +139,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
     args = [arg for arg in given if arg != "--debug"] or ["--help"]
-    with messages_on_stderr():
+    quieten_libraries(debug=debug)
+    with messages_on_stderr(), json_alone("--json" in args and "--help" not in args):
         raise SystemExit(_guarded(lambda: _run(args, debug), debug=debug))
 
 
-def _run(args: list[str], debug: bool) -> None:
-    typer.main.get_command(_app).main(args, prog_name="hf-efficient", obj=debug)
+def _run(args: list[str], debug: bool) -> int:
+    group = typer.main.get_command(_app)
+    return group.main(args, prog_name="hf-efficient", obj=debug, standalone_mode=False) or 0
 
 
-def _guarded(action: Callable[[], object], *, debug: bool) -> int:
+def _guarded(action: Callable[[], int], *, debug: bool) -> int:
     """The exit code; the one place that turns exceptions into messages and codes. ``SystemExit`` passes through."""
     try:
-        action()
+        return action()
     except KeyboardInterrupt:
         return _INTERRUPTED
     except HfEfficientError as error:
@@ -141,9 +162,11 @@ def _guarded(action: Callable[[], object], *, debug: bool) -> int:
             print(f"error: {line}", file=sys.stderr)
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the last resort: everything else is a defect
+        if isinstance(error, typer.BadParameter.__mro__[1:3]):  # typer's errors of usage
+            error.show()
+            return int(error.exit_code)
         _tell_defect(error, debug)
         return 1
-    return 0
 
 
 def _tell_defect(error: Exception, debug: bool) -> None:

@@ -16,7 +16,7 @@ def check_node(
     attempt: Annotated[str, typer.Option("--attempt", help="What tells a start of the job from others.")],
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Machines of the job.")] = 1,
     node_rank: Annotated[int, typer.Option("--node-rank", min=0, help="This one's number, from 0.")] = 0,
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs that torch must see here.")] = 0,
+    gpus: Annotated[int, typer.Option("--num-gpus", min=0, help="GPUs that torch must see here.")] = 0,
     written_by: Annotated[str | None, typer.Option("--written-by", help="Version that wrote the job.")] = None,
     patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to wait for the others.")] = 900,
 ) -> None:
@@ -24,7 +24,7 @@ def check_node(
 
     Prints --resume where an earlier start of the job came to train.
 
-    Example: hf-efficient check-node /mnt/runs/a --job 7 --attempt 0 --nodes 2 --node-rank 1 --gpus 8
+    Example: hf-efficient check-node /mnt/runs/a --job 7 --attempt 0 --nodes 2 --node-rank 1 --num-gpus 8
     """
     from hf_efficient.errors import SetupError
     from hf_efficient.jobs.nodes import Machine, answer, check_gpus, same_versions, started_before

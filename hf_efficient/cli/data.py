@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -27,10 +25,7 @@ def data(
     from hf_efficient.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, overrides or [])
-    from hf_efficient.facts.libraries import quieten_libraries
-
-    quieten_libraries(debug=False)
-    with redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory:
         from hf_efficient.data.look import look_at
         from hf_efficient.model.load import load_tokenizer
         from hf_efficient.planning.arguments import process_kept, run_arguments

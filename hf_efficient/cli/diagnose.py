@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hf_efficient.cli.output import print_json
 from hf_efficient.errors import SetupError
 from hf_efficient.version import __version__
 
@@ -110,7 +110,7 @@ def _diagnose_run(run_dir: Path, apply: Path | None, number: int | None, as_json
     case = read_case(directory)
     found = diagnose_case(case)
     if as_json:
-        print(to_json(found), end="")
+        print_json(to_json(found))
     else:
         show(diagnosis_renderables(found))
     if apply is None:
@@ -142,7 +142,7 @@ def _diagnose_trace(path: Path, as_json: bool) -> None:
     findings = findings_of_trace(found)
     if as_json:
         told = {**dataclasses.asdict(found), "findings": [dataclasses.asdict(one) for one in findings]}
-        print(json.dumps(told, indent=2, allow_nan=False))
+        print_json(told)
         return
     show([*trace_renderables(found), *([""] if findings else []), *finding_renderables(findings, of=OF_THE_TRACE)])
 
@@ -164,7 +164,7 @@ def _diagnose_recipe(
     with ends_on_signals():
         found = isolate(recipe, overrides, wanted, _Lines())
     if as_json:
-        print(json.dumps(dataclasses.asdict(found), indent=2, allow_nan=False))
+        print_json(dataclasses.asdict(found))
     else:
         show(isolation_renderables(found))
     if apply is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hf_efficient.cli.output import print_json
 
 
 class _Base(str, Enum):
@@ -40,14 +41,11 @@ def merge(
 
     Example: hf-efficient merge runs/llama3.2-1b-qlora --output llama3.2-1b-merged
     """
-    from hf_efficient.facts.libraries import quieten_libraries
-
-    quieten_libraries(debug=False)
     from hf_efficient.launch.merge import merge_run
 
     report = merge_run(run_dir, output, dtype.value if dtype else None, base=base.value if base else None)
     if as_json:
-        print(json.dumps(report.to_dict()))
+        print_json(report.to_dict())
         return
     print(f"Merged into the {report.base} base, {report.parameters:,} parameters, {report.dtype}: {report.output}")
     print(

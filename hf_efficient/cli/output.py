@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -12,13 +14,71 @@ import typer
 
 from hf_efficient.errors import OutputError
 
-RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
+
+def _recipe_names(incomplete: str) -> list[str]:
+    from hf_efficient.recipe.files import list_recipes
+
+    shipped = [one.name for one in list_recipes() if one.name.startswith(incomplete)]
+    found = Path().glob(f"{incomplete}*")
+    return shipped + [f"{one}/" if one.is_dir() else str(one) for one in found if one.is_dir() or one.suffix == ".yaml"]
+
+
+def gpu_names(incomplete: str) -> list[str]:
+    from hf_efficient.facts.accelerators import accelerators
+
+    return [one.name for one in accelerators() if one.name.lower().startswith(incomplete.lower())]
+
+
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.", autocompletion=_recipe_names),
+]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")]
 _REMEDY = "name a file in a folder that is there and can be written"
 
 
+_answers: TextIO | None = None
+"""Where JSON goes while ``json_alone`` keeps everything else off standard output."""
+
+
+@contextmanager
+def json_alone(wanted: bool) -> Iterator[None]:
+    """Keep standard output for ``print_json`` alone: prints of libraries, of C code and of child processes, in the
+    block, go to standard error."""
+    global _answers
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept, error = _descriptor(sys.stdout), _descriptor(sys.stderr)
+    if kept is None or error is None:
+        _answers = sys.stdout
+    else:
+        _answers = os.fdopen(os.dup(kept), "w", encoding="utf-8")
+        os.dup2(error, kept)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _answers.flush()
+        if _answers is not sys.stdout and kept is not None:
+            os.dup2(_answers.fileno(), kept)
+            _answers.close()
+        _answers = None
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """None for a stream that stands for no file, as in a test."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
 def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2))
+    """Print data, or text that is JSON already."""
+    text = data if isinstance(data, str) else json.dumps(data, indent=2)
+    print(text.rstrip("\n"), file=_answers)
 
 
 def write_text(flag: str, path: Path, text: str) -> None:

@@ -9,14 +9,14 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, check_page_file, print_json, write_page
+from hf_efficient.cli.output import Overrides, RecipeArgument, check_page_file, gpu_names, print_json, write_page
 from hf_efficient.errors import SetupError
 from hf_efficient.version import __version__
 
@@ -31,7 +31,10 @@ def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     gpu: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="An accelerator, again for more; default: all known.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="An accelerator, again for more; default: all known.", autocompletion=gpu_names
+        ),
     ] = None,
     num_gpus: Annotated[
         int | None, typer.Option("--num-gpus", metavar="N", help="GPUs of one machine, as distributed.processes=N.")
@@ -61,6 +64,9 @@ def plan(
             help="Read the recipe's data where they are on this machine, or take every row to be as long as may be.",
         ),
     ] = True,
+    notes: Annotated[
+        bool, typer.Option("--notes", help="Print all that is taken for granted, and what spot markets change.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict the memory, time and cost of a recipe: no GPU, no weights, no network.
@@ -91,21 +97,19 @@ def plan(
     from hf_efficient.reporting.terminal import show
 
     if not as_json:  # each part as soon as it is there
-        show(plan_renderables(planned))
+        show(plan_renderables(planned, notes=notes))
     fits = any(one.fits for one in planned.gpus)
     is_one = names is not None and len(names) == 1
     if is_one and largest:
         from hf_efficient.planning.advice import with_largest
 
-        with redirect_stdout(sys.stderr):
-            planned = with_largest(loaded, planned)
+        planned = with_largest(loaded, planned)
         if planned.largest is not None and not as_json:
             show(largest_renderables(planned.largest, planned.micro_batch_rows, planned.row_tokens))
     if is_one and _wants_advice(advise, fits, fix):
         from hf_efficient.planning.advice import with_advice
 
-        with redirect_stdout(sys.stderr):
-            planned = with_advice(loaded, planned)
+        planned = with_advice(loaded, planned)
         if planned.advice is not None and not as_json:
             show(advice_renderables(planned.advice))
     if as_json:
@@ -155,14 +159,10 @@ def _wants_advice(advise: bool | None, fits: bool, fix: Path | None) -> bool:
 
 
 def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Plan:
-    from hf_efficient.facts.libraries import quieten_libraries
+    with lean_imports():
+        from hf_efficient.planning.plan import plan as make_plan
 
-    quieten_libraries(debug=False)
-    with redirect_stdout(sys.stderr):  # DeepSpeed, where it is installed, says something when it is imported
-        with lean_imports():
-            from hf_efficient.planning.plan import plan as make_plan
-
-        return make_plan(recipe, names, read_data=read_data)
+    return make_plan(recipe, names, read_data=read_data)
 
 
 @contextmanager

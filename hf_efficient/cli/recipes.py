@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LEAST_WIDTH = 80
 
-recipes = typer.Typer(add_completion=False, rich_markup_mode=None)
+recipes = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @recipes.callback(invoke_without_command=True)
@@ -63,7 +63,8 @@ def show(
 
     loaded = load_recipe(recipe, overrides or [])
     if launch:
-        print(launch_page(loaded, recipe, overrides or [], as_json=as_json), end="")
+        page = launch_page(loaded, recipe, overrides or [], as_json=as_json)
+        print_json(page) if as_json else print(page, end="")
     elif explain and as_json:
         print_json([row._asdict() for row in explained(loaded)])
     elif explain:

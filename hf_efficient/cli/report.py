@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import write_page
+from hf_efficient.cli.output import print_json, write_page
 from hf_efficient.errors import OutputError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
     from hf_efficient.run_dir.paths import records_folder
 
     texts = [strict_json(load_run(directory)) for directory in run_dirs]
-    print(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", end="")
+    print_json(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]")
     if html is not None:
         runs = [read_run(records_folder(directory), trace=len(run_dirs) == 1) for directory in run_dirs]
         write_page(html, html, lambda: _page(runs), told_to=sys.stderr)

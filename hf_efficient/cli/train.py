@@ -51,8 +51,9 @@ def train(
     cluster: Annotated[
         Path | None, typer.Option("--cluster", metavar="FILE", help="With --on: the cluster, described in YAML.")
     ] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="TYPE:N", help="GPUs of each machine: H100:8, or 8.")
+    gpu: Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="With --on: the kind of GPU: H100.")] = None,
+    num_gpus: Annotated[
+        int | None, typer.Option("--num-gpus", metavar="N", min=1, help="With --on: GPUs of each machine.")
     ] = None,
     time: Annotated[str | None, typer.Option("--time", metavar="LIMIT", help="Time limit: 90m, 12h, 2d.")] = None,
     shared: Annotated[
@@ -75,7 +76,7 @@ def train(
 
     On two machines of a Slurm cluster, printed first, then submitted:
 
-    hf-efficient train RECIPE distributed.nodes=2 distributed.processes=auto --on slurm --gpus 8 --time 12h
+    hf-efficient train RECIPE distributed.nodes=2 distributed.processes=auto --on slurm --num-gpus 8 --time 12h
 
     hf-efficient train RECIPE distributed.nodes=2 distributed.processes=auto --on slurm --cluster cluster.yaml --submit
     """
@@ -87,7 +88,8 @@ def train(
     flags = parse_flags([recipe, *tail])
     resolved = load_recipe(flags.recipe, flags.overrides)
     described = {
-        "--gpus": gpus,
+        "--gpu": gpu,
+        "--num-gpus": None if num_gpus is None else str(num_gpus),
         "--time": time,
         "--shared": shared,
         "--partition": partition,
@@ -282,4 +284,4 @@ def _write_job(target: Target, job: Job, recipe: Recipe, output: Path | None, su
         command = shlex.join(submit_command(target, job, str(output)))
         print(f"{output} is written. Submit it by: {command}", file=sys.stderr)
     if job.gpus is None:
-        print("No GPUs are asked for; --gpus TYPE:COUNT does.", file=sys.stderr)
+        print("No GPUs are asked for; --num-gpus N does.", file=sys.stderr)

@@ -57,10 +57,16 @@ def quieten_libraries(*, debug: bool) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("DeepSpeed").addFilter(_is_news)
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings(
         "ignore", category=UserWarning, module=r"torch\..*|transformers\..*|peft\..*|bitsandbytes\..*"
     )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """DeepSpeed warns of a machine without GPU when it is imported, whether it is used or not."""
+    return not record.getMessage().startswith("Setting accelerator to CPU")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 
-from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.recipe.files import read_recipe_text
 from hf_efficient.recipe.schema import Origin, Section
 from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems
@@ -146,7 +146,7 @@ class Cluster(Section):
 
 
 FLAGS: Mapping[str, tuple[str, ...]] = {
-    "--gpus": ("gpus",),
+    "--num-gpus": ("gpus",),
     "--time": ("time_limit",),
     "--shared": ("shared",),
     "--image": ("image",),
@@ -160,9 +160,15 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 
 def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
     tree = _tree(file) if file is not None else Node({}, Origin("command line"))
+    kind = flags.get("--gpu")
+    if kind is not None and flags.get("--num-gpus") is None:
+        raise SetupError("--gpu: says of which kind, and not how many. Add --num-gpus N.")
     for flag, text in flags.items():
-        if text is not None:
-            _lay(tree, FLAGS[flag], text, Origin("command line", text=f"{flag} {text}"))
+        if text is None or flag == "--gpu":
+            continue
+        is_of_kind = flag == "--num-gpus" and kind is not None
+        said = f"--gpu {kind} {flag} {text}" if is_of_kind else f"{flag} {text}"
+        _lay(tree, FLAGS[flag], f"{kind}:{text}" if is_of_kind else text, Origin("command line", text=said))
     findings = check_schema(tree, root=Cluster, kind="a cluster's description")
     if not findings:
         findings = list(_wrong_amounts(tree))

@@ -133,7 +133,7 @@ def _process_problems(recipe: Recipe, cluster: Cluster, gpus: Gpus | None) -> It
         if gpus is not None or recipe.train.get("use_cpu"):
             return
         message = "is auto, one process per GPU, but nothing says how many GPUs a machine of the cluster has."
-        remedy = "Give them (--gpus H100:8), or write distributed.processes=N."
+        remedy = "Give them (--gpu H100 --num-gpus 8), or write distributed.processes=N."
     elif gpus is None or processes == gpus.count:
         return
     elif processes > gpus.count:
@@ -142,7 +142,7 @@ def _process_problems(recipe: Recipe, cluster: Cluster, gpus: Gpus | None) -> It
         remedy = f"Write distributed.processes=auto or {gpus.count}, or more GPUs per machine."
     else:
         message = f"is {processes}, but {cluster.where('gpus')} pays for {gpus.count} GPUs on each machine."
-        remedy = f"Write distributed.processes=auto, or --gpus {f'{gpus.kind}:' if gpus.kind else ''}{processes}."
+        remedy = f"Write distributed.processes=auto, or --num-gpus {processes}."
     yield Problem(_where(recipe, key), key, message, remedy)
 
 

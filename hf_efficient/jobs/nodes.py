@@ -64,8 +64,8 @@ def check_gpus(needed: int, host: str) -> None:
     seen = accelerator_count() if needed else 0
     if seen < needed:
         raise SetupError(
-            f"--gpus: {host} shows torch {seen} GPUs, and the job needs {needed}. Check the driver there (nvidia-smi), "
-            "torch's build (a CPU build sees none), and what the job asks the cluster for."
+            f"--num-gpus: {host} shows torch {seen} GPUs, and the job needs {needed}. Check the driver "
+            "there (nvidia-smi), torch's build (a CPU build sees none), and what the job asks the cluster for."
         )
 
 

@@ -29,7 +29,7 @@ recipe=$(mktemp -d)/{name}.yaml
 cat > "$recipe" {document}
 # --resume where an earlier start of this job came to train, else nothing.
 again=$(hf-efficient check-node {output_dir} --job "$job" --attempt "$attempt" \\
-  --nodes {nodes} --node-rank "$node_rank" --gpus {gpus} --written-by {version})
+  --nodes {nodes} --node-rank "$node_rank" --num-gpus {gpus} --written-by {version})
 exec hf-efficient train "$recipe" {switch}{debug}{place}
 """
 

@@ -375,18 +375,26 @@ def planned_memory(simulation: Simulation) -> PlannedMemory:
         peak_step=2 if peak.event > simulation.second_step else 1,
         categories=dict(categories),
         category_peak_bytes=category_peaks(log, simulation.category),
-        largest=[
-            PlannedTensor(
-                one.bytes, category, one.module, one.operator, one.shape, str(one.dtype).removeprefix("torch.")
-            )
-            for one, category in there[:_LARGEST]
-        ],
+        largest=_largest(there),
         phase_peak_allocated_bytes={
             phase: most for phase, most in phase_peaks(log).items() if phase not in ("setup", "data")
         },
         paged_bytes=simulation.paged_bytes,
         model_bytes=sum(life.bytes for life in log.lives if life.category in ("weights", "adapter")),
     )
+
+
+def _largest(there: Sequence[tuple[StorageLife, str]]) -> list[PlannedTensor]:
+    """Equal ones are one entry. A storage that its shape does not fill, as the share of a rank, is shown flat."""
+    groups: dict[tuple[Any, ...], list[StorageLife]] = {}
+    for life, category in there:
+        count = life.bytes // life.dtype.itemsize
+        shape = life.shape if math.prod(life.shape) == count else (count,)
+        groups.setdefault((life.bytes, category, shape, _name(life.dtype)), []).append(life)
+    return [
+        PlannedTensor(held, category, equal[0].module, equal[0].operator, shape, dtype, len(equal))
+        for (held, category, shape, dtype), equal in list(groups.items())[:_LARGEST]
+    ]
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -145,6 +145,15 @@ def _meant_key(key: str, around: KeyPath, names: list[str], root: type[Section])
     return (*around, close) if close is not None else None
 
 
+def key_called(name: str, root: type[Section]) -> str | None:
+    """The key of a recipe with this name, dotted or not, of ``train`` before others; or what other tools call so."""
+    path = tuple(name.split("."))
+    found = [one for one in _key_paths(root) if 0 not in one and path in (one, one[-1:])]
+    found.sort(key=lambda one: one[0] != "train")
+    meant = found[0] if found else _OTHER_NAMES.get(name)
+    return None if meant is None else dotted(meant)
+
+
 def _by_path(tree: Node, errors: list[Any]) -> dict[KeyPath, list[Any]]:
     """Errors by the key that they are about, without the names of a union's alternatives in pydantic's location."""
     grouped: dict[KeyPath, list[Any]] = {}

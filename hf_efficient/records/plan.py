@@ -21,7 +21,8 @@ class PlannedTimeline:
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor that is there at the peak, with its operator or, if there from the start, the parameter's name."""
+    """Equal tensors that are there at the peak, ``bytes`` each, with the operator of the first or, if there from the
+    start, the parameter's name."""
 
     bytes: int
     category: str
@@ -29,6 +30,7 @@ class PlannedTensor:
     operator: str
     shape: tuple[int, ...]
     dtype: str
+    count: int = 1
 
 
 @dataclass(frozen=True)

@@ -15,28 +15,76 @@ from rich.text import Text
 from hf_efficient.records import plan as rec
 from hf_efficient.reporting.labels import category_label, in_gib, or_nothing, phase_label, short_number, tensor_shape
 from hf_efficient.reporting.terminal import table
-from hf_efficient.text import count, flops, share, short_seconds, size, usd
+from hf_efficient.text import count, flops, seconds, share, short_seconds, size, usd
 
 _SMALLEST_SHARE = 0.001
 _FRONTIER_MARK = "*"
+_FEW = 3
+"""Accelerators whose remarks are shown unasked."""
 _STRATEGIES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp2": "FSDP2"}
 _OFFLOADED = {"optimizer": "optimizer state", "parameters": "weights"}
 
 
-def plan_renderables(plan: rec.Plan) -> list[RenderableType]:
+def plan_renderables(plan: rec.Plan, *, notes: bool = False) -> list[RenderableType]:
+    """The answer in the first line; ``notes``: all that is taken for granted, and spot markets, at the end."""
     return [
+        *([Text(answer(plan), "bold"), Text()] if plan.gpus else []),
         _title(plan),
         *([] if plan.ranks is None else _ranks(plan.ranks)),
         *([] if plan.data is None else data_renderables(plan.data)),
+        *([Text(), GpuTable(plan)] if plan.gpus else []),
         Text(),
         Text(_peak(plan), "bold"),
         _categories(plan),
         Text(),
         _largest_tensors(plan),
-        Text(),
-        GpuTable(plan),
-        *_notes(plan),
+        *_notes(plan, notes),
     ]
+
+
+def answer(plan: rec.Plan) -> str:
+    """``Fits 19 of 20 GPUs; cheapest RTX 3090 at $0.064 per million tokens, fastest B200``."""
+    fitting = [gpu for gpu in plan.gpus if gpu.fits]
+    if not fitting:
+        which = plan.gpus[0].name if len(plan.gpus) == 1 else f"any of {len(plan.gpus)} GPUs"
+        return f"Does not fit {which}: {_why(max(plan.gpus, key=lambda gpu: gpu.usable_memory_bytes))}"
+    if len(plan.gpus) == 1:
+        (gpu,) = fitting
+        needs = f"needs {in_gib(gpu.needed_bytes)} of {in_gib(gpu.usable_memory_bytes)} GiB"
+        each = f"{plan.ranks.count} x " if plan.ranks is not None and plan.ranks.count > 1 else ""
+        return "; ".join(
+            [f"Fits {each}{gpu.name}: {needs}", *filter(None, [", ".join(filter(None, _price_and_time(gpu)))])]
+        )
+    told = []
+    priced = [gpu for gpu in fitting if _price_and_time(gpu)[0]]
+    timed = [gpu for gpu in fitting if gpu.step_seconds is not None]
+    if priced:
+        cheapest = min(priced, key=lambda gpu: gpu.run_usd or gpu.usd_per_million_tokens or 0.0)
+        told.append(f"cheapest {cheapest.name} at {_price_and_time(cheapest)[0]}")
+    if timed:
+        fastest = min(timed, key=lambda gpu: gpu.step_seconds or 0.0)
+        took = "" if fastest.run_seconds is None else f" in {seconds(fastest.run_seconds)}"
+        told.append(f"fastest {fastest.name}{took}")
+    return "; ".join([f"Fits {len(fitting)} of {len(plan.gpus)} GPUs", *filter(None, [", ".join(told)])])
+
+
+def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
+    """Of the run; where its end is not known, of a million tokens and of a step. Empty where not known."""
+    price = "" if gpu.usd_per_million_tokens is None else f"{usd(gpu.usd_per_million_tokens)} per million tokens"
+    step = "" if gpu.step_seconds is None else f"{short_seconds(gpu.step_seconds)} a step"
+    return (
+        price if gpu.run_usd is None else usd(gpu.run_usd),
+        step if gpu.run_seconds is None else seconds(gpu.run_seconds),
+    )
+
+
+def _why(gpu: rec.PlannedGpu) -> str:
+    """Why it does not fit; empty where it does."""
+    if gpu.fits:
+        return ""
+    if gpu.needed_bytes > gpu.usable_memory_bytes:
+        return f"{in_gib(gpu.needed_bytes - gpu.usable_memory_bytes)} GiB short"
+    return "no bfloat16"
 
 
 def _title(plan: rec.Plan) -> Text:
@@ -122,23 +170,32 @@ def _categories(plan: rec.Plan) -> Table:
 
 
 def _largest_tensors(plan: rec.Plan) -> Table:
-    made = Table("largest tensors at the peak", "", "shape", "dtype", box=None, header_style="bold", pad_edge=False)
+    made = table("largest tensors at the peak", "number", "of each", "shape", "dtype", words=(0, 3, 4))
     for one in plan.memory.largest:
-        made.add_row(f"  {category_label(one.category)}", size(one.bytes), tensor_shape(one.shape), one.dtype)
+        of = (f"{one.count:,}", size(one.bytes), tensor_shape(one.shape), one.dtype)
+        made.add_row(f"  {category_label(one.category)}", *of)
     return made
 
 
-def _notes(plan: rec.Plan) -> Iterator[RenderableType]:
+def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
     yield Text()
-    notes = []
-    if any(gpu.on_frontier for gpu in plan.gpus):
-        notes.append(f"{_FRONTIER_MARK} none of the others that fit is at least as fast and as cheap")
-    notes.append("Times and costs are estimates: the roofline of each device at published efficiencies, list prices.")
+    told = [*taken_for_granted(plan), *unknown_of(plan.gpus)]
+    shown = told if every else [one for one in told if "spot" not in one]
+    if not every and len(plan.gpus) > _FEW:
+        shown = [one for one in shown if one in plan.assumptions and not one.startswith(_names(plan))]
+    yield from (Text(f"- {one}") for one in shown)
+    if not every:
+        yield Text("Estimates at list prices. --notes shows how they are made, and what spot markets change.", "dim")
+        return
+    notes = ["Times and costs are estimates: the roofline of each device at published efficiencies, list prices."]
     energy = "nergy is that of the GPU at its thermal design power."
     notes.append(f"/M is per million tokens; e{energy}" if plan.steps is None else f"E{energy}")
     notes.append("GiB: what PyTorch's allocator reserves of these allocations, and the CUDA context.")
-    notes += [f"- {told}" for told in [*taken_for_granted(plan), *unknown_of(plan.gpus)]]
     yield from (Text(note, "dim") for note in notes)
+
+
+def _names(plan: rec.Plan) -> tuple[str, ...]:
+    return tuple(f"{gpu.name}:" for gpu in plan.gpus)
 
 
 def taken_for_granted(plan: rec.Plan) -> list[str]:
@@ -259,12 +316,14 @@ class GpuTable:
         self._gpus = plan.gpus
         self._columns = gpu_columns(plan)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         for gap, columns in self._widths():
             made = self._table(gap, columns)
             if Measurement.get(console, options.update(max_width=1000), made).maximum <= options.max_width:
                 break
         yield made
+        if len(self._gpus) > 1 and any(gpu.on_frontier for gpu in self._gpus):
+            yield Text(f"{_FRONTIER_MARK} none of the others that fit is at least as fast and as cheap", "dim")
 
     def _widths(self) -> Iterator[tuple[int, list[_Column]]]:
         columns = self._columns
@@ -275,6 +334,8 @@ class GpuTable:
 
     def _table(self, gap: int, columns: Sequence[_Column]) -> Table:
         made = table("accelerator", *(column.head for column in columns), gap=gap)
+        if columns[-1] is _WHY:
+            made.columns[-1].justify = "left"
         made.columns[0].overflow = "fold"
         for gpu in self._gpus:
             name = f"{gpu.name} {_FRONTIER_MARK}" if gpu.on_frontier else gpu.name
@@ -291,12 +352,14 @@ def _usd(value: float | None) -> str:
 
 
 _COMMON = [
-    _Column("GiB of", lambda gpu: Text(in_gib(gpu.needed_bytes), "green" if gpu.fits else "red")),
-    _Column("", lambda gpu: in_gib(gpu.usable_memory_bytes) + ("" if gpu.fits else " no")),
+    _Column("needs", lambda gpu: in_gib(gpu.needed_bytes)),
+    _Column("has GiB", lambda gpu: in_gib(gpu.usable_memory_bytes)),
+    _Column("fits", lambda gpu: Text("yes", "green") if gpu.fits else Text("no", "red")),
     _Column("step", lambda gpu: or_nothing(gpu.step_seconds, short_seconds), 1),
     _Column("tokens/s", lambda gpu: or_nothing(gpu.tokens_per_second, "{:,.0f}".format), 3),
     _Column("USD/h", lambda gpu: or_nothing(gpu.price_usd_per_hour, "{:.2f}".format), 2),
 ]
+_WHY = _Column("why", _why)
 _EXPOSED = _Column("comm", lambda gpu: or_nothing(gpu.bound_shares.get("communication"), share), 2)
 
 
@@ -305,6 +368,7 @@ def gpu_columns(plan: rec.Plan) -> list[_Column]:
     spot = any(gpu.market == "spot" for gpu in plan.gpus)
     beside = not spot and any(gpu.spot is not None for gpu in plan.gpus)
     columns = [*_COMMON, *([] if plan.ranks is None else [_EXPOSED])]
+    why = [] if all(gpu.fits for gpu in plan.gpus) else [_WHY]
     if plan.steps is None:
         return [
             *columns,
@@ -314,14 +378,16 @@ def gpu_columns(plan: rec.Plan) -> list[_Column]:
                 if beside
                 else []
             ),
-            _Column("kWh/M", lambda gpu: _short(gpu.kwh_per_million_tokens)),
-            _Column("gCO2e/M", lambda gpu: _short(gpu.co2e_grams_per_million_tokens)),
+            _Column("kWh/M", lambda gpu: _short(gpu.kwh_per_million_tokens), 2),
+            _Column("gCO2e/M", lambda gpu: _short(gpu.co2e_grams_per_million_tokens), 1),
+            *why,
         ]
     return [
         *columns,
         _Column("hours", lambda gpu: _short(gpu.run_seconds, 3600)),
         _Column("spot USD" if spot else "USD", lambda gpu: _usd(gpu.run_usd)),
         *([_Column("spot", lambda gpu: _usd(gpu.spot.run_usd if gpu.spot else None))] if beside else []),
-        _Column("kWh", lambda gpu: _short(gpu.run_kwh)),
-        _Column("kgCO2e", lambda gpu: _short(gpu.run_co2e_grams, 1000)),
+        _Column("kWh", lambda gpu: _short(gpu.run_kwh), 2),
+        _Column("kgCO2e", lambda gpu: _short(gpu.run_co2e_grams, 1000), 1),
+        *why,
     ]

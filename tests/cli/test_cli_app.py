@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from types import ModuleType
@@ -29,10 +30,9 @@ def command(monkeypatch: pytest.MonkeyPatch):
 def test_help_lists_every_command(run):
     ended = run("--help")
     assert (ended.code, ended.err) == (0, "")
-    listed = ended.out[ended.out.index("Commands:") :].splitlines()[1:]
-    assert [tuple(line.split(maxsplit=1)) for line in listed if line.strip()] == [
-        (name, told) for name, told in COMMANDS.items()
-    ]
+    rows = [line.strip("│ \n").split(maxsplit=1) for line in ended.out.splitlines() if line.startswith("│ ")]
+    assert {name: told for name, told in rows if name in COMMANDS} == COMMANDS
+    assert "─ Before a run ─" in ended.out
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -45,7 +45,7 @@ def test_every_command_exists_and_shows_an_example(run, name):
 def test_help_imports_nothing_heavy():
     code = (
         "import atexit, sys\nfrom hf_efficient.cli.app import main\n"
-        "heavy = {'torch', 'transformers', 'trl', 'pydantic', 'yaml', 'rich', 'numpy'}\n"
+        "heavy = {'torch', 'transformers', 'trl', 'pydantic', 'yaml', 'numpy'}\n"
         "atexit.register(lambda: print(heavy & set(sys.modules)))\nmain(['--help'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -149,3 +149,49 @@ def test_the_first_start_says_what_it_waits_for_and_nothing_else(recipe, tmp_pat
     assert first.stderr == "Reading the fields of the installed TRL (once per version) ...\n"
     assert (second.stdout, second.stderr) == ("ok: tiny (sft, lora)\n", "")
     assert first.stdout == second.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "written"),
+    [
+        ("plan r.yaml --learning_rate 1e-4", "train.learning_rate=1e-4"),
+        ("train r.yaml --per-device-train-batch-size=8", "train.per_device_train_batch_size=8"),
+        ("validate r.yaml --model_name_or_path a/b", "model.id=a/b"),
+        ("validate r.yaml --train.seed 'a b'", "train.seed='a b'"),
+        ("recipes show r.yaml --lora_r 8", "adapter.r=8"),
+        ("validate r.yaml --packing", "train.packing=VALUE"),
+        ("plan r.yaml --gpus 8", "--gpu KIND for the kind of GPU, --num-gpus N for their number."),
+    ],
+)
+def test_a_key_as_a_flag_is_answered_with_what_to_write(run, recipe, args, written):
+    ended = run(*shlex.split(args))
+    flag = next(one for one in args.split() if one.startswith("--")).partition("=")[0]
+    assert ended == (2, "", f"error: {flag}: is no flag. Write {written}\n")
+
+
+def test_json_is_alone_on_standard_output(tmp_path):
+    """Whatever Python, C code and child processes print meanwhile."""
+    code = (
+        "import os, sys\nfrom types import ModuleType\nfrom hf_efficient.cli import app, output\n"
+        "def probe(as_json: app.Annotated[bool, app.typer.Option('--json')] = False) -> None:\n"
+        "    'Probe.'\n    print('noise')\n    os.system('echo more')\n    output.print_json({'a': 1})\n"
+        "module = sys.modules['hf_efficient.cli.probe'] = ModuleType('probe')\nmodule.probe = probe\n"
+        "app.COMMANDS['probe'] = 'A probe.'\napp.main(['probe', *sys.argv[1:]])\n"
+    )
+    told = [
+        subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True, check=True)
+        for flags in (["--json"], [])
+    ]
+    assert (told[0].stdout, sorted(told[0].stderr.split())) == ('{\n  "a": 1\n}\n', ["more", "noise"])
+    assert told[1].stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"), [("hf-efficient pla", "plan"), ("hf-efficient plan quickstart/q", "quickstart/qlora")]
+)
+def test_the_shell_completes(words, completed):
+    place = str(len(words.split()) - 1)
+    variables = {"_HF_EFFICIENT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+    code = [sys.executable, "-c", "from hf_efficient.cli.app import main; main([])"]
+    done = subprocess.run(code, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
+    assert done.stdout.split() == [completed]

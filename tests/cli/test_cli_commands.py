@@ -202,8 +202,8 @@ def test_a_first_start_says_nothing_and_a_later_one_to_resume(check, tmp_path):
 
 def test_gpus_that_are_not_there(check, monkeypatch, tmp_path):
     monkeypatch.setattr("hf_efficient.jobs.nodes.accelerator_count", lambda: 3)
-    assert check("--gpus", "3").code == 0
-    ended = check("--gpus", "4")
+    assert check("--num-gpus", "3").code == 0
+    ended = check("--num-gpus", "4")
     assert ended.code == 2
     assert "shows torch 3 GPUs, and the job needs 4. Check the driver there" in ended.err
 

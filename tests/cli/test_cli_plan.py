@@ -53,6 +53,7 @@ def shrunk(monkeypatch):
 def test_it_fits(run, tiny):
     ended = run("plan", "r.yaml", "--gpu", "L4", "train.max_steps=3")
     assert ended.code == 0
+    assert ended.out.startswith("Fits L4: needs 0.")
     assert "A step is 2 x 8 x 256 = 4,096 tokens" in ended.out
     assert "To fit" not in ended.out
     assert "To run faster" not in ended.out

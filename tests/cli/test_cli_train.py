@@ -158,7 +158,7 @@ def test_a_job_is_printed_and_nothing_else(run, recipe, tmp_path):
     assert ended.out.startswith("#!/usr/bin/env bash\n#SBATCH --job-name=tiny\n#SBATCH --nodes=2\n")
     assert "#SBATCH --partition=gpu\n#SBATCH --time=02:00:00\n" in ended.out
     assert f"#SBATCH --chdir={tmp_path}\n" in ended.out
-    assert ended.err == "No GPUs are asked for; --gpus TYPE:COUNT does.\n"
+    assert ended.err == "No GPUs are asked for; --num-gpus N does.\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.yaml"]
 
 

@@ -37,7 +37,8 @@ def test_names_that_kubernetes_takes(name, expected):
 def test_auto_without_a_number_of_gpus():
     assert told("slurm", cluster_of(), AUTO) == [
         "command line: distributed.processes=auto: distributed.processes: is auto, one process per GPU, but nothing "
-        "says how many GPUs a machine of the cluster has. Give them (--gpus H100:8), or write distributed.processes=N."
+        "says how many GPUs a machine of the cluster has. Give them (--gpu H100 --num-gpus 8), or "
+        "write distributed.processes=N."
     ]
 
 
@@ -46,7 +47,7 @@ def test_more_processes_than_gpus_and_fewer():
     assert "distributed.processes: is 4, but the cluster gives each machine 2 GPUs. Write distributed.pro" in more
     (fewer,) = told("slurm", cluster_of(gpus="A100:8"), "distributed.processes=4")
     assert fewer.endswith(
-        "is 4, but the cluster pays for 8 GPUs on each machine. Write distributed.processes=auto, or --gpus A100:4."
+        "is 4, but the cluster pays for 8 GPUs on each machine. Write distributed.processes=auto, or --num-gpus 4."
     )
 
 
@@ -162,16 +163,18 @@ def described(tmp_path):
 
 def problems(path, **flags):
     with pytest.raises(RecipeError) as error:
-        load_cluster(path, {f"--{name}": value for name, value in flags.items()})
+        load_cluster(path, {f"--{name.replace('_', '-')}": value for name, value in flags.items()})
     return [str(problem).replace(str(path), "cluster.yaml") for problem in error.value.problems]
 
 
 def test_flags_lie_over_the_file_and_both_are_remembered(described):
     path = described("gpus: A100:8\ncpus: 32\nslurm:\n  partition: gpu\n  account: a\n")
-    cluster = load_cluster(path, {"--gpus": "H100:4", "--partition": "short", "--time": None, "--infra": "aws"})
+    cluster = load_cluster(
+        path, {"--gpu": "H100", "--num-gpus": "4", "--partition": "short", "--time": None, "--infra": "aws"}
+    )
     assert (cluster.gpus, cluster.cpus, cluster.time_limit) == ("H100:4", 32, None)
     assert (cluster.slurm.partition, cluster.slurm.account, cluster.skypilot.infra) == ("short", "a", "aws")
-    assert cluster.where("gpus") == "command line: --gpus H100:4"
+    assert cluster.where("gpus") == "command line: --gpu H100 --num-gpus 4"
     assert cluster.where("slurm.account") == f"{path}:5"
     assert cluster.where("image") == str(path)
 
@@ -218,5 +221,5 @@ def test_wrong_values(described, text, told):
 
 
 def test_a_wrong_flag_is_told_as_such(described):
-    (told,) = problems(None, gpus="none")
-    assert told.startswith("command line: --gpus none: gpus: is the text 'none', but must be a count")
+    (told,) = problems(None, num_gpus="none")
+    assert told.startswith("command line: --num-gpus none: gpus: is the text 'none', but must be a count")

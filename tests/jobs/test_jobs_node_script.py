@@ -99,7 +99,7 @@ def test_a_machine_checks_itself_and_trains(target, variables, name, attempt, ad
     check, train = calls(tmp_path)
     assert check["arguments"] == [
         *("check-node", f"{tmp_path}/my run", "--job", name, "--attempt", attempt),
-        *("--nodes", "2", "--node-rank", "1", "--gpus", "8", "--written-by", job.version),
+        *("--nodes", "2", "--node-rank", "1", "--num-gpus", "8", "--written-by", job.version),
     ]
     assert train["arguments"][0] == "train"
     assert train["arguments"][2:] == ["--node-rank", "1", "--main-address", address]

@@ -30,14 +30,28 @@ def test_a_plan():
     assert [line.split() for line in lines if line.startswith("  weights")] == [["weights", "15.00", "GiB", "75%"]]
     assert not any(line.startswith("  rest") for line in lines)  # one byte
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.startswith(("L4 ", "T4 "))}
-    assert rows["L4"] == ["*", "21.5", "22.0", "2.00", "s", "16,384", "0.80", "1.5", "1.20", "0.64", "0.10", "0.048"]
-    assert rows["T4"] == ["21.5", "14.5", "no", "n/a", "n/a", "0.80", "1.5", "1.20", "n/a", "0.10", "0.048"]
-    assert lines[-3:] == [
-        "- every row is long",
-        "- spot: a save writes 256.0 MiB in 2.05 s; train.save_steps that costs least: 40 on L4",
-        "- T4: no time",
-    ]
+    assert " ".join(rows["L4"]) == "* 21.5 22.0 yes 2.00 s 16,384 0.80 1.5 1.20 0.64 0.10 0.048"
+    assert " ".join(rows["T4"]) == "21.5 14.5 no n/a n/a 0.80 1.5 1.20 n/a 0.10 0.048 7.0 GiB short"
     assert "* none of the others that fit is at least as fast and as cheap" in lines
+    assert lines[-3:-1] == ["- every row is long", "- T4: no time"]
+    assert lines[-1].startswith("Estimates at list prices. --notes shows")
+    noted = printed(words.plan_renderables(PLAN, notes=True), 120)
+    assert "- spot: a save writes 256.0 MiB in 2.05 s; train.save_steps that costs least: 40 on L4" in noted
+
+
+SHORT = dataclasses.replace(TOO_SMALL, needed_bytes=2**30, name="V100")
+ANSWERS = {
+    "Fits 1 of 2 GPUs; cheapest L4 at $1.20, fastest L4 in 1 h 30 min": PLAN,
+    "Fits L4: needs 21.5 of 22.0 GiB; $1.20, 1 h 30 min": dataclasses.replace(PLAN, gpus=[FITS]),
+    "Does not fit T4: 7.0 GiB short": dataclasses.replace(PLAN, gpus=[TOO_SMALL]),
+    "Does not fit V100: no bfloat16": dataclasses.replace(PLAN, gpus=[SHORT]),
+    "Does not fit any of 2 GPUs: 7.0 GiB short": dataclasses.replace(PLAN, gpus=[TOO_SMALL, TOO_SMALL]),
+}
+
+
+@pytest.mark.parametrize(("told", "plan"), ANSWERS.items())
+def test_the_first_line_is_the_answer(told, plan):
+    assert printed(words.plan_renderables(plan), 120)[0] == told
 
 
 def head_of(plan, width=120):
@@ -46,9 +60,9 @@ def head_of(plan, width=120):
 
 
 def test_a_plan_that_knows_no_steps_tells_of_a_million_tokens():
-    assert head_of(PLAN)[-5:] == ["hours", "USD", "spot", "kWh", "kgCO2e"]
+    assert head_of(PLAN)[-6:] == ["hours", "USD", "spot", "kWh", "kgCO2e", "why"]
     without = dataclasses.replace(PLAN, steps=None)
-    assert head_of(without)[-4:] == ["USD/M", "spot/M", "kWh/M", "gCO2e/M"]
+    assert head_of(without)[-5:] == ["USD/M", "spot/M", "kWh/M", "gCO2e/M", "why"]
     (row,) = (line for line in printed(words.plan_renderables(without), 120) if line.startswith("L4"))
     assert row.split()[-4:] == ["0.014", "0.0072", "0.0042", "2.0"]
 
@@ -58,7 +72,7 @@ def test_what_is_left_out_where_the_terminal_is_narrow():
     named = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, name="RTX PRO 6000 Blackwell")])
     assert "step" not in head_of(named, 80)
     assert "USD/h" in head_of(named, 80)
-    assert head_of(named, 60) == ["GiB", "of", "hours", "USD", "spot", "kWh", "kgCO2e"]
+    assert head_of(named, 60) == ["needs", "has", "GiB", "fits", "hours", "USD", "spot"]
 
 
 def test_advice():

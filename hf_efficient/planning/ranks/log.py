@@ -22,13 +22,13 @@ class Score:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[int, tuple[int, int | None]] = {}
         self._before: dict[int, list[tuple[int, bool]]] = defaultdict(list)
         self._added: list[StorageLife] = []
 
-    def resize(self, index: int, size: int) -> None:
-        """An old storage takes so many bytes; none at all with 0."""
-        self._sizes[index] = size
+    def resize(self, index: int, size: int, itemsize: int | None = None) -> None:
+        """An old storage takes so many bytes, none at all with 0; an element of it so many, if not as before."""
+        self._sizes[index] = (size, itemsize)
 
     def add(self, event: int, size: int, category: str, name: str, phase: str, itemsize: int = 1) -> int:
         """A new flat storage before an event; returns what names it in ``end``. 0 bytes are not there."""
@@ -52,7 +52,7 @@ class Score:
             counts.append(len(new.log.events))
             self._changes(new, event)
             if size > 0:
-                new.start(index, old.lives[index], self._sizes.get(index, size))
+                new.start(index, old.lives[index], *self._sizes.get(index, (size, None)))
             else:
                 new.end(index)
         counts.append(len(new.log.events))
@@ -75,12 +75,14 @@ class _NewLog:
         self.log = TensorLog()
         self._there: dict[int, int] = {}
 
-    def start(self, key: int, life: StorageLife, size: int) -> None:
+    def start(self, key: int, life: StorageLife, size: int, itemsize: int | None = None) -> None:
         if size == 0:
             return
         self._there[key] = len(self.log.lives)
         begun = copy(life)
         begun.bytes, begun.born_at, begun.freed_at = size, len(self.log.events), None
+        if itemsize not in (None, life.dtype.itemsize):
+            begun.dtype = _DTYPES.get(itemsize, life.dtype)
         self.log.lives.append(begun)
         self._note(self._there[key], size)
 

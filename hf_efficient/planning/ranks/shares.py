@@ -211,11 +211,12 @@ def shrink_held(simulation: Simulation, score: Score, sizes: Sizes) -> None:
                 continue
             seen.add(life.module)
             moved = sizes.sharding.offload_parameters and sizes.is_sharded(weight)
-            score.resize(index, 0 if moved else sizes.weight(weight))
+            score.resize(index, 0 if moved else sizes.weight(weight), sizes.stored_itemsize(weight))
         elif life.category == "optimizer_state" and weight is not None and sizes.shards_optimizer:
-            score.resize(index, 0 if on_host else counts.get(index, _share(life, weight, sizes)))
+            held = counts.get(index, _share(life, weight, sizes))
+            score.resize(index, 0 if on_host else held, sizes.state_itemsize(life) if held > _SCALAR else None)
         elif life.phase == "optimizer" and life.shape in whole and not life.category and sizes.shards_optimizer:
-            score.resize(index, 0 if on_host else _state(life, life.shape, sizes))
+            score.resize(index, 0 if on_host else _state(life, life.shape, sizes), sizes.state_itemsize(life))
     if not on_host:
         for unit in simulation.units:
             master = sum(sizes.master(weight) for weight in unit.weights)

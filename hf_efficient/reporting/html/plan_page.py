@@ -157,9 +157,9 @@ def _data(plan: Plan) -> Section | None:
 def _gpus(plan: Plan) -> Section | None:
     if not plan.gpus:
         return None
-    columns = words.gpu_columns(plan)
+    columns = [column for column in words.gpu_columns(plan) if column.head not in ("fits", "why")]  # it marks the rows
     context = {
-        "heads": ["accelerator", "#GiB", "#of", *(f"#{column.head}" for column in columns[2:]), "price from"],
+        "heads": ["accelerator", *(f"#{column.head}" for column in columns), "price from"],
         "rows": [(gpu, [str(column.cell(gpu)) for column in columns], _spot_source(gpu)) for gpu in plan.gpus],
     }
     return Section("planned_gpus", "Accelerators", [time_against_money(plan)], context)

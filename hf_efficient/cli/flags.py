@@ -1,0 +1,86 @@
+"""Flags that a command does not have: what to write in their place."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_RENAMED = {
+    "--gpus": "--gpu KIND for the kind of GPU, --num-gpus N for their number",
+    "--num_gpus": "--num-gpus N",
+    "--output-dir": "output_dir=DIR",
+    "--output_dir": "output_dir=DIR",
+    "--no-page": "--no-html",
+}
+"""Names that a flag had before, or has in other tools."""
+
+
+def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
+    """The error for the first flag that is none of the command's and whose meaning is known; None leaves it to typer.
+
+    ``command`` is click's; one that passes its arguments on takes any flag.
+    """
+    if command is None or command.ignore_unknown_options or (command.allow_extra_args and not _below(command)):
+        return None
+    below = _below(command)
+    if below:
+        return unknown_flag(below[args[0]], args[1:]) if args and args[0] in below else None
+    known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
+    takes_keys = any(param.name == "overrides" for param in command.params)
+    for place, arg in enumerate(_before_dashes(args)):
+        name, is_joined, value = arg.partition("=")
+        if not name.startswith("--") or name in known:
+            continue
+        if takes_keys:
+            following = args[place + 1] if place + 1 < len(args) else ""
+            written = _as_override(name, value if is_joined or following.startswith("-") else following)
+            if written is not None:
+                return f"{name}: is no flag. Write {written}"
+        if name in _RENAMED:
+            return f"{name}: is no flag. Write {_RENAMED[name]}."
+    return None
+
+
+def _below(command: Any) -> dict[str, Any]:
+    return getattr(command, "commands", {})
+
+
+def _before_dashes(args: Sequence[str]) -> Iterator[str]:
+    for arg in args:
+        if arg == "--":
+            return
+        yield arg
+
+
+def _as_override(flag: str, value: str) -> str | None:
+    """``train.learning_rate=1e-4`` for ``--learning_rate 1e-4``; None where no key of a recipe is called so."""
+    from hf_efficient.recipe.schema_check import key_called
+    from hf_efficient.recipe.train_fields import checked_recipe
+
+    key = key_called(flag.removeprefix("--").replace("-", "_"), checked_recipe("sft"))
+    return None if key is None else f"{key}={shlex.quote(value) if value else 'VALUE'}"
+
+
+_PANELS = {
+    "Several machines": ("node_rank", "main_address"),
+    "Profilers": ("nsys", "ncu"),
+    "A cluster's job": (
+        "on", "submit", "output", "cluster", "gpu", "num_gpus", "time", "shared", "partition", "account", "image",
+        "infra", "namespace",
+    ),
+    "Changes of the recipe": ("advise", "fix", "largest"),
+    "Output": ("html", "notes", "as_json"),
+}  # fmt: skip
+"""Parts of a long help, by a flag's parameter."""
+
+
+def arrange_help(command: str, params: Sequence[Any]) -> None:
+    """Panels for ``train`` and ``plan``; no ``<bool>`` behind a switch, which takes no value."""
+    for param in params:
+        if command in ("train", "plan") and param.param_type_name == "option":
+            panels = (panel for panel, names in _PANELS.items() if param.name in names)
+            is_plain = command == "plan" and param.name in ("gpu", "num_gpus")
+            param.rich_help_panel = None if is_plain else next(panels, None)
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
