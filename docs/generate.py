@@ -68,7 +68,7 @@ def parameter_table(command: Any, context: Any) -> str:
     """Arguments and flags; ``--help``, which every command has, and hidden ones are left out."""
     shown = [one for one in command.get_params(context) if "--help" not in one.opts and not one.hidden]
     records = [one.get_help_record(context) for one in shown]
-    rows = [(f"`{names.partition(' <')[0]}`", about) for names, about in filter(None, records)]
+    rows = [(f"`{names.partition(' <')[0].strip()}`", about) for names, about in filter(None, records)]
     return table(["argument or flag", "what it does"], rows) if rows else ""
 
 

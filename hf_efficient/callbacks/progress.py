@@ -157,7 +157,9 @@ def without_figures(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _progress(live: LiveRun, step: int, *, ended: bool) -> Progress:
-    rates, spent, outlook = live.figures.rates(), live.spent(), None if ended else live.outlook(step)
+    rates, spent, outlook = live.figures.rates(), live.spent(), None
+    if not ended and live.figures.is_steady():
+        outlook = live.outlook(step)
     tokens, flops, peak = rates.non_padding_tokens_per_second, rates.model_flops_per_second, live.peak_flops_per_second
     return Progress(
         seconds_left=None if outlook is None else outlook.seconds_left,

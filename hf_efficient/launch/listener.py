@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.panel import Panel
-from rich.table import Table
 from tqdm.auto import tqdm
 
+from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
-from hf_efficient.reporting.console import account_renderables
-from hf_efficient.reporting.diagnosis import diagnosis_renderables
+from hf_efficient.reporting import run_end as end
+from hf_efficient.reporting.finish_run import REPORT_HTML
 from hf_efficient.text import seconds
 
 
@@ -32,8 +31,8 @@ class RunResult:
     after: Mapping[str, float]
     train_seconds: float
     merged_dir: Path | None = None
-    written: Mapping[str, str] = field(default_factory=dict)  # what lies where, with a word on each
     ended_early: str | None = None
+    training_loss: tuple[float, float] | None = None  # the first and the last that was logged
 
 
 class RunListener:
@@ -43,22 +42,25 @@ class RunListener:
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
         """The model answered prompts after ``step`` optimizer steps."""
 
-    def finished(self, result: RunResult) -> None:
-        """The run is over."""
-
     def account(self, account: RunAccount) -> None:
         """Where its time, tokens and memory went; not called where nothing was recorded."""
 
     def diagnosis(self, diagnosis: Diagnosis) -> None:
         """What slowed it down, and what to change; not called where nothing was recorded."""
 
-
-_LONGEST_ANSWER = 600
+    def finished(self, result: RunResult) -> None:
+        """The run is over; called last."""
 
 
 class TerminalListener(RunListener):
+    """Stages as they come; the answers, the account and the diagnosis in short when the run is over."""
+
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
+        self._first: Sequence[Answer] = ()
+        self._last: Sequence[Answer] = ()
+        self._account: RunAccount | None = None
+        self._diagnosis: Diagnosis | None = None
 
     def _print(self, *renderables: RenderableType, wrap: bool = False) -> None:
         """Print above the progress bars that are open, which a plain print would tear apart."""
@@ -71,46 +73,27 @@ class TerminalListener(RunListener):
         self._print(f"[bold]{escape(title):<12}[/bold]{escape(detail)}")
 
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
-        when = "before training" if step == 0 else f"after {step} steps"
-        for answer in answers:
-            grid = Table.grid(padding=(0, 2))
-            grid.add_column(style="dim", no_wrap=True)
-            grid.add_column()
-            grid.add_row("asked", escape(_short(answer.question)))
-            grid.add_row("expected", escape(_short(answer.expected)))
-            grid.add_row("answered", escape(_short(answer.generated)))
-            self._print(Panel(grid, title=f"Answer {when}", title_align="left"), wrap=True)
-
-    def finished(self, result: RunResult) -> None:
-        if result.after:
-            self._print(_metrics_table(result), wrap=True)
-        if result.ended_early is not None:
-            self._print(f"[bold yellow]The budget ended the run: {escape(result.ended_early)}.[/bold yellow]")
-        took = f"this training took {seconds(result.train_seconds)}, its evaluations and checkpoints included"
-        self._print(f"{result.steps} steps are done; {took}.", "Written:")
-        for path, meaning in result.written.items():
-            self._print(f"  {escape(path)}  [dim]{escape(meaning)}[/dim]")
+        if step == 0:
+            self._first = answers
+        self._last = answers
 
     def account(self, account: RunAccount) -> None:
-        self._print(*account_renderables(account), wrap=True)
+        self._account = account
 
     def diagnosis(self, diagnosis: Diagnosis) -> None:
-        self._print("", *diagnosis_renderables(diagnosis, evidence=False), wrap=True)
+        self._diagnosis = diagnosis
 
-
-def _metrics_table(result: RunResult) -> Table:
-    table = Table()
-    table.add_column("evaluation")
-    for heading in ("before", "after", "change") if result.before else ("after training",):
-        table.add_column(heading, justify="right")
-    for name, after in result.after.items():
-        before = result.before.get(name)
-        change = "" if not before else f"{100 * (after - before) / abs(before):+.1f}%"
-        cells = ["" if before is None else f"{before:.4g}", f"{after:.4g}", change]
-        table.add_row(name, *(cells if result.before else cells[1:2]))
-    return table
-
-
-def _short(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= _LONGEST_ANSWER else text[:_LONGEST_ANSWER] + " ..."
+    def finished(self, result: RunResult) -> None:
+        parts: list[RenderableType] = ["", *end.answer_rows(self._first, self._last)]
+        parts += end.loss_table(result.before, result.after, result.training_loss)
+        if result.ended_early is not None:
+            parts.append(f"[bold yellow]The budget ended the run: {escape(result.ended_early)}.[/bold yellow]")
+        page = None
+        if self._account is None:
+            parts.append(f"{result.steps} steps are done, in {seconds(result.train_seconds)}.")
+        else:
+            parts += end.headline(self._account)
+            page = result.output_dir / EFFICIENCY / REPORT_HTML
+        if self._diagnosis is not None:
+            parts += [*end.short_findings(self._diagnosis), ""]
+        self._print(*parts, end.where(result.output_dir, result.merged_dir, page), wrap=True)

@@ -128,7 +128,7 @@ def _wish(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, listener: 
     if kept is not None and kept.passed and kept.fingerprint == fingerprint_of(recipe, args, data):
         state(recipe, "preflight", asdict(kept))
         return None
-    why, skipped = _reason(recipe, plan)
+    why = _reason(recipe, plan)
     path = os.environ.get(WISH_FILE)
     if why and path:
         Path(path).write_text(why, encoding="utf-8")
@@ -136,16 +136,12 @@ def _wish(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, listener: 
     how = f"`hf-efficient train {recipe.path or 'RECIPE'} --preflight-only`"
     if why:
         listener.stage("Preflight", f"left out, though {why}: this launch cannot prove itself; {how} does it before")
-    elif skipped:
-        listener.stage("Preflight", f"left out: {skipped}; {how} proves the run")
     return None
 
 
-def _reason(recipe: Recipe, plan: RunPlan | None) -> tuple[str, str]:
+def _reason(recipe: Recipe, plan: RunPlan | None) -> str:
+    """Why it is to be checked first; empty for a run that is short, or of unknown length."""
     if recipe.efficiency.preflight is True:
-        return "efficiency.preflight is true", ""
+        return "efficiency.preflight is true"
     planned = None if plan is None else plan.run.training_seconds
-    if planned is None:
-        reason = "the run is not planned" if plan is None else plan.run.reasons.get("time", "its time is not known")
-        return "", reason
-    return (f"the run is planned for {seconds(planned)}", "") if planned >= LONG_SECONDS else ("", "")
+    return f"the run is planned for {seconds(planned)}" if planned is not None and planned >= LONG_SECONDS else ""

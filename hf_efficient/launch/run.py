@@ -71,11 +71,11 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
                     check_layout(plan.checkpoint, started_engine(os.environ), args.world_size)
             with explained_faults(recipe.output_dir):
                 result = _run(recipe, args, plan, rates, listener)
-    listener.finished(result)
     if recorded.account is not None:
         listener.account(recorded.account)
     if recorded.diagnosis is not None:
         listener.diagnosis(recorded.diagnosis)
+    listener.finished(result)
     return result
 
 
@@ -182,8 +182,8 @@ def _conclude(
         after=after,
         train_seconds=train_seconds,
         merged_dir=directory / "merged" if merges else None,
-        written=_written_by(recipe, directory, merged=merges),
         ended_early=early,
+        training_loss=_training_loss(trainer),
     )
     with phase(recipe, "checkpointing"):
         trainer.save_metrics("all", _figures_of(result), combined=False)
@@ -234,14 +234,9 @@ def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
         trainer._load_best_model()
 
 
-def _written_by(recipe: Recipe, directory: Path, *, merged: bool) -> dict[str, str]:
-    weights = "the whole model" if recipe.adapter.method == "full" else "the adapter"
-    account = "report.html and run.json, the account; the resolved recipe, and the records of every step"
-    return {
-        str(directory): f"{weights}, its tokenizer, checkpoints, and README.md, the model card",
-        **({str(directory / "merged"): "the merged model"} if merged else {}),
-        str(directory / EFFICIENCY): account,
-    }
+def _training_loss(trainer: Trainer) -> tuple[float, float] | None:
+    logged = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    return (logged[0], logged[-1]) if len(logged) > 1 else None
 
 
 def _evaluations(trainer: Trainer) -> list[dict[str, float]]:

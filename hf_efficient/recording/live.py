@@ -24,6 +24,7 @@ WHOLE_PREFIX = f"{PREFIX}run/"
 """Of the closing summary, so that its sums are no last point of a curve."""
 
 _FRESH_SECONDS = 1.0
+_FEWEST_STEADY, _STEADY_SHARE = 5, 0.25
 _TIMES = ("wall_seconds", "training_seconds", "data_wait_seconds", "unattributed_seconds")
 _COUNTS = ("processed", "non_padding", "loss_bearing", "model_flops", "hardware_flops")
 _KNOWN, _UNKNOWN = 1 + len(_TIMES), 1 + len(_TIMES) + len(_COUNTS)
@@ -147,6 +148,15 @@ class RunningFigures:
 
     def step_seconds(self) -> float | None:
         return recent_step_seconds([seconds for seconds, _, _ in self._steady()])
+
+    def is_steady(self) -> bool:
+        """Whether a forecast can stand on the last steps: enough of them, whose halves take about the same."""
+        times = [seconds for seconds, _, _ in self._steady()]
+        half = len(times) // 2
+        if len(times) < _FEWEST_STEADY:
+            return False
+        before, after = recent_step_seconds(times[:half]), recent_step_seconds(times[half:])
+        return before is not None and after is not None and abs(after - before) <= _STEADY_SHARE * max(after, before)
 
     def rates(self) -> RecentSpeed:
         steady = self._steady()

@@ -34,7 +34,7 @@ _MOST_RANKS = 16
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
     return [
-        _title(account),
+        account_title(account),
         time_table(account.time),
         grid(run_rows(account)),
         *rank_renderables(account),
@@ -44,7 +44,7 @@ def account_renderables(account: RunAccount) -> list[RenderableType]:
     ]
 
 
-def _title(account: RunAccount) -> Text:
+def account_title(account: RunAccount) -> Text:
     last = account.time.processes[-1]
     parts, wall = times_run(account), seconds(account.time.wall_seconds)
     if account.ended == "died":

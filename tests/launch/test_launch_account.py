@@ -110,13 +110,11 @@ def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
     assert after.phase_seconds["imports"] > 0.5
     assert after.process_start_from == "kernel"
     assert "The run took" in done.stdout
-    assert "where the time went" in done.stdout
-    assert f"{found.tokens.processed:,} processed" in done.stdout
+    assert "page " in done.stdout
 
     assert found.money.cost_usd == pytest.approx(found.time.wall_seconds * 0.001, rel=1e-12)
     assert math.fsum(found.money.phase_usd.values()) == pytest.approx(found.money.cost_usd, abs=1e-9)
     assert (found.money.price_source, found.money.estimated) == ("set by the user", False)
-    assert "at $3.60/h (set by the user)" in done.stdout
     assert found.energy.grid_source.startswith("France 2023")
     taken = [json.loads(line) for line in (tmp_path / "out/efficiency/system.jsonl").read_text().splitlines()]
     if [part.source for part in found.energy.parts] == ["estimate"]:  # one counter, from 0 in each process

@@ -143,25 +143,34 @@ def test_a_stage_and_an_answer_on_the_terminal(terminal):
     shown.stage("Data", "[bold]" + "x" * 100)
     assert file.getvalue() == f"Data        [bold]{'x' * 100}\n"
     shown.answers(0, [Answer("1+1?", "<user>1+1?", "2", "[red]three", match=False)])
-    for part in ("Answer before training", "asked     1+1?", "expected  2", "answered  [red]three"):
-        assert part in file.getvalue()
-    shown.answers(7, [Answer("q", "q", "e", "a" * 1000, match=False)])
-    assert "Answer after 7 steps" in file.getvalue()
-    assert file.getvalue().count("a" * 20) < 1000 / 20  # cut
+    shown.answers(7, [Answer("1+1?", "<user>1+1?", "2", "two\nlines " + "a" * 1000, match=False)])
+    assert file.getvalue().count("\n") == 1
+    shown.finished(RunResult(Path("out"), 7, {}, {}, 61.0))
+    asked, expected, before, after = file.getvalue().splitlines()[2:6]
+    assert (asked.split(), expected.split(), before.split()) == (
+        ["asked", "1+1?"],
+        ["expected", "2"],
+        ["before", "[red]three"],
+    )
+    assert after.startswith("after     two lines aaa")
+    assert len(after.rstrip()) <= 70
 
 
 @pytest.mark.parametrize(
     ("before", "rows"),
     [
-        ({"loss": 4.0}, [["loss", "4", "3", "-25.0%"], ["exact_match", "", "0.5", ""]]),
-        ({}, [["loss", "3"], ["exact_match", "0.5"]]),
+        (
+            {"loss": 4.0},
+            [["loss", "4", "3", "-25.0%"], ["exact_match", "0.5"], ["training", "loss", "5", "2", "-60.0%"]],
+        ),
+        ({}, [["loss", "3"], ["exact_match", "0.5"], ["training", "loss", "5", "2", "-60.0%"]]),
     ],
 )
 def test_the_results_on_the_terminal(terminal, before, rows):
     shown, file = terminal
     after = {"loss": 3.0, "exact_match": 0.5}
-    shown.finished(RunResult(Path("out"), 50, before, after, 61.0, written={"out": "the adapter"}))
+    shown.finished(RunResult(Path("out"), 50, before, after, 61.0, training_loss=(5.0, 2.0)))
     told = file.getvalue()
-    assert [[cell.strip() for cell in line.split("│")[1:-1]] for line in told.splitlines() if "│" in line] == rows
-    assert "50 steps are done; this training took 1 min 01 s, its evaluations and checkpoints included." in told
-    assert "  out  the adapter" in told
+    assert [line.split() for line in told.splitlines()[2:5]] == rows
+    assert "50 steps are done, in 1 min 01 s." in told
+    assert told.splitlines()[-1].split() == ["model", "out"]

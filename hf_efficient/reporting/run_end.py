@@ -1,0 +1,113 @@
+"""The end of a training on a terminal, in at most 40 lines; ``hf-efficient report`` prints the whole account."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hf_efficient.metrics.answers import Answer
+from hf_efficient.records.account import PlanAccount, RunAccount
+from hf_efficient.records.findings import Diagnosis, Finding
+from hf_efficient.reporting.console import account_title
+from hf_efficient.reporting.diagnosis import NOTHING_TO_FIX, change_words, gain_words
+from hf_efficient.reporting.labels import signed_percent
+from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
+from hf_efficient.reporting.terminal import cut, grid, table
+from hf_efficient.text import share, short_seconds, usd
+
+_MOST_ANSWERS, _MOST_METRICS, _MOST_FINDINGS = 2, 5, 3
+_LONGEST_TITLE = 150
+
+
+def answer_rows(before: Sequence[Answer], after: Sequence[Answer]) -> Iterator[RenderableType]:
+    """Each question on four lines; ``before`` may be empty."""
+    old = {answer.question: answer.generated for answer in before}
+    for answer in after[:_MOST_ANSWERS]:
+        made = Table.grid(padding=(0, 2, 0, 0))
+        made.add_column(style="dim", no_wrap=True, min_width=len("expected"))
+        made.add_column(no_wrap=True, overflow="ellipsis")
+        told = {"asked": answer.question, "expected": answer.expected, "before": old.get(answer.question)}
+        for name, text in {**told, "after": answer.generated}.items():
+            if text is not None:
+                made.add_row(name, cut(" ".join(text.split())))
+        yield made
+        yield Text()
+
+
+def loss_table(
+    before: Mapping[str, float], after: Mapping[str, float], training: tuple[float, float] | None
+) -> Iterator[RenderableType]:
+    """Metrics of the first and the last evaluation; ``training`` is the first and the last loss that was logged."""
+    rows = [(name, before.get(name), value) for name, value in list(after.items())[:_MOST_METRICS]]
+    rows += [] if training is None else [("training loss", *training)]
+    if not rows:
+        return
+    made = table("", "before", "after", "change")
+    for name, old, new in rows:
+        change = "" if not old else signed_percent((new - old) / abs(old))
+        made.add_row(Text(name), "" if old is None else f"{old:.4g}", f"{new:.4g}", change)
+    yield made
+    yield Text()
+
+
+def headline(account: RunAccount) -> Iterator[RenderableType]:
+    """How long, how fast, how much memory; with money and the prediction's errors where they are known."""
+    steps, work, rate = account.steps, account.work, account.tokens.non_padding_tokens_per_second
+    yield account_title(account)
+    times = [] if steps.p50_seconds is None else [f"{steps.count:,} steps of {short_seconds(steps.p50_seconds)}"]
+    speed = [] if rate is None else [f"{rate:,.0f} tokens per second without padding"]
+    speed += [] if work.mfu is None else [f"MFU {share(work.mfu)}"]
+    money = account.money
+    cost = [] if money.cost_usd is None else [usd(money.cost_usd)]
+    if cost and money.usd_per_million_non_padding_tokens is not None:
+        cost.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens")
+    rows = [("speed", [*times, *speed]), ("memory", [memory_peaks(account.memory)]), ("cost", cost)]
+    rows.append(("planned", [] if account.plan is None else _errors(account.plan)))
+    yield grid([(name, ", ".join(told)) for name, told in rows if told])
+    yield Text()
+
+
+def _errors(plan: PlanAccount) -> list[str]:
+    """The prediction against the measurement: time first, then peaks; not what is exact by construction."""
+    rows = [row for row in plan_rows(plan) if row.error and row.label.startswith(("mean step", "peak"))]
+    return [f"{row.label} {row.predicted} ({row.error})" for row in rows]
+
+
+def short_findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """The first findings, each with what to change."""
+    if not diagnosis.findings:
+        if diagnosis.limit is not None:
+            yield Text(NOTHING_TO_FIX, "bold green")
+        return
+    for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], 1):
+        title = f"{finding.title[:1].upper()}{finding.title[1:]}"
+        yield Text(f"{number}. {_shortened(title)}", "bold red" if finding.severity == "critical" else "bold")
+        yield from _first_remedy(finding)
+    more = len(diagnosis.findings) - _MOST_FINDINGS
+    if more > 0:
+        yield Text(f"and {more} more", "dim")
+
+
+def _first_remedy(finding: Finding) -> Iterator[RenderableType]:
+    for remedy in finding.remedies[:1]:
+        changes = " ".join(change_words(key, value) for key, value in remedy.overrides.items())
+        gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
+        text = Text(f"   -> {_shortened(remedy.what)}{f': {changes}' if changes else ''}")
+        yield text.append(gain, "green")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_TITLE else f"{text[: _LONGEST_TITLE - 4].rsplit(' ', 1)[0]} ..."
+
+
+def where(output_dir: Path, merged_dir: Path | None, page: Path | None) -> RenderableType:
+    name = shlex.quote(str(output_dir))
+    rows = [("model", f"{output_dir}" if merged_dir is None else f"{output_dir}, merged in {merged_dir}")]
+    if page is not None:
+        rows += [("page", str(page)), ("next", f"hf-efficient report {name}; hf-efficient diagnose {name}")]
+    return grid(rows)
