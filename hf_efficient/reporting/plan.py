@@ -378,7 +378,7 @@ def gpu_columns(plan: rec.Plan) -> list[_Column]:
                 if beside
                 else []
             ),
-            _Column("kWh/M", lambda gpu: _short(gpu.kwh_per_million_tokens), 2),
+            _Column("kWh/M", lambda gpu: _short(gpu.kwh_per_million_tokens), 1),
             _Column("gCO2e/M", lambda gpu: _short(gpu.co2e_grams_per_million_tokens), 1),
             *why,
         ]
@@ -387,7 +387,7 @@ def gpu_columns(plan: rec.Plan) -> list[_Column]:
         _Column("hours", lambda gpu: _short(gpu.run_seconds, 3600)),
         _Column("spot USD" if spot else "USD", lambda gpu: _usd(gpu.run_usd)),
         *([_Column("spot", lambda gpu: _usd(gpu.spot.run_usd if gpu.spot else None))] if beside else []),
-        _Column("kWh", lambda gpu: _short(gpu.run_kwh), 2),
+        _Column("kWh", lambda gpu: _short(gpu.run_kwh), 1),
         _Column("kgCO2e", lambda gpu: _short(gpu.run_co2e_grams, 1000), 1),
         *why,
     ]

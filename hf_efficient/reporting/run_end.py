@@ -20,8 +20,9 @@ from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
 from hf_efficient.reporting.terminal import cut, grid, table
 from hf_efficient.text import share, short_seconds, usd
 
-_MOST_ANSWERS, _MOST_METRICS, _MOST_FINDINGS = 2, 5, 3
-_LONGEST_TITLE = 150
+_MOST_ANSWERS, _MOST_METRICS, _MOST_FINDINGS = 2, 3, 3
+_LONGEST = 150
+"""Characters: two lines of a terminal of 80 columns."""
 
 
 def answer_rows(before: Sequence[Answer], after: Sequence[Answer]) -> Iterator[RenderableType]:
@@ -97,12 +98,12 @@ def _first_remedy(finding: Finding) -> Iterator[RenderableType]:
     for remedy in finding.remedies[:1]:
         changes = " ".join(change_words(key, value) for key, value in remedy.overrides.items())
         gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
-        text = Text(f"   -> {_shortened(remedy.what)}{f': {changes}' if changes else ''}")
-        yield text.append(gain, "green")
+        told = f"{remedy.what}: {changes}" if changes else remedy.what
+        yield Text(f"   -> {_shortened(told, _LONGEST - len(gain))}").append(gain, "green")
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_TITLE else f"{text[: _LONGEST_TITLE - 4].rsplit(' ', 1)[0]} ..."
+def _shortened(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 4].rsplit(' ', 1)[0]} ..."
 
 
 def where(output_dir: Path, merged_dir: Path | None, page: Path | None) -> RenderableType:

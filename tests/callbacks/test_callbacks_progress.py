@@ -38,14 +38,14 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def live(monkeypatch):
-    """Six steps of 2 s have been recorded; 100 s are spent, at a cent per second."""
+    """Twelve steps of 2 s have been recorded; 100 s are spent, at a cent per second."""
     timeline = Timeline(lambda: 100 * SECOND, lambda: ProcessStart(0, "kernel"))
     monkeypatch.setattr(timelines, "_timeline", timeline)
     timeline.state("price", {"price_usd_per_hour": 36.0})
     timeline.state("work", {"peak_flops_per_second": 1000.0})
     timeline.live = LiveRun(timeline, RunningFigures())
     timeline.live.schedule = Schedule(max_steps=50, evaluate_every=25)
-    for number in range(1, 7):
+    for number in range(1, 13):
         tokens, work = TokenCounts(3000, 2469, 100), StepWork(500, 600)
         timeline.live.figures.add(StepRecord(0, 0, number, None, 2.0, 0.0, {"forward": 2.0}, 1, tokens, work=work))
     timeline.live.figures.evaluations.add(0, 6.0)
@@ -152,6 +152,18 @@ def test_there_is_none_on_other_ranks():
     bar.on_log(args, state, TrainerControl(), logs={"loss": 1.0})
     bar.on_train_end(args, state, TrainerControl())
     assert bar.training_bar is None
+
+
+def test_the_time_left_waits_until_the_steps_are_steady(live, draw):
+    live.figures = RunningFigures()
+    bar = draw(80)
+    shown = []
+    for number, took in enumerate([9.0, 5.0, 4.0, 1.0, 3.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0], 1):
+        live.figures.add(StepRecord(0, 0, number, None, took, 0.0, {"forward": took}, 1, TokenCounts(1, 1, 1)))
+        bar.step(number)
+        shown.append("left" in bar.lines[-1])
+    assert shown[0] is shown[3] is shown[5] is False
+    assert shown[-1] is True
 
 
 def test_nothing_is_guessed_of_the_time_left_before_it_is_known(live, draw):

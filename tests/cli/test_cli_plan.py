@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -195,6 +196,19 @@ def test_several_gpus(run, tiny):
     assert planned["flops_per_step"] == 4 * alone["flops_per_step"]
     assert planned["gpus"][0]["price_usd_per_hour"] == pytest.approx(4 * alone["gpus"][0]["price_usd_per_hour"])
     assert planned["gpus"][0]["communication_seconds"] > 0
+
+
+def test_equal_tensors_are_one_row_whose_bytes_are_those_of_shape_and_dtype(run, tiny):
+    args = ("distributed.strategy=zero3", "adapter.method=full", "train.bf16=true", "--num-gpus", "4")
+    ended = run("plan", "r.yaml", "--gpu", "H100 SXM", *args, "--json")
+    largest = json.loads(ended.out)["memory"]["largest"]
+    sizes = {"float32": 4, "bfloat16": 2, "int64": 8, "uint8": 1, "bool": 1}
+    assert {"optimizer_state", "weights"} <= {one["category"] for one in largest}
+    for one in largest:
+        assert one["bytes"] == math.prod(one["shape"]) * sizes[one["dtype"]], one
+    keys = [(one["bytes"], one["category"], *one["shape"], one["dtype"]) for one in largest]
+    assert len(set(keys)) == len(keys)
+    assert max(one["count"] for one in largest) > 1
 
 
 def test_num_gpus_is_an_override():

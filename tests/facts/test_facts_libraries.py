@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hf_efficient.facts.libraries import is_installed, quiet_imports
+from hf_efficient.facts.libraries import is_installed, quiet_imports, quieten_libraries
 
 
 def test_a_module_is_found_without_being_run(tmp_path, monkeypatch):
@@ -42,3 +42,18 @@ def test_the_level_is_put_back_after_an_import_that_fails(chatty):
     with pytest.raises(ImportError), quiet_imports():
         raise ImportError
     assert chatty.level == logging.DEBUG
+
+
+def test_deepspeed_s_line_about_a_machine_without_gpu_is_held_back(chatty, capsys, recwarn):
+    logger = logging.getLogger("DeepSpeed")
+    handler = logging.StreamHandler(sys.stdout)
+    before = list(logger.filters)
+    quieten_libraries(debug=False)
+    logger.addHandler(handler)
+    try:
+        logger.warning("Setting accelerator to CPU. If you have GPU or other accelerator, we were unable to detect it.")
+        logger.warning("a real one")
+    finally:
+        logger.removeHandler(handler)
+        logger.filters[:] = before
+    assert capsys.readouterr().out == "a real one\n"

@@ -1,0 +1,55 @@
+"""The end of a training on a terminal."""
+
+from pathlib import Path
+
+from rich.console import Console
+from sample_findings import diagnosed, healthy
+
+from hf_efficient.metrics.answers import Answer
+from hf_efficient.reporting import run_end as end
+
+METRICS = {f"metric_{number}": 1.0 + number for number in range(9)}
+
+
+def printed(*parts, width=80):
+    console = Console(width=width, highlight=False, color_system=None)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def answers(said):
+    return [Answer(f"{number}?\n" + "q" * 300, "", "e" * 300, said * 99, match=False) for number in range(8)]
+
+
+def whole(run):
+    return printed(
+        *end.answer_rows(answers("old "), answers("new ")),
+        *end.loss_table(METRICS, METRICS, (4.0, 2.0)),
+        *end.headline(run.account),
+        *end.short_findings(run.diagnosis),
+        end.where(Path("out"), Path("out/merged"), Path("out/efficiency/report.html")),
+    )
+
+
+def test_it_takes_at_most_40_lines_of_80_columns(full_run):
+    lines = whole(diagnosed(full_run))
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("before ") for line in lines) == 2
+    assert "training loss      4      2  -50.0%" in lines
+    assert "The run took 3 min 29 s" in lines
+    assert [line.split()[0] for line in lines[-3:]] == ["model", "page", "next"]
+    findings = [line for line in lines if line[:3] in ("1. ", "2. ", "3. ", "4. ")]
+    assert len(findings) == 3
+    assert findings[0].startswith("1. The loss")
+    assert any(line.startswith("and ") and line.endswith(" more") for line in lines)
+    assert any(line.startswith("planned  peak allocated") for line in lines)
+
+
+def test_a_run_with_nothing_to_fix_and_one_that_recorded_little(full_run, bare_run):
+    assert "Nothing to fix." in whole(healthy(full_run))
+    lines = printed(*end.headline(bare_run.account), end.where(Path("out"), None, None))
+    assert not any(line.startswith("cost") for line in lines)
+    assert lines[-1] == "model  out"
