@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -60,10 +60,10 @@ def json_alone(wanted: bool) -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        _answers.flush()
         if _answers is not sys.stdout and kept is not None:
             os.dup2(_answers.fileno(), kept)
-            _answers.close()
+            with suppress(BrokenPipeError):
+                _answers.close()
         _answers = None
 
 
@@ -78,7 +78,7 @@ def _descriptor(stream: TextIO) -> int | None:
 def print_json(data: Any) -> None:
     """Print data, or text that is JSON already."""
     text = data if isinstance(data, str) else json.dumps(data, indent=2)
-    print(text.rstrip("\n"), file=_answers)
+    print(text.rstrip("\n"), file=_answers, flush=True)
 
 
 def write_text(flag: str, path: Path, text: str) -> None:
