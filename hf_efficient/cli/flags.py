@@ -6,13 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-_RENAMED = {
-    "--gpus": "--gpu KIND for the kind of GPU, --num-gpus N for their number",
-    "--num_gpus": "--num-gpus N",
-    "--output-dir": "output_dir=DIR",
-    "--output_dir": "output_dir=DIR",
-    "--no-page": "--no-html",
-}
+_RENAMED = {"--gpus": "--gpu NAME for the kind of GPU, --num-gpus N for their number", "--num_gpus": "--num-gpus N"}
 """Names that a flag had before, or has in other tools."""
 
 
@@ -34,7 +28,7 @@ def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
             continue
         if takes_keys:
             following = args[place + 1] if place + 1 < len(args) else ""
-            written = _as_override(name, value if is_joined or following.startswith("-") else following)
+            written = _as_override(name, value if is_joined or following.startswith("--") else following)
             if written is not None:
                 return f"{name}: is no flag. Write {written}"
         if name in _RENAMED:
@@ -56,10 +50,13 @@ def _before_dashes(args: Sequence[str]) -> Iterator[str]:
 def _as_override(flag: str, value: str) -> str | None:
     """``train.learning_rate=1e-4`` for ``--learning_rate 1e-4``; None where no key of a recipe is called so."""
     from hf_efficient.recipe.schema_check import key_called
-    from hf_efficient.recipe.train_fields import checked_recipe
+    from hf_efficient.recipe.train_fields import checked_recipe, train_fields
 
     key = key_called(flag.removeprefix("--").replace("-", "_"), checked_recipe("sft"))
-    return None if key is None else f"{key}={shlex.quote(value) if value else 'VALUE'}"
+    if key is None or value:
+        return None if key is None else f"{key}={shlex.quote(value)}"
+    field = train_fields("sft").get(key.removeprefix("train."))
+    return f"{key}={'true' if field is not None and 'bool' in field.kinds else 'VALUE'}"
 
 
 _PANELS = {

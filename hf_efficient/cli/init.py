@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hf_efficient.cli.output import gpu_names
 from hf_efficient.errors import HfEfficientError, SetupError
 
 _CPU = "cpu"
@@ -32,7 +33,10 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The recipe to write.")] = Path("recipe.yaml"),
     model: Annotated[str | None, typer.Option(metavar="M", help="Hub name, local folder, GGUF file.")] = None,
     data: Annotated[str | None, typer.Option(metavar="D", help="A data file, a folder, or a hub name.")] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="G", help="The GPU that it will train on, or cpu.")] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The GPU that it will train on, or cpu.", autocompletion=gpu_names),
+    ] = None,
     method: Annotated[_Method | None, typer.Option(help="What is trained; default: what fits the GPU.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:

@@ -159,8 +159,9 @@ def test_the_first_start_says_what_it_waits_for_and_nothing_else(recipe, tmp_pat
         ("validate r.yaml --model_name_or_path a/b", "model.id=a/b"),
         ("validate r.yaml --train.seed 'a b'", "train.seed='a b'"),
         ("recipes show r.yaml --lora_r 8", "adapter.r=8"),
-        ("validate r.yaml --packing", "train.packing=VALUE"),
-        ("plan r.yaml --gpus 8", "--gpu KIND for the kind of GPU, --num-gpus N for their number."),
+        ("validate r.yaml --lora_alpha", "adapter.alpha=VALUE"),
+        ("validate r.yaml --packing", "train.packing=true"),
+        ("plan r.yaml --gpus 8", "--gpu NAME for the kind of GPU, --num-gpus N for their number."),
     ],
 )
 def test_a_key_as_a_flag_is_answered_with_what_to_write(run, recipe, args, written):
