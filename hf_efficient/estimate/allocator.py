@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,13 +22,12 @@ LARGE_PAGE_BYTES = 20 << 20
 """``large_segment_size``: what the large pool asks of the device at least."""
 _PACKED_BELOW = 10 << 20  # kMinLargeAlloc
 _ROUND_LARGE = 2 << 20  # kRoundLarge
-_ENDLESS = 1 << 60  # more addresses than any device has bytes
 
 
 class Block:
-    """A piece of a pool's address range, linked to its neighbours, from 0; ``mapped``: it has physical memory."""
+    """A piece of a segment, linked to its neighbours, from ``address``."""
 
-    __slots__ = ("address", "allocated", "following", "mapped", "previous", "size")
+    __slots__ = ("address", "allocated", "following", "previous", "size")
 
     def __init__(self, address: int, size: int, previous: Block | None = None, following: Block | None = None) -> None:
         self.address = address
@@ -37,14 +35,13 @@ class Block:
         self.previous = previous
         self.following = following
         self.allocated = False
-        self.mapped = True
         if previous is not None:
             previous.following = self
         if following is not None:
             following.previous = self
 
     def absorb(self, other: Block) -> None:
-        """Takes over a neighbour's addresses; the neighbour is no block any more."""
+        """Take over a neighbour's addresses."""
         if other is self.previous:
             self.address, self.previous = other.address, other.previous
             if other.previous is not None:
@@ -56,73 +53,40 @@ class Block:
         self.size += other.size
 
 
-class FreeBlocks:
-    """Mapped blocks that are not in use, in order of size, then address: best fit is the first that is large enough."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[int, int, Block]] = []
-
-    def fit(self, size: int) -> int:
-        """The index of the best fit; the number of blocks where none is large enough."""
-        return bisect.bisect_left(self.entries, (size,))
-
-    def remove(self, block: Block) -> None:
-        del self.entries[bisect.bisect_left(self.entries, (block.size, block.address))]
-
-    def add(self, block: Block) -> None:
-        """Takes a block in, merged with those of its neighbours that are free and mapped."""
-        for other in (block.previous, block.following):
-            if other is not None and not other.allocated and other.mapped:
-                self.remove(other)
-                block.absorb(other)
-        bisect.insort(self.entries, (block.size, block.address, block))
-
-
-class Pool(ABC):
-    """What the allocator asks of a pool, small for requests of up to 1 MiB; blocks handed out are not free.
-
-    A block is split where ``least_remainder`` or more of it would remain.
-    """
-
-    def __init__(self, *, small: bool) -> None:
-        self.small = small
-        self.reserved_bytes = 0
-        self.least_remainder = ROUND_BYTES
-        self._free = FreeBlocks()
-
-    def take(self, size: int) -> Block | None:
-        """The free block that fits best; None where none is large enough."""
-        entries, index = self._free.entries, self._free.fit(size)
-        return entries.pop(index)[2] if index < len(entries) else None
-
-    def put(self, block: Block) -> None:
-        """Takes in a block that is not in use."""
-        self._free.add(block)
-
-    @abstractmethod
-    def grow(self, size: int, room_bytes: float) -> Block | None:
-        """A block with new memory; None where that is more than the room that the device has."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Gives free memory back to the device."""
-
-
-class SegmentPool(Pool):
+class Pool:
     """Fixed segments, each one ``cudaMalloc``: 2 MiB for small requests, 20 MiB below 10 MiB, else the next 2 MiB.
 
-    A block of the large pool is split where more than 1 MiB would remain, so a request may hold up to 1 MiB more than
-    it asked for. Only a segment that is free as a whole goes back to the device. Segments never merge.
+    A block is split where ``least_remainder`` or more of it would remain, in the large pool more than 1 MiB, so that a
+    request may hold up to 1 MiB more than it asked for. Only a segment that is free as a whole goes back to the device.
     Source: as ``CachingAllocator``: ``get_allocation_size``, ``should_split``, ``get_free_block``, ``release_blocks``.
     """
 
     def __init__(self, *, small: bool) -> None:
-        super().__init__(small=small)
-        self._end = 0
+        self.reserved_bytes = 0
         self.least_remainder = ROUND_BYTES if small else SMALL_BYTES + ROUND_BYTES
+        self._small = small
+        self._end = 0
+        self._free: list[tuple[int, int, Block]] = []  # in order of size, then address
+
+    def take(self, size: int) -> Block | None:
+        """The free block that fits best; None where none is large enough."""
+        index = bisect.bisect_left(self._free, (size,))
+        return self._free.pop(index)[2] if index < len(self._free) else None
+
+    def put(self, block: Block) -> None:
+        """Add a block that is not in use, merged with its free neighbours."""
+        for other in (block.previous, block.following):
+            if other is not None and not other.allocated:
+                del self._free[bisect.bisect_left(self._free, (other.size, other.address))]
+                block.absorb(other)
+        bisect.insort(self._free, (block.size, block.address, block))
 
     def grow(self, size: int, room_bytes: float) -> Block | None:
-        segment = self._segment(size)
+        """A block that is a new segment; None where that is more than the room that the device has."""
+        if self._small:
+            segment = SMALL_PAGE_BYTES
+        else:
+            segment = LARGE_PAGE_BYTES if size < _PACKED_BELOW else -(-size // _ROUND_LARGE) * _ROUND_LARGE
         if segment > room_bytes:
             return None
         block = Block(self._end, segment)
@@ -131,122 +95,9 @@ class SegmentPool(Pool):
         return block
 
     def release(self) -> None:
-        kept = [entry for entry in self._free.entries if entry[2].previous or entry[2].following]
-        freed = sum(entry[0] for entry in self._free.entries) - sum(entry[0] for entry in kept)
-        self._free.entries = kept
-        self.reserved_bytes -= freed
-
-    def _segment(self, size: int) -> int:
-        if self.small:
-            return SMALL_PAGE_BYTES
-        return LARGE_PAGE_BYTES if size < _PACKED_BELOW else -(-size // _ROUND_LARGE) * _ROUND_LARGE
-
-
-class ExpandablePool(Pool):
-    """One growing segment, as under ``expandable_segments:True``: pages of 2 MiB for small requests, else of 20 MiB.
-
-    New pages are mapped at the lowest address where the request fits with the free space around it. Blocks are split
-    wherever 512 bytes remain. Every page without a block in use can go back to the device. The address range has no end
-    here; PyTorch's is 1 1/8 of the device's memory, and a second one follows.
-
-    Source: as ``CachingAllocator``: "Note [Expandable Segments]", ``get_free_block``, ``find_expandable_block``,
-    ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``.
-    """
-
-    def __init__(self, *, small: bool) -> None:
-        super().__init__(small=small)
-        self._page = SMALL_PAGE_BYTES if small else LARGE_PAGE_BYTES
-        everything = Block(0, _ENDLESS)
-        everything.mapped = False
-        self._unmapped = [everything]
-
-    def take(self, size: int) -> Block | None:
-        """A block that could grow counts with what it could grow to, so that it is taken last."""
-        entries, index = self._free.entries, self._free.fit(size)
-        if index == len(entries):
-            return None
-        while index + 1 < len(entries) and _with_growth(entries[index + 1][2]) < _with_growth(entries[index][2]):
-            index += 1
-        return entries.pop(index)[2]
-
-    def grow(self, size: int, room_bytes: float) -> Block | None:
-        """Pages that were mapped before the room ran out stay mapped, and free."""
-        unlimited = room_bytes + self.reserved_bytes
-        block = self._lowest(size)
-        if not block.mapped and not self._map(block, min(block.size, size), unlimited):
-            return None
-        while block.size < size:
-            beyond = block.following
-            assert beyond is not None, "the address range has no end"
-            if not self._map(beyond, min(beyond.size, size - block.size), unlimited):
-                return None
-            block = beyond
-        self._free.remove(block)
-        return block
-
-    def release(self) -> None:
-        for _, _, block in list(self._free.entries):
-            self._unmap(block)
-
-    def _lowest(self, size: int) -> Block:
-        """The block at the lowest address from which free addresses, mapped or not, but not all mapped, suffice."""
-        for block in self._unmapped:
-            before = block.previous
-            start = before if before is not None and not before.allocated else block
-            room, reached = 0, start
-            while room < size and not reached.allocated:
-                room += reached.size
-                if reached.following is None:
-                    break
-                reached = reached.following
-            if room >= size:
-                return start
-        raise AssertionError("the address range has no end")
-
-    def _map(self, block: Block, size: int, limit: float) -> bool:
-        """Maps the pages that cover the first ``size`` bytes of an unmapped block, which shrinks to them."""
-        mapped = -(-size // self._page) * self._page
-        if self.reserved_bytes + mapped > limit:
-            return False
-        self.reserved_bytes += mapped
-        self._unmapped.remove(block)
-        block.mapped = True
-        if mapped < block.size:
-            rest = Block(block.address + mapped, block.size - mapped, block, block.following)
-            self._add_unmapped(rest)
-            block.size = mapped
-        self._free.add(block)
-        return True
-
-    def _unmap(self, block: Block) -> None:
-        """Gives back the whole pages of a free block; what lies before and after them stays free."""
-        start = -(-block.address // self._page) * self._page
-        end = (block.address + block.size) // self._page * self._page
-        if start >= end:
-            return
-        self._free.remove(block)
-        block.mapped = False
-        if block.address < start:
-            self._free.add(Block(block.address, start - block.address, block.previous, block))
-        if end < block.address + block.size:
-            self._free.add(Block(end, block.address + block.size - end, block, block.following))
-        block.address, block.size = start, end - start
-        self.reserved_bytes -= block.size
-        self._add_unmapped(block)
-
-    def _add_unmapped(self, block: Block) -> None:
-        """Takes an unmapped block in, merged with its unmapped neighbours."""
-        block.mapped = False
-        for other in (block.previous, block.following):
-            if other is not None and not other.mapped:
-                self._unmapped.remove(other)
-                block.absorb(other)
-        bisect.insort(self._unmapped, block, key=lambda one: one.address)
-
-
-def _with_growth(block: Block) -> int:
-    after = block.following
-    return block.size + (after.size if after is not None and not after.mapped else 0)
+        """Give free segments back to the device."""
+        self.reserved_bytes -= sum(size for size, _, block in self._free if not (block.previous or block.following))
+        self._free = [entry for entry in self._free if entry[2].previous or entry[2].following]
 
 
 class OutOfMemory(Exception):
@@ -280,15 +131,14 @@ class CachingAllocator:
 
     1. A request is rounded up to 512 bytes. Up to 1 MiB is served by the small pool, more by the large one.
     2. The smallest free block of the pool that is large enough is taken; among equals the one at the lowest address.
-    3. Without one, the pool asks the device for a segment or, under ``expandable_segments:True``, for pages.
-    4. Where the device has no room, all segments (pages) that are free are given back, and 3 is tried again: a retry.
-    5. A block that is much larger than the request is split. A freed block merges with its free neighbours, and is
-       kept.
+    3. Without one, the pool asks the device for a segment.
+    4. Where the device has no room, all segments that are free are given back, and 3 is tried again: a retry.
+    5. A block that is much larger than the request is split. A freed block merges with free neighbours, and is kept.
 
-    Left out: several streams, CUDA graphs, and ``roundup_power2_divisions``, ``max_split_size_mb`` and
-    ``garbage_collection_threshold``, which are off by default.
+    Left out: several streams, CUDA graphs, and ``expandable_segments``, ``roundup_power2_divisions``,
+    ``max_split_size_mb`` and ``garbage_collection_threshold``, which are off by default.
 
-    Hand-worked, without expandable segments: 3,000,000 bytes are rounded to 3,000,320 and cut from a segment of
+    Hand-worked: 3,000,000 bytes are rounded to 3,000,320 and cut from a segment of
     20,971,520; 100 bytes are rounded to 512 and cut from one of 2,097,152: 3,000,832 allocated, 23,068,672 reserved.
     Both freed, 0 are allocated, and 23,068,672 stay reserved.
 
@@ -296,19 +146,16 @@ class CachingAllocator:
         limit_bytes: of the device's memory, what other processes and this one outside the allocator leave; None: any.
     """
 
-    def __init__(self, limit_bytes: int | None = None, expandable_segments: bool = False) -> None:
+    def __init__(self, limit_bytes: int | None = None) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
             raise ValueError(f"a limit of {limit_bytes} bytes")
-        kind = ExpandablePool if expandable_segments else SegmentPool
-        self._small: Pool = kind(small=True)
-        self._large: Pool = kind(small=False)
+        self._small, self._large = Pool(small=True), Pool(small=False)
         self._limit = math.inf if limit_bytes is None else limit_bytes
         self._live: dict[int, tuple[Pool, Block] | None] = {}
         self.allocated_bytes = self.peak_allocated_bytes = self.peak_reserved_bytes = self.retries = 0
 
     @property
     def reserved_bytes(self) -> int:
-        """What is held of the device."""
         return self._small.reserved_bytes + self._large.reserved_bytes
 
     def allocate(self, key: int, size: int) -> None:
@@ -360,11 +207,9 @@ class CachingAllocator:
         raise OutOfMemory(size, self.allocated_bytes, self.reserved_bytes, self._limit)
 
 
-def replay(
-    events: Iterable[tuple[int, int]], limit_bytes: int | None = None, expandable_segments: bool = False
-) -> AllocatorPeaks:
-    """Runs allocations and frees, as key and bytes (negative: free the key; 0: nothing), through a fresh allocator."""
-    allocator = CachingAllocator(limit_bytes, expandable_segments)
+def replay(events: Iterable[tuple[int, int]], limit_bytes: int | None = None) -> AllocatorPeaks:
+    """Run allocations and frees, as key and bytes (negative: free the key; 0: nothing), through a fresh allocator."""
+    allocator = CachingAllocator(limit_bytes)
     allocate, free = allocator.allocate, allocator.free
     for key, size in events:
         if size > 0:
@@ -378,24 +223,11 @@ _MIB = 1 << 20
 _KIB = 1 << 10
 
 
-@dataclass(frozen=True)
-class ContextBytes:
-    """What the process holds outside of the allocator; ``estimated``: one figure for all devices."""
+CONTEXT_BYTES = 426 * _MIB
+"""What the process holds outside of the allocator: one measured context, an estimate for every NVIDIA device.
 
-    bytes: int
-    estimated: bool
-    source: str
-    date: str
-
-
-CONTEXT = ContextBytes(
-    bytes=426 * _MIB,
-    estimated=True,
-    source="https://github.com/unslothai/unsloth-zoo/pull/1053 (PyTorch 2.10.0+cu130, RTX 6000 Ada, nvidia-smi: 426 MiB"
-    " after torch.cuda.mem_get_info(0), with nothing allocated)",
-    date="2026-08-12",
-)
-"""One measured context, taken for every NVIDIA device, and therefore an estimate.
+PyTorch 2.10.0+cu130, RTX 6000 Ada, nvidia-smi after ``torch.cuda.mem_get_info(0)``, with nothing allocated
+(https://github.com/unslothai/unsloth-zoo/pull/1053, 2026-08-12).
 
 It differs with device, driver and CUDA version, and grows as kernels are loaded at first use (CUDA Programming Guide,
 "Lazy Loading"). Others found about 300 MB (https://github.com/pytorch/pytorch/issues/107667, 2023-08-28) and 400 MB

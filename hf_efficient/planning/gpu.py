@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hf_efficient.estimate.allocator import (
-    CONTEXT,
+    CONTEXT_BYTES,
     AllocatorPeaks,
     OutOfMemory,
     cublas_workspace_bytes,
@@ -103,7 +103,7 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
 
 def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None, int]:
     """Of the allocator (None where it does not fit), and what is needed in all."""
-    outside = CONTEXT.bytes + nccl_bytes(demand.ranks)
+    outside = CONTEXT_BYTES + nccl_bytes(demand.ranks)
     limit = device.usable_memory_bytes - outside
     workspace = 0 if device.compute_capability is None else cublas_workspace_bytes(device.compute_capability)
     if workspace not in demand.without_limit:

@@ -15,7 +15,7 @@ from hf_efficient.diagnosis.rules.memory import (
     out_of_memory,
     smaller_micro_batch,
 )
-from hf_efficient.estimate.allocator import CONTEXT
+from hf_efficient.estimate.allocator import CONTEXT_BYTES
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Abstention
@@ -24,7 +24,7 @@ from tests.diagnosis.made import case_in, judged, memory, settings, step, step_m
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def gpu(folder, allocated, reserved, *, total=80 * GIB + CONTEXT.bytes, retries=None, seconds=None, **more):
+def gpu(folder, allocated, reserved, *, total=80 * GIB + CONTEXT_BYTES, retries=None, seconds=None, **more):
     """Twenty steps of 1 s; ``retries`` and ``seconds`` step by step; categories, arguments, model, price."""
     steps = []
     for number in range(1, 21):

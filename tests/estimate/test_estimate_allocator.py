@@ -3,7 +3,6 @@
 import pytest
 
 from hf_efficient.estimate.allocator import (
-    CONTEXT,
     AllocatorPeaks,
     CachingAllocator,
     OutOfMemory,
@@ -19,9 +18,9 @@ def held(allocator: CachingAllocator) -> tuple[int, int]:
     return allocator.allocated_bytes, allocator.reserved_bytes
 
 
-def allocated(*sizes: int, limit: int | None = None, expandable: bool = False) -> CachingAllocator:
+def allocated(*sizes: int, limit: int | None = None) -> CachingAllocator:
     """An allocator with these, under keys 0, 1, ..."""
-    allocator = CachingAllocator(limit, expandable)
+    allocator = CachingAllocator(limit)
     for key, size in enumerate(sizes):
         allocator.allocate(key, size)
     return allocator
@@ -43,14 +42,6 @@ def allocated(*sizes: int, limit: int | None = None, expandable: bool = False) -
 )
 def test_one_request(size, taken, reserved):
     assert held(allocated(size)) == (taken, reserved)
-
-
-@pytest.mark.parametrize(
-    ("size", "reserved"),
-    [(1, 2 * MIB), (MIB, 2 * MIB), (MIB + 1, 20 * MIB), (20 * MIB, 20 * MIB), (21 * MIB, 40 * MIB)],
-)
-def test_one_request_with_expandable_segments(size, reserved):
-    assert held(allocated(size, expandable=True)) == (-(-size // 512) * 512, reserved)
 
 
 def test_what_is_freed_is_used_again():
@@ -92,46 +83,13 @@ def test_cached_segments_are_given_back_when_the_device_is_full():
     assert (allocator.retries, allocator.peak_reserved_bytes) == (1, 52 * MIB)
 
 
-def test_pages_of_expandable_segments():
-    """60 MiB mapped, the middle 20 free: of 80 in all, 40 more take the middle page back and map two at the end.
-
-    Free after that is the middle page, which is lowest: 20 MiB go there.
-    """
-    allocator = allocated(20 * MIB, 20 * MIB, 20 * MIB, limit=80 * MIB, expandable=True)
-    allocator.free(1)
-    allocator.allocate(3, 40 * MIB)
-    assert held(allocator) == (80 * MIB, 80 * MIB)
-    assert allocator.retries == 1
-    allocator.free(2)
-    allocator.allocate(1, 20 * MIB)
-    assert held(allocator) == (80 * MIB, 80 * MIB)
-    # 10, 40 and 10 MiB; the 40 freed. 60 do not fit into 100 before the one whole page is given back.
-    # 10 MiB before that page and 10 behind it are still there.
-    allocator = allocated(10 * MIB, 40 * MIB, 10 * MIB, limit=100 * MIB, expandable=True)
-    allocator.free(1)
-    allocator.allocate(3, 60 * MIB)
-    assert (held(allocator), allocator.retries) == ((80 * MIB, 100 * MIB), 1)
-    allocator.allocate(4, 10 * MIB)
-    allocator.allocate(5, 10 * MIB)
-    assert (held(allocator), allocator.retries) == ((100 * MIB, 100 * MIB), 1)
-    # Free are 40 MiB at the start and 20 at the end: 15 go into the 40, so that 30 make the end grow by a page.
-    allocator = allocated(40 * MIB, 20 * MIB, 20 * MIB, expandable=True)
-    allocator.free(0)
-    allocator.free(2)
-    allocator.allocate(3, 15 * MIB)
-    assert held(allocator) == (35 * MIB, 80 * MIB)
-    allocator.allocate(4, 30 * MIB)
-    assert held(allocator) == (65 * MIB, 100 * MIB)
-
-
-@pytest.mark.parametrize("expandable", [False, True])
-def test_what_does_not_fit_tells_what_there_is(expandable):
+def test_what_does_not_fit_is_reported():
     """20 of 60 MiB in use, 20 cached and given back: 50 do not fit into the other 40."""
-    allocator = allocated(20 * MIB, 20 * MIB, limit=60 * MIB, expandable=expandable)
+    allocator = allocated(20 * MIB, 20 * MIB, limit=60 * MIB)
     allocator.free(1)
-    with pytest.raises(OutOfMemory, match=r"^52,428,800 bytes were asked for; of 62,914,560 bytes") as told:
+    with pytest.raises(OutOfMemory, match=r"^52,428,800 bytes were asked for; of 62,914,560 bytes") as raised:
         allocator.allocate(2, 50 * MIB)
-    error = told.value
+    error = raised.value
     assert (error.requested_bytes, error.allocated_bytes) == (50 * MIB, 20 * MIB)
     assert (error.reserved_bytes, error.limit_bytes) == (20 * MIB, 60 * MIB)
     allocator.allocate(2, 40 * MIB)
@@ -143,7 +101,6 @@ def test_replay_reads_a_stream():
     assert replay(events) == AllocatorPeaks(20 * MIB + 512, 23_068_672, 0)
     with pytest.raises(OutOfMemory):
         replay([(0, 3 * MIB)], limit_bytes=4 * MIB)
-    assert replay([(0, 21 * MIB)], expandable_segments=True) == AllocatorPeaks(21 * MIB, 40 * MIB, 0)
 
 
 def test_impossible_events_are_refused():
@@ -164,12 +121,6 @@ def test_impossible_events_are_refused():
 )
 def test_workspace(capability, size):
     assert cublas_workspace_bytes(capability) == size
-
-
-def test_the_context_is_marked_as_an_estimate_with_a_source():
-    assert CONTEXT.estimated
-    assert CONTEXT.bytes == 446_693_376
-    assert CONTEXT.source.startswith("https://")
 
 
 @pytest.mark.parametrize(("ranks", "mebibytes"), [(1, 0), (2, 342), (3, 392), (8, 392)])

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from planned_recipes import MIB, device
 
-from hf_efficient.estimate.allocator import CONTEXT, cublas_workspace_bytes
+from hf_efficient.estimate.allocator import CONTEXT_BYTES, cublas_workspace_bytes
 from hf_efficient.estimate.roofline import Roofs
 from hf_efficient.estimate.sharding import ModelStates, Sharding
 from hf_efficient.facts.accelerators import Reached
@@ -49,18 +49,18 @@ def test_memory_is_what_the_allocator_reserves_and_the_context():
     found = planned(demand(GIB, 100 * MIB))
     assert WORKSPACES == 2 * 8.125 * MIB
     assert found.reserved_bytes == GIB + 120 * MIB
-    assert found.needed_bytes == GIB + 120 * MIB + CONTEXT.bytes
+    assert found.needed_bytes == GIB + 120 * MIB + CONTEXT_BYTES
     assert found.allocated_bytes == GIB + 100 * MIB + WORKSPACES
     assert found.fits
     assert found.allocation_retries == 0
-    needed = (GIB + 120 * MIB + CONTEXT.bytes) / MIB
+    needed = (GIB + 120 * MIB + CONTEXT_BYTES) / MIB
     assert planned(demand(GIB, 100 * MIB), needed).fits
     short = planned(demand(GIB, 100 * MIB), needed - 1)
     assert (short.fits, short.reserved_bytes, short.needed_bytes) == (False, None, needed * MIB)
     assert short.allocated_bytes is None
     # 100 MiB freed are of no use for 200 MiB: on a device for 300 and the workspaces they are given back.
     asked = Demand([(0, 100 * MIB), (1, 100 * MIB), (1, -100 * MIB), (2, 200 * MIB)], 1, ANY, 1000, None)
-    tight = CONTEXT.bytes / MIB + 300 + 20
+    tight = CONTEXT_BYTES / MIB + 300 + 20
     found = planned(asked, tight)
     assert (found.fits, found.allocation_retries, found.reserved_bytes) == (True, 1, 320 * MIB)
     assert planned(asked).reserved_bytes == 420 * MIB
@@ -130,7 +130,7 @@ def test_several_ranks(monkeypatch):
     assert found.bound_shares["communication"] == pytest.approx(5 / 11)
     assert sum(found.bound_shares.values()) == pytest.approx(1)
     assert found.tokens_per_second == pytest.approx(4000 / (11 / 3))
-    assert found.needed_bytes == GIB + 120 * MIB + CONTEXT.bytes + 392 * MIB
+    assert found.needed_bytes == GIB + 120 * MIB + CONTEXT_BYTES + 392 * MIB
 
 
 def gpu(name, seconds, usd, fits=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.memory import MemoryRoom, memory_room
-from hf_efficient.estimate.allocator import CONTEXT
+from hf_efficient.estimate.allocator import CONTEXT_BYTES
 from hf_efficient.facts.accelerators import Accelerator, accelerator_of_device, accelerators
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Gain, Remedy
@@ -243,7 +243,7 @@ def unused_memory(case: Case) -> Verdict:
 
 
 def _others(case: Case, here: Accelerator, room: MemoryRoom) -> list[_Other]:
-    needed = 1.1 * (room.held_bytes + CONTEXT.bytes)
+    needed = 1.1 * (room.held_bytes + CONTEXT_BYTES)
     found = []
     for device in accelerators():
         slower = _slower(case.account.work.dtype, here, device)

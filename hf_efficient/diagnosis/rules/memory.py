@@ -11,7 +11,7 @@ import numpy as np
 from hf_efficient.accounting.columns import Column
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import Verdict, abstains, finding, rule
-from hf_efficient.estimate.allocator import CONTEXT, nccl_bytes
+from hf_efficient.estimate.allocator import CONTEXT_BYTES, nccl_bytes
 from hf_efficient.estimate.statistics import steady_growth
 from hf_efficient.records.findings import Finding, Gain, Remedy
 from hf_efficient.text import count, share, size
@@ -55,7 +55,7 @@ def memory_room(case: Case) -> MemoryRoom | None:
         return None
     if case.on_cuda:
         reserved = memory.device_peak_reserved_bytes
-        usable = int(total) - CONTEXT.bytes - nccl_bytes(len(case.account.ranks))
+        usable = int(total) - CONTEXT_BYTES - nccl_bytes(len(case.account.ranks))
         return None if reserved is None else MemoryRoom(usable, reserved, "run.json: memory.device_peak_reserved_bytes")
     series = case.series.system.host_available_bytes.low if case.series is not None else []
     available = [value for value in series if value is not None]
