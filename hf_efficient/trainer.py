@@ -24,7 +24,7 @@ from hf_efficient.callbacks.progress import show_figures
 from hf_efficient.callbacks.run_facts import SilentFailures, note_settings
 from hf_efficient.callbacks.stop import BudgetCallback, budget_callback
 from hf_efficient.facts.prices import Rates, rate_facts
-from hf_efficient.model.work import work_of
+from hf_efficient.model.work import ForwardCount, work_of
 from hf_efficient.recording.activations import kept_modes, kept_random_state
 from hf_efficient.recording.deepspeed import watch_engine_steps
 from hf_efficient.recording.ranks import RankMarks
@@ -34,6 +34,28 @@ from hf_efficient.records.steps import PhaseName
 
 Evaluator = Callable[[Any], dict[str, float]]
 """Takes the trainer, returns metrics by name; may run the model, generate, and draw random numbers."""
+
+_TIMED: dict[str, PhaseName] = {
+    "get_train_dataloader": "data_preparation",
+    "get_batch_samples": "data_wait",
+    "_prepare_inputs": "host_to_device",
+    "training_step": "unattributed",  # without the forward, the backward and the copies inside it
+    "compute_loss": "forward",
+    "floating_point_ops": "bookkeeping",
+    "_clip_grad_norm": "optimizer",
+    "_get_grad_norm": "optimizer",
+    "_maybe_log_save_evaluate": "bookkeeping",
+    "log": "logging",
+    "evaluate": "evaluation",
+    "evaluation_loop": "evaluation",
+    "prediction_step": "evaluation",
+    "predict": "evaluation",
+    "_save_checkpoint": "checkpointing",
+    "save_model": "checkpointing",
+    "_finalize_training": "shutdown",
+}
+"""The Trainer's methods that are timed, and the phase of what they do themselves."""
+_OPAQUE = ("logging", "evaluation", "checkpointing")
 
 if TYPE_CHECKING:
     _Base = Trainer
@@ -97,6 +119,8 @@ class EfficientTrainerMixin(_Base):
         self._rate_facts: dict[str, dict[str, Any]] = {}
         if self._timeline is not None:
             self._timeline.trainer_begins()
+        self._forwards: ForwardCount | None = None
+        self._time_methods()
         with self._phase("trainer_setup"):
             super().__init__(*args, **kwargs)
             if self._gradient_check is not None:
@@ -108,6 +132,7 @@ class EfficientTrainerMixin(_Base):
                 self.add_callback(self._budget)
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
             if self._timeline is not None:
+                self._recorder.holders.watch_callbacks(self.callback_handler)
                 show_figures(self)
                 gpus = self.args.world_size * max(1, self.args.n_gpu)
                 self._rate_facts = rate_facts(rates or Rates(), self.args.device, gpus)
@@ -120,16 +145,16 @@ class EfficientTrainerMixin(_Base):
         return memory
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Also time the backward and the gradients' norm, which the Trainer runs through the accelerator."""
+        """Also time the backward, which the Trainer runs through the accelerator."""
         super().create_accelerator_and_postprocess()
         if self.model is not None:
             # Before a trainer below runs the model while it is built: DPO's precomputed reference does.
             keep_four_bit_trainable(self.model)
-        backward, clip_grad_norm = self.accelerator.backward, self.accelerator.clip_grad_norm_
+        backward, holders = self.accelerator.backward, self._recorder.holders
 
         @functools.wraps(backward)
         def timed_backward(*args: Any, **kwargs: Any) -> None:
-            before = self._mark("backward")
+            begun, before = holders.begin(), self._mark("backward")
             try:
                 if self._ranks is None:
                     backward(*args, **kwargs)
@@ -138,13 +163,9 @@ class EfficientTrainerMixin(_Base):
                     backward(*args, **kwargs)
             finally:
                 self._mark(before)
+                holders.end(begun, None)
 
-        @functools.wraps(clip_grad_norm)
-        def timed_clip_grad_norm(*args: Any, **kwargs: Any) -> Any:
-            self._mark("optimizer")  # until on_step_end
-            return clip_grad_norm(*args, **kwargs)
-
-        self.accelerator.backward, self.accelerator.clip_grad_norm_ = timed_backward, timed_clip_grad_norm
+        self.accelerator.backward = timed_backward
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and record the steps of this call as one segment of ``steps.jsonl``."""
@@ -172,14 +193,32 @@ class EfficientTrainerMixin(_Base):
             self._recorder.end(error)
             if self._gradient_check is not None:
                 self._gradient_check.remove_hooks()
+            if self._forwards is not None:
+                self._forwards.remove()
+                self._forwards = None
         return result
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+    def _time_methods(self) -> None:
+        """Time what the instance runs, whether a class left or right of the mixin defines it, with super() or not."""
+        for name, phase in _TIMED.items():
+            if hasattr(type(self), name):
+                around = getattr(self, f"_around_{name.removeprefix('_')}", self._run)
+                self._recorder.holders.wrap(self, name, phase, around, opaque=phase in _OPAQUE)
+
+    @staticmethod
+    def _run(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return run(*args, **kwargs)
+
+    def _around_get_train_dataloader(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._phase("data_preparation"):
+            return run(*args, **kwargs)
+
+    def _around_get_batch_samples(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Fetch the micro-batches of a step: its data wait."""
         self._recorder.next_step()
         self._mark("data_wait")
         try:
-            batches, items = super().get_batch_samples(*args, **kwargs)
+            batches, items = run(*args, **kwargs)
         except BaseException:
             self._mark(None)
             raise
@@ -187,61 +226,69 @@ class EfficientTrainerMixin(_Base):
         self._recorder.add_batches(batches)
         return batches, items
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+    def _around_training_step(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Forward and backward; what lies around it is the Trainer's own, up to the optimizer."""
         self._mark(None)
         if self._ranks is not None:
             self._ranks.watch(args[0] if args else kwargs["model"])
-        loss = super().training_step(*args, **kwargs)
+        loss = run(*args, **kwargs)
+        if self._forwards is not None:
+            self._check_forwards(self._forwards)
         if self._silent is not None:
             self._silent.loss(loss)
         self._mark("device_wait" if self._recorder.has_device else "bookkeeping")  # the Trainer reads the loss
         return loss
 
-    def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
-        """Count as the trainer below does; by now the host has read the micro-batch's loss."""
+    def _around_floating_point_ops(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """By now the host has read the micro-batch's loss."""
         if self._recorder.has_device:
             self._mark("bookkeeping")
-        return super().floating_point_ops(*args, **kwargs)
+        return run(*args, **kwargs)
 
-    def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
+    def _around_prepare_inputs(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before = self._mark("host_to_device")
         try:
-            return super()._prepare_inputs(*args, **kwargs)
+            return run(*args, **kwargs)
         finally:
             self._mark(before)
 
-    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around_compute_loss(
+        self, run: Callable[..., Any], model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         """Run the forward and the loss; of one micro-batch, count what it keeps for the backward."""
         before = self._mark("forward")
         try:
             probe = self._activations
             if probe is None or not probe.wants(model, inputs):
-                return super().compute_loss(model, inputs, *args, **kwargs)
-            forward = functools.partial(super().compute_loss, model, inputs, *args, **kwargs)
+                return run(model, inputs, *args, **kwargs)
+            forward = functools.partial(run, model, inputs, *args, **kwargs)
             return probe.run(forward, self.args, model, self._module, inputs)
         finally:
             if self._ranks is not None:
                 self._ranks.end_wait()  # where a wait for buffers failed
             self._mark(before)
 
-    def _mixed_mesh_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        self._mark("optimizer")  # in place of the accelerator's
-        return super()._mixed_mesh_grad_norm(*args, **kwargs)
+    def _around_clip_grad_norm(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The optimizer's time is from here until on_step_end."""
+        if self._recorder.log.marked != "optimizer":
+            self._mark("optimizer")
+        return run(*args, **kwargs)
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+    _around_get_grad_norm = _around_clip_grad_norm  # called alone where nothing is clipped
+
+    def _around_log(self, run: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
         if "loss" in logs:
             self._recorder.logged(logs)
         with self._phase("logging", opaque=True):
             if self._log_metrics and ("loss" in logs or "train_runtime" in logs):
                 logs.update(self._recorder.figures(self.state.global_step, whole="train_runtime" in logs))
-            super().log(logs, *args, **kwargs)
+            run(logs, *args, **kwargs)
             self._note_memory()
             if self._silent is not None and "loss" in logs:
                 self._silent.settle()
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+    def _around_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Evaluate, and leave the random generators and a running training as they were."""
         if self.is_in_train:
             self._recorder.start_loop()
@@ -249,20 +296,21 @@ class EfficientTrainerMixin(_Base):
         began = self._recorder.now_seconds()
         try:
             with self._phase("evaluation", opaque=True), self._unnoticed():
-                metrics = super().evaluate(*args, **kwargs)
+                metrics = run(*args, **kwargs)
                 if not evaluating:  # the data sets of a dict are one evaluation
                     prefix = kwargs.get("metric_key_prefix", args[2] if len(args) > 2 else "eval")
                     seconds = self._recorder.now_seconds() - began
-                    self._recorder.evaluated(self.state.global_step, seconds, metrics, prefix)
+                    noted = metrics if isinstance(metrics, Mapping) else {}
+                    self._recorder.evaluated(self.state.global_step, seconds, noted, prefix)
                 return metrics
         finally:
             self._evaluating = evaluating
             self._note_memory()
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+    def _around_evaluation_loop(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the evaluation's batches, then the extra evaluators (not in ``predict``)."""
-        output = super().evaluation_loop(*args, **kwargs)
-        if self._evaluating and output.metrics is not None:
+        output = run(*args, **kwargs)
+        if self._evaluating and self._extra_evaluators and output.metrics is not None:
             prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval") + "_"
             for evaluator in self._extra_evaluators:
                 with torch.no_grad(), kept_modes(self._module):
@@ -271,32 +319,31 @@ class EfficientTrainerMixin(_Base):
                     output.metrics[name if name.startswith(prefix) else prefix + name] = value
         return output
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+    def _around_predict(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._phase("evaluation", opaque=True):
+            return run(*args, **kwargs)
+
+    def _around_save_checkpoint(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         began = self._recorder.now_seconds()
         with self._phase("checkpointing", opaque=True):
-            super()._save_checkpoint(*args, **kwargs)
+            run(*args, **kwargs)
         self._recorder.saved(self.state.global_step, self._recorder.now_seconds() - began)
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        super()._maybe_log_save_evaluate(*args, **kwargs)
+    def _around_maybe_log_save_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        run(*args, **kwargs)
         if self._recorder.log.marked == "checkpointing":  # the callbacks' part of a save
             self._mark("bookkeeping")
 
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Save; outside the training too this is checkpointing."""
+    def _around_save_model(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Outside the training too this is checkpointing."""
         with self._phase("checkpointing", opaque=True):
-            super().save_model(*args, **kwargs)
+            run(*args, **kwargs)
 
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Predict; its time is evaluation."""
-        with self._phase("evaluation", opaque=True):
-            return super().predict(*args, **kwargs)
-
-    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+    def _around_finalize_training(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._recorder.end_loop()
         if self._timeline is not None:
             self._timeline.enter("shutdown")
-        return super()._finalize_training(*args, **kwargs)
+        return run(*args, **kwargs)
 
     @property
     def budget_reached(self) -> str | None:
@@ -311,7 +358,19 @@ class EfficientTrainerMixin(_Base):
             work = work_of(self)
             self._recorder.count_work(work.formula)
             self._timeline.state("work", work.facts())
+            if self._forwards is not None:  # of a loop that was out of memory
+                self._forwards.remove()
+            if work.own_loss is not None:
+                self._forwards = ForwardCount(self._module, work)
             note_settings(self._timeline, self.args, self._module, self.optimizer, matmul_dtype=work.dtype)
+
+    def _check_forwards(self, forwards: ForwardCount) -> None:
+        """Count no more FLOPs where the user's own loss does not run the model once per micro-batch."""
+        corrected = forwards.corrected()
+        if corrected is not None and self._timeline is not None:
+            self._forwards = None
+            self._recorder.count_work(None)
+            self._timeline.state("work", corrected.facts())
 
     def _mark(self, phase: PhaseName | None) -> PhaseName | None:
         return self._recorder.mark(phase)

@@ -43,6 +43,7 @@ class StepColumns(Columns):
     phase_seconds: Mapping[str, Column]
     device_seconds: Mapping[str, Column]
     waited_seconds: Mapping[str, Column]
+    held_seconds: Mapping[str, Column]
     cpu_seconds: Column
     micro_batches: Column
     processed: Column
@@ -65,7 +66,12 @@ class StepColumns(Columns):
     allocation_retries: Column
     phase_peaks: Mapping[str, Column]
 
-    ABSENT: ClassVar[Mapping[str, float]] = {"phase_seconds": 0.0, "loader": _NAN, "phase_peaks": _NAN}
+    ABSENT: ClassVar[Mapping[str, float]] = {
+        "phase_seconds": 0.0,
+        "held_seconds": 0.0,
+        "loader": _NAN,
+        "phase_peaks": _NAN,
+    }
 
     def phase(self, name: str) -> Column:
         return self.phase_seconds.get(name, np.zeros(len(self)))
@@ -118,6 +124,7 @@ def columns_of(lines: Sequence[StepRecord]) -> StepColumns:
         phase_seconds=table([line.phase_seconds for line in lines]),
         device_seconds=table([line.device_seconds for line in lines]),
         waited_seconds=table([line.waited_seconds for line in lines]),
+        held_seconds=table([line.held_seconds or {} for line in lines]),
         length_buckets=table([None if part is None else part.length_buckets for part in sequences]),
         phase_peaks=table([None if part is None else part.phase_peak_allocated_bytes for part in memory], _NAN),
         loader=_loader([line.loader for line in lines]),
@@ -147,6 +154,7 @@ class SegmentSteps:
     device_steps: int = 0
     device_ns: Counter[str] = field(default_factory=Counter)
     waited_ns: Counter[str] = field(default_factory=Counter)
+    held_ns: Counter[str] = field(default_factory=Counter)
     counts: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     shortest: float = _NAN
     longest: float = _NAN
@@ -160,7 +168,7 @@ class SegmentSteps:
         self.last_step, self.last_ends_at_seconds = int(steps.step[-1]), float(ends[-1])
         self.steps += len(steps)
         self.wall_ns += nanoseconds(steps.wall_seconds)
-        for kind in ("phase", "device", "waited"):
+        for kind in ("phase", "device", "waited", "held"):
             for name, seconds in getattr(steps, f"{kind}_seconds").items():
                 if np.any(seconds > 0):
                     getattr(self, f"{kind}_ns")[name] += nanoseconds(seconds)
@@ -214,7 +222,7 @@ class RankSteps:
     def step_seconds(self, segment: int) -> Column:
         return self.columns.step_seconds[self.columns.segment == segment]
 
-    def total(self, times: Literal["phase_ns", "device_ns", "waited_ns"]) -> Counter[str]:
+    def total(self, times: Literal["phase_ns", "device_ns", "waited_ns", "held_ns"]) -> Counter[str]:
         found: Counter[str] = Counter()
         for segment in self.segments:
             found.update(getattr(segment, times))

@@ -13,7 +13,14 @@ from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.steps import RankSteps, SegmentSteps
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.statistics import WARM_UP_RULE, percentile
-from hf_efficient.records.account import ProcessAccount, RestartAccount, StepTimes, TimeAccount, TrainingAccount
+from hf_efficient.records.account import (
+    HeldTime,
+    ProcessAccount,
+    RestartAccount,
+    StepTimes,
+    TimeAccount,
+    TrainingAccount,
+)
 from hf_efficient.records.facts import PriceFacts
 from hf_efficient.records.steps import PHASES
 
@@ -63,7 +70,17 @@ def time_account(accounts: Sequence[ProcessAccount], first: RankSteps) -> TimeAc
         time_to_first_step_seconds=accounts[0].time_to_first_step_seconds,
         processes=list(accounts),
         device_seconds=in_seconds(first.total("device_ns")) or None,
+        held=_held(first),
     )
+
+
+def _held(first: RankSteps) -> list[HeldTime]:
+    loop = math.fsum(segment.wall_seconds for segment in first.segments)
+    found = []
+    for key, nanoseconds in first.total("held_ns").most_common():
+        phase, _, name = key.partition("/")
+        found.append(HeldTime(name, phase, nanoseconds / 1e9, round(nanoseconds / 1e9 / loop, 6) if loop > 0 else 0.0))
+    return found
 
 
 def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> ProcessAccount:

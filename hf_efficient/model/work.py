@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from hf_efficient.estimate.flops import Checkpointing, Coefficients, Head, Kerne
 from hf_efficient.estimate.model_shape import ModelShape, Trained
 from hf_efficient.model.peak import Peak, accelerators_of, matmul_dtype, peak_of
 from hf_efficient.model.structure import adapter_of, base_model, layer_of, shape_of_model, trained_of
+from hf_efficient.recording.holders import is_wrapped
 
 
 def kernel_of(model: nn.Module, device_type: str) -> Kernel:
@@ -89,21 +91,28 @@ class Objective:
     reference: nn.Module | Literal["base", "ref"] | None = None
 
 
-def objective_of(trainer: Any) -> Objective:
+def objective_of(trainer: Any) -> tuple[Objective, str | None]:
     """The objective of transformers' ``Trainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, and what is built on them;
-    ``chunked_loss``: a recipe's, with TRL's fused head. Raises ``ModelError``: another trainer, or a loss of its own,
-    which may run the model in an unknown way."""
-    _check_methods(trainer)
+    ``chunked_loss``: a recipe's, with TRL's fused head. Raises ``ModelError``: another trainer.
+
+    With it the name of a method of the user's own, which is taken to run the model once (see ``ForwardCount``).
+    """
+    own, calls_below = _own_method(trainer)
     names = {kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")}
+    if own is not None and not calls_below:
+        if "DPOTrainer" in names:
+            raise ModelError(f"{own}: how often it runs the reference model is not known.")
+        return Objective(), own
     if "SFTTrainer" in names:
         if trainer.compute_loss_func is not None or trainer.label_smoother is not None:
             raise ModelError("SFTTrainer runs the model twice for compute_loss_func and label_smoothing_factor.")
-        return Objective(_fused_head(trainer), head_recomputed=True)
+        return Objective(_fused_head(trainer), head_recomputed=True), own
     if "DPOTrainer" in names:
-        return _preference(trainer)
+        return _preference(trainer), own
     if getattr(trainer, "chunked_loss", False):
-        return Objective("scored", head_recomputed=has_fused_kernels(trainer.args.device) or _head_is_trained(trainer))
-    return Objective()
+        recomputed = has_fused_kernels(trainer.args.device) or _head_is_trained(trainer)
+        return Objective("scored", head_recomputed=recomputed), own
+    return Objective(), own
 
 
 def _head_is_trained(trainer: Any) -> bool:
@@ -111,16 +120,30 @@ def _head_is_trained(trainer: Any) -> bool:
     return any(parameter.requires_grad for parameter in model.get_output_embeddings().parameters())
 
 
-def _check_methods(trainer: Any) -> None:
+def _own_method(trainer: Any) -> tuple[str | None, bool]:
+    """Which method of the loss is the user's, and whether what lies below it runs too. ``ModelError``: a library's."""
+    own, calls_below = None, True
     for method in _METHODS:
-        if method in vars(trainer):
+        replaced = vars(trainer).get(method)
+        if replaced is not None and not is_wrapped(replaced):
             raise ModelError(f"{method} was replaced on the trainer: how often it runs the model is not known.")
-        for kind in type(trainer).__mro__:  # all of them: a mixin on the left calls what lies below
-            if method in vars(kind) and not kind.__module__.startswith(_KNOWN):
+        for kind in type(trainer).__mro__:  # in the order in which super() goes
+            if method not in vars(kind) or kind.__module__.startswith(_KNOWN):
+                continue
+            name = f"{kind.__name__}.{method}"
+            if kind.__module__.startswith("trl.") or trainer.args.torch_compile:
                 raise ModelError(
-                    f"{kind.__name__}.{method}: how often it runs the model is not known; FLOPs are counted for the "
-                    "steps of Trainer, SFTTrainer and DPOTrainer."
+                    f"{name}: how often it runs the model is not known; FLOPs are counted for the steps of Trainer, "
+                    "SFTTrainer and DPOTrainer, and for methods of your own without torch_compile."
                 )
+            own = own or name
+            calls_below = calls_below and "super" in _names_in(vars(kind)[method])
+    return own, calls_below
+
+
+def _names_in(function: Any) -> tuple[str, ...]:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return () if code is None else code.co_names
 
 
 def _preference(trainer: Any) -> Objective:
@@ -151,7 +174,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Work:
     """What is known of a trainer's work; without a formula of its FLOPs, or of the hardware's beyond them, a reason.
-    ``accelerators`` are those of this process."""
+    ``accelerators`` are those of this process; ``own_loss`` is a method of the user's, taken to run the model once."""
 
     formula: WorkFormula | None
     reason: str | None = None
@@ -159,6 +182,7 @@ class Work:
     peak: Peak = field(default_factory=Peak)
     dtype: str | None = None
     accelerators: int = 1
+    own_loss: str | None = None
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -176,13 +200,13 @@ class Work:
 def work_of(trainer: Any) -> Work:
     """The work of a trainer whose model is ready to be trained; a fault is one warning. Process 0 looks up the peak."""
     try:
-        formula, hardware_reason = formula_of(trainer)
+        formula, hardware_reason, own_loss = formula_of(trainer)
     except ModelError as error:
         return Work(None, str(error))
     except Exception as error:
         logger.warning("The FLOPs of the steps are not counted, because of a fault.", exc_info=True)
         return Work(None, f"a fault while the model was looked at: {type(error).__name__}: {error}")
-    known = Work(formula, None, hardware_reason)
+    known = Work(formula, None, hardware_reason, own_loss=own_loss)
     if trainer.args.process_index != 0:
         return known
     try:
@@ -197,9 +221,10 @@ def work_of(trainer: Any) -> Work:
         return dataclasses.replace(known, peak=Peak(reason=reason))
 
 
-def formula_of(trainer: Any) -> tuple[WorkFormula, str | None]:
-    """The FLOPs of the trainer's steps, and why those of the hardware are unknown; ``ModelError``: nor the model's."""
-    objective = objective_of(trainer)
+def formula_of(trainer: Any) -> tuple[WorkFormula, str | None, str | None]:
+    """The FLOPs of the trainer's steps, why those of the hardware are unknown, and the user's own method, if any (see
+    ``objective_of``); ``ModelError``: the model's are not known either."""
+    objective, own = objective_of(trainer)
     _check_parallelism(trainer)
     model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
     shape = shape_of_model(model)
@@ -215,12 +240,39 @@ def formula_of(trainer: Any) -> tuple[WorkFormula, str | None]:
         kernel = _kernel(model, objective, trainer.args.device.type)
         way, layers = checkpointing_of(model)
     except ModelError as error:
-        return WorkFormula(needed, None, "documents", objective.head, compiled), str(error)
+        return WorkFormula(needed, None, "documents", objective.head, compiled), str(error), own
     again = objective.head_recomputed
     computed = coefficients(shape, trained, checkpointing=way, checkpointed_layers=layers, head_recomputed=again)
     if reference is not None:
         computed += reference
-    return WorkFormula(needed, computed, kernel, objective.head, compiled), None
+    return WorkFormula(needed, computed, kernel, objective.head, compiled), None, own
+
+
+class ForwardCount:
+    """Counts how often a loss of the user's own runs the model in a micro-batch; the FLOPs are those of once.
+
+    Another model that it runs is in no count.
+    """
+
+    def __init__(self, model: nn.Module, work: Work) -> None:
+        self._work, self._ran = work, 0
+        self._hook = model.register_forward_pre_hook(self._count)
+
+    def corrected(self) -> Work | None:
+        """After each micro-batch; the work without its FLOPs where it ran another number of times. Then it is over."""
+        ran, self._ran = self._ran, 0
+        if ran == 1:
+            return None
+        self.remove()
+        times = "not at all as a whole" if not ran else f"{ran} times"
+        reason = f"{self._work.own_loss}: it runs the model {times} for a micro-batch; FLOPs are counted for once"
+        return dataclasses.replace(self._work, formula=None, reason=reason)
+
+    def remove(self) -> None:
+        self._hook.remove()
+
+    def _count(self, *_: Any) -> None:
+        self._ran += 1
 
 
 def _kernel(model: nn.Module, objective: Objective, device_type: str) -> Kernel:

@@ -20,6 +20,7 @@ from hf_efficient.recording.compilation import CompilationWatch
 from hf_efficient.recording.device import DeviceTimes, DeviceWatch, watch_device
 from hf_efficient.recording.events import EventLog, Span
 from hf_efficient.recording.guard import guard
+from hf_efficient.recording.holders import Holders
 from hf_efficient.recording.live import WHOLE_PREFIX, LiveRun, RunningFigures, log_figures
 from hf_efficient.recording.loader import LoaderMark, LoaderWatch, step_loader, watch_stated
 from hf_efficient.recording.ranks import CollectiveWatch
@@ -77,6 +78,7 @@ class StepDraft:
         self.cpu_to_ns: int | None = None
         self.loader_from = loader_from
         self.loader_to: LoaderMark | None = None
+        self.held_ns: Mapping[str, int] = {}
         self._counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
 
     def ready(self, *, wait: bool, patient: bool) -> bool:
@@ -115,8 +117,13 @@ class StepDraft:
             loader=None if begins is None or ends is None else step_loader(begins, ends),
             cpu_seconds=None if cpu_ns is None else cpu_ns / 1e9,
             waited_seconds=in_seconds(span.waits_ns) or None,
+            held_seconds=_worth_naming(self.held_ns, span.end_ns - span.start_ns),
             **self.logged,
         )
+
+
+def _worth_naming(held_ns: Mapping[str, int], wall_ns: int) -> dict[str, float] | None:
+    return {name: ns / 1e9 for name, ns in held_ns.items() if 1000 * ns >= wall_ns} or None
 
 
 _SPEED = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
@@ -147,6 +154,7 @@ class StepRecorder:
         self.log = EventLog(time.perf_counter_ns) if timeline is None else timeline.log
         if timeline is None:
             self.log.broken = True
+        self.holders = Holders(self.log)
         self.broken = self.recording = self.has_device = False
         self.several_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self._segment = Segment()
@@ -239,6 +247,8 @@ class StepRecorder:
         self._counting = Counting(formula)
         if not self._draft.micro_batches:
             self._draft = self._nothing(self._draft.loader_from)
+        elif formula is None:
+            self._draft.counting = self._counting
 
     @_guarded
     def watch_loader(self, loader: Any) -> None:
@@ -252,6 +262,7 @@ class StepRecorder:
         """The training loop starts here, unless it has started already."""
         if self.recording and not self.log.in_loop:
             self.log.loop(True, self._device)
+            self.holders.take()
             self._compilation.install()
             if self._collectives is not None:
                 self._collectives.install()
@@ -388,6 +399,7 @@ class StepRecorder:
         if self._device is not None:
             draft.times, draft.memory = self._device.cut() or (None, None)
         draft.loader_to = mark = self._loader.mark()
+        draft.held_ns = self.holders.take()
         self._draft = self._nothing(mark)
         if self.several_ranks:
             # Of all threads; asked where ranks wait for each other, since one that waits computes nothing.

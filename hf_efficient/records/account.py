@@ -90,12 +90,30 @@ class RestartAccount:
 
 
 @dataclass(frozen=True)
+class HeldTime:
+    """What a callback or a method of the user's own took in a phase of the training loop, without others inside it.
+
+    ``name`` is ``Class.method``; ``share`` is of the loop, with its evaluations and checkpoints.
+    """
+
+    name: str
+    phase: str
+    seconds: float
+    share: float
+
+    @property
+    def is_callback(self) -> bool:
+        return self.name.rpartition(".")[2].startswith("on_")
+
+
+@dataclass(frozen=True)
 class TimeAccount:
     """Host time of rank 0, all processes of the run added up.
 
     ``wall_seconds``: what lay between the processes belongs to none. ``training_seconds``: wall time of the optimizer
     steps without evaluation and checkpointing: with data wait, logging and what is unattributed inside the loop. The
     denominator of every throughput.
+    ``held``: the longest first; what took less than a thousandth of its step is left out.
     """
 
     wall_seconds: float
@@ -105,6 +123,7 @@ class TimeAccount:
     time_to_first_step_seconds: float | None
     processes: list[ProcessAccount]
     device_seconds: dict[str, float] | None = None
+    held: list[HeldTime] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,8 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         cpu_seconds: of all threads of the process; None in a run of one process.
         waited_seconds: host time within logging, evaluation and checkpointing spent waiting for other ranks; other
             phases have it in ``phase_seconds.communication``.
+        held_seconds: by ``PHASE/Class.method``, what callbacks and the user's own methods took themselves, without what
+            others took inside them; less than a thousandth of the step is left out.
         loss, learning_rate, grad_norm: the Trainer's own log after this step, if any; the loss is the mean since its
             last log.
     """
@@ -164,6 +166,7 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     loader: StepLoader | None = None
     cpu_seconds: float | None = None
     waited_seconds: Mapping[str, float] | None = None
+    held_seconds: Mapping[str, float] | None = None
     loss: LoggedFigure = None
     learning_rate: LoggedFigure = None
     grad_norm: LoggedFigure = None

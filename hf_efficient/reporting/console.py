@@ -16,6 +16,7 @@ from hf_efficient.reporting.labels import phase_label
 from hf_efficient.reporting.profile_tables import profile_renderables
 from hf_efficient.reporting.run_rows import (
     across_lines,
+    held_table,
     memory_peaks,
     plan_notes,
     plan_rows,
@@ -23,7 +24,7 @@ from hf_efficient.reporting.run_rows import (
     run_rows,
     times_run,
 )
-from hf_efficient.reporting.terminal import dim_lines, grid, share_bar, table
+from hf_efficient.reporting.terminal import dim_lines, drawn, grid, share_bar, table
 from hf_efficient.text import clock, seconds, share, short_count, short_seconds, usd
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -36,6 +37,7 @@ def account_renderables(account: RunAccount) -> list[RenderableType]:
     return [
         account_title(account),
         time_table(account.time),
+        *map(drawn, filter(None, [held_table(account)])),
         grid(run_rows(account)),
         *rank_renderables(account),
         *([] if account.plan is None else plan_table(account.plan)),

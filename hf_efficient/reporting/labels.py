@@ -57,7 +57,7 @@ _PHASE_LABELS = {
     "trainer_setup": "trainer set-up",
     "host_to_device": "host to device",
     "device_wait": "host waits for the GPU",
-    "bookkeeping": "Trainer's bookkeeping",
+    "bookkeeping": "bookkeeping and callbacks",
     "forward_backward": "forward and backward",
     "between_steps": "data wait and logging",
     "outside_trainer": "outside the trainer",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hf_efficient.records import account as rec
 from hf_efficient.records import amounts
 from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, signed_percent, tokens_per_second
+from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 _MOST_METERS = 4
@@ -46,6 +47,18 @@ def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
     if account.preflight is not None:
         rows.append(("preflight", "; ".join(preflight_words(account.preflight))))
     return rows
+
+
+def held_table(account: rec.RunAccount) -> FoundTable | None:
+    """The user's own methods and callbacks that take a hundredth of the training loop or more; None without one."""
+    held = [one for one in account.time.held if one.share >= _WORTH_A_WORD]
+    if not held:
+        return None
+    return FoundTable(
+        headings=("callbacks and methods of your own", "within", "seconds", "of the loop"),
+        rows=[(one.name, phase_label(one.phase), f"{one.seconds:,.2f}", share(one.share)) for one in held],
+        words=(0, 1),
+    )
 
 
 def step_words(account: rec.RunAccount) -> str:

@@ -100,7 +100,7 @@ def test_a_subclass_of_ours_that_goes_its_own_way(tiny_dir, tmp_path):
     plain.train()
     ours = train_causal(BelowEfficient, tiny_dir, tmp_path / "b")
     assert losses(ours) == losses(plain)
-    assert phases(tmp_path / "b") == [{"data_wait", "optimizer", "bookkeeping"}] * 3
+    assert phases(tmp_path / "b") == [{"data_wait", "forward", "optimizer", "bookkeeping", "logging"}] * 3
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from hf_efficient.diagnosis.rules import (
     learning,
     machine,
     memory,
+    own_code,
     pauses,
     precision,
     stragglers,
@@ -26,7 +27,7 @@ from hf_efficient.diagnosis.rules import (
 )
 
 RULES: tuple[Rule[Case], ...] = (
-    memory.out_of_memory, pauses.evaluations_cost, pauses.saves_cost, batching.padding_waste,
+    memory.out_of_memory, pauses.evaluations_cost, pauses.saves_cost, own_code.own_code, batching.padding_waste,
     precision.float32_products, precision.emulated_bfloat16, batching.small_micro_batch,
     data.data_storage, data.data_transform, data.data_collation, data.few_workers,
     epochs.worker_start, epochs.epoch_boundary,

@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.rules.own_code import with_holders
 from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, short_seconds
 
@@ -55,13 +56,13 @@ _SAVES = _Pause(
 @rule()
 def evaluations_cost(case: Case) -> Verdict:
     """A tenth of the loop or more is spent in evaluations; rarer ones are to take a twentieth."""
-    return _of_run(case, _EVALUATIONS)
+    return with_holders(_of_run(case, _EVALUATIONS), case, "evaluation")
 
 
 @rule()
 def saves_cost(case: Case) -> Verdict:
     """A tenth of the loop or more is spent in checkpoints; rarer ones are to take three hundredths."""
-    return _of_run(case, _SAVES)
+    return with_holders(_of_run(case, _SAVES), case, "checkpointing")
 
 
 def _of_run(case: Case, pause: _Pause) -> Finding | None:
@@ -131,7 +132,7 @@ def logging_cost(case: Case) -> Verdict:
     slow = "look at where logs go (train.report_to, callbacks with on_log): a slow tracker holds every log"
     remedies.append(Remedy(slow))
     source = "steps.jsonl: phase_seconds.logging"
-    return finding(
+    found = finding(
         f"{share(case.share(spent))} of the training loop goes into logs, {short_seconds(each)} each",
         [
             ("share of the loop in logs", case.share(spent), "share", source),
@@ -141,6 +142,7 @@ def logging_cost(case: Case) -> Verdict:
         remedies,
         case.cost(spent),
     )
+    return with_holders(found, case, "logging")
 
 
 @rule(name="evaluations_cost")

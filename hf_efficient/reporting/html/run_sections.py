@@ -145,6 +145,7 @@ def time_section(run: RunData) -> Section:
         "rows": phase_rows(all_phases(time), time.device_seconds),
         "wall": time.wall_seconds,
         "has_device": time.device_seconds is not None,
+        "held": run_rows.held_table(run.account),
         "exposed": (time.device_seconds or {}).get("exposed_wait"),
     }
     return Section("time", "Where the time went", [time_bar(time), steps], context, "Time")

@@ -263,6 +263,7 @@ KINDS: Final[dict[str, _Kind]] = {
     **_of(_phases("data_wait", "between_steps"), "few_workers", "worker_start", "epoch_boundary"),
     **_of(_phases("host_to_device"), "host_to_device_copy"),
     **_of(_phases("device_wait", "bookkeeping"), "hidden_synchronisation"),
+    **_of(_phases("bookkeeping", "unattributed"), "own_code"),
     **_of(_phases("logging", "between_steps"), "logging_cost"),
     **_of(_phases("evaluation"), "evaluations_cost"),
     **_of(_phases("checkpointing"), "saves_cost"),

@@ -1,0 +1,123 @@
+"""Which methods and callbacks the time of the training loop went into, by phase and name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hf_efficient.recording.events import EventLog
+from hf_efficient.records.steps import PhaseName
+
+_LIBRARIES = ("transformers.", "trl.", "hf_efficient.")
+"""Their methods are what the phases are named after; those of other modules are named one by one."""
+
+Begun = tuple[int, int]
+
+
+class Holders:
+    """Adds up nanoseconds by ``PHASE/Class.method``; the time of an inner one is not counted for the outer.
+
+    ``take`` returns what was added since it was called last. One thread uses it, the one that trains.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._charged_ns = 0
+        self._held: dict[str, int] = {}
+        self._around: PhaseName | None = None
+
+    def begin(self) -> Begun:
+        return self._log.now(), self._charged_ns
+
+    def end(self, begun: Begun, name: str | None, phase: PhaseName | None = None) -> None:
+        """Charge the time since ``begun`` that nothing inside was charged for; without a name to nobody."""
+        began_ns, charged_ns = begun
+        own_ns = self._log.now() - began_ns - (self._charged_ns - charged_ns)
+        self._charged_ns += own_ns
+        if name is not None and self._log.in_loop:
+            key = f"{self._around or phase or self._log.marked or 'unattributed'}/{name}"
+            self._held[key] = self._held.get(key, 0) + own_ns
+
+    def take(self) -> dict[str, int]:
+        held, self._held = self._held, {}
+        return held
+
+    def wrap(
+        self, owner: Any, name: str, phase: PhaseName, around: Callable[..., Any], *, opaque: bool = False
+    ) -> None:
+        """Have the instance run ``around(method, *args)`` in place of its method, whichever class defines that.
+
+        Inside an ``opaque`` phase all that is charged is charged to it. The class is asked at each call: it may change.
+        """
+
+        @functools.wraps(getattr(owner, name))
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            method = _of_class(owner, name)
+            begun, outer = self.begin(), self._around
+            if opaque:
+                self._around = outer or phase
+            try:
+                return around(method, *args, **kwargs)
+            finally:
+                self.end(begun, _own_name(getattr(method, "__func__", method)), phase)
+                self._around = outer
+
+        timed.timed = timed  # type: ignore[attr-defined]
+        setattr(owner, name, timed)
+
+    def watch_callbacks(self, handler: Any) -> None:
+        """Time the callbacks of a ``CallbackHandler`` one by one, also those that it gets later."""
+        callbacks = handler.callbacks = TimedCallbacks(handler.callbacks, self)
+        call_event = handler.call_event
+
+        @functools.wraps(call_event)
+        def named_event(event: str, *args: Any, **kwargs: Any) -> Any:
+            callbacks.event = event
+            return call_event(event, *args, **kwargs)
+
+        handler.call_event = named_event
+
+
+class TimedCallbacks(list[Any]):
+    """The list that ``CallbackHandler.call_event`` iterates over: what happens until it asks for the next is the
+    callback's own time."""
+
+    def __init__(self, callbacks: list[Any], holders: Holders) -> None:
+        super().__init__(callbacks)
+        self.event: str | None = None
+        self._holders = holders
+
+    def __iter__(self) -> Iterator[Any]:
+        event, self.event = self.event, None
+        if event is None:
+            return super().__iter__()
+        return self._timed(event)
+
+    def _timed(self, event: str) -> Iterator[Any]:
+        for callback in super().__iter__():
+            begun, phase = self._holders.begin(), self._holders._log.marked
+            yield callback
+            self._holders.end(begun, f"{type(callback).__name__}.{event}", phase)
+
+
+def is_wrapped(method: Any) -> bool:
+    """Whether it is the method as ``wrap`` put it there, and not wrapped once more by somebody else."""
+    return getattr(method, "timed", None) is method
+
+
+def _of_class(owner: Any, name: str) -> Any:
+    kind = type(owner)
+    for one in kind.__mro__:
+        if name in vars(one):
+            held = vars(one)[name]
+            return held.__get__(owner, kind) if hasattr(held, "__get__") else held
+    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+
+
+@functools.lru_cache(maxsize=256)
+def _own_name(function: Any) -> str | None:
+    """``Class.method`` of a function outside the libraries."""
+    if f"{getattr(function, '__module__', '')}.".startswith(_LIBRARIES):
+        return None
+    return ".".join(getattr(function, "__qualname__", type(function).__name__).split(".")[-2:])

@@ -1,0 +1,114 @@
+"""What callbacks and methods take of the loop, by a clock that is set by hand."""
+
+import pytest
+
+from hf_efficient.recording.events import EventLog
+from hf_efficient.recording.holders import Holders, is_wrapped
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def holders(hand):
+    log = EventLog(hand)
+    log.loop(True)
+    return Holders(log)
+
+
+class Handler:
+    """The loop of transformers' ``CallbackHandler``."""
+
+    def __init__(self, *callbacks):
+        self.callbacks = list(callbacks)
+
+    def call_event(self, event):
+        for callback in self.callbacks:
+            getattr(callback, event)()
+
+
+class Waits:
+    def __init__(self, hand, seconds, then=lambda: None):
+        self.hand, self.seconds, self.then = hand, seconds, then
+
+    def on_step_end(self):
+        self.hand.wait(self.seconds)
+        self.then()
+
+
+class Fails(Waits):
+    def on_step_end(self):
+        self.hand.wait(7)
+        raise ValueError("it failed")
+
+
+def test_each_callback_is_charged_what_it_takes(hand, holders):
+    handler = Handler(Waits(hand, 1))
+    holders.watch_callbacks(handler)
+    handler.callbacks.append(Waits(hand, 2))  # of the same class, and added later
+    holders._log.mark("bookkeeping")
+    handler.call_event("on_step_end")
+    assert holders.take() == {"bookkeeping/Waits.on_step_end": 3 * S}
+    assert [type(one) for one in handler.callbacks] == [Waits, Waits]  # which is no event
+    assert holders.take() == {}
+
+
+def test_a_callback_that_fails_is_raised_and_the_next_event_is_charged(hand, holders):
+    handler = Handler(Fails(hand, 0))
+    holders.watch_callbacks(handler)
+    with pytest.raises(ValueError, match="it failed"):
+        handler.call_event("on_step_end")
+    handler.callbacks[0] = Waits(hand, 1)
+    handler.call_event("on_step_end")
+    assert holders.take() == {"unattributed/Waits.on_step_end": S}
+
+
+class Owner:
+    def __init__(self, hand):
+        self.hand = hand
+
+    def outer(self):
+        self.hand.wait(1)
+        self.inner()
+        self.hand.wait(2)
+
+    def inner(self):
+        self.hand.wait(4)
+
+
+def test_the_time_of_an_inner_method_is_not_the_outer_ones(hand, holders):
+    owner = Owner(hand)
+    for name, phase in (("outer", "optimizer"), ("inner", "forward")):
+        holders.wrap(owner, name, phase, lambda run, *args: run(*args))
+    owner.outer()
+    assert holders.take() == {"forward/Owner.inner": 4 * S, "optimizer/Owner.outer": 3 * S}
+    assert is_wrapped(owner.outer)
+    assert not is_wrapped(Owner(hand).outer)
+
+
+def test_inside_an_opaque_phase_all_is_charged_to_it(hand, holders):
+    owner = Owner(hand)
+    holders.wrap(owner, "outer", "evaluation", lambda run: run(), opaque=True)
+    holders.wrap(owner, "inner", "forward", lambda run: run())
+    owner.outer()
+    owner.inner()
+    assert holders.take() == {
+        "evaluation/Owner.inner": 4 * S,
+        "evaluation/Owner.outer": 3 * S,
+        "forward/Owner.inner": 4 * S,
+    }
+
+
+def test_the_class_may_change_after_its_instance_was_built(hand, holders, monkeypatch):
+    owner = Owner(hand)
+    holders.wrap(owner, "inner", "forward", lambda run: run())
+    monkeypatch.setattr(Owner, "inner", staticmethod(lambda: hand.wait(8)))
+    owner.inner()
+    assert sum(holders.take().values()) == 8 * S
+
+
+def test_outside_the_loop_nothing_is_charged(hand, holders):
+    holders._log.loop(False)
+    handler = Handler(Waits(hand, 1))
+    holders.watch_callbacks(handler)
+    handler.call_event("on_step_end")
+    assert holders.take() == {}
