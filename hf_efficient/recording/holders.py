@@ -1,7 +1,5 @@
 """Which methods and callbacks the time of the training loop went into, by phase and name."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -104,7 +104,7 @@ def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
     assert after.wall_seconds <= lived_again
     assert found.time.wall_seconds == pytest.approx(before.wall_seconds + after.wall_seconds)
     slept, around = (sum(parts) for parts in zip(forward_seconds(failed), forward_seconds(done), strict=True))
-    assert 1.0 <= slept <= found.time.phase_seconds["forward"] <= around  # ten steps
+    assert 1.0 <= slept <= around <= found.time.phase_seconds["forward"] < around + 0.5  # ten steps
     for phase in ("imports", "model_load", "data_preparation", "trainer_setup", "evaluation", "checkpointing"):
         assert after.phase_seconds[phase] > 0, phase
     assert after.phase_seconds["imports"] > 0.5

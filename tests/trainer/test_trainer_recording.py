@@ -207,8 +207,8 @@ def test_lines_are_strict_json(tiny_dir, tmp_path):
     train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=1)
     (data,) = lines(tmp_path, "steps.jsonl")
     assert " ".join(sorted(data)) == (
-        "epoch grad_norm held_seconds learning_rate loader loss micro_batches phase_seconds rank schema_version segment "
-        "sequences started_at_seconds step tokens unattributed_seconds wall_seconds work"
+        "epoch grad_norm held_seconds learning_rate loader loss micro_batches phase_seconds rank schema_version "
+        "segment sequences started_at_seconds step tokens unattributed_seconds wall_seconds work"
     )
 
 

@@ -1,7 +1,5 @@
 """Time of the training loop that the user's own callbacks and methods take, or that nobody is known to take."""
 
-from __future__ import annotations
-
 import math
 
 from hf_efficient.diagnosis.case import Case
