@@ -23,7 +23,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from hf_efficient.data.formats import CHAT_KINDS, Kind, is_empty
 from hf_efficient.data.sources import replaced
 from hf_efficient.data.stats import DataStats, largest_token_id, lengths, loss_bearing
-from hf_efficient.data.targets import Targets, chat_of, marked_template, tokenise_by_beginnings
+from hf_efficient.data.targets import Targets, marked_template, tokenise_by_beginnings
 from hf_efficient.errors import DataError
 
 QUIET_UP_TO = 20_000
@@ -339,6 +339,6 @@ def _marked_template(
             "cannot be found. Write `data.targets: last` or `all`."
         )
     try:
-        return marked_template([chat_of(row) for row in examples], tokenizer)
+        return marked_template(examples, tokenizer)
     except jinja2.TemplateError as error:
         raise refused_chat(examples, tokenizer, None, error) from error

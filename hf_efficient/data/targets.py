@@ -8,7 +8,7 @@ the template does. Where none does, the beginnings of a chat are rendered, and w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import datasets
@@ -37,6 +37,7 @@ _QWEN3 = (
 )
 
 _Chat = Sequence[dict[str, str]]
+_Row = Mapping[str, Any]
 
 
 class Targets(NamedTuple):
@@ -60,33 +61,34 @@ def _by_trl(recipe: Recipe, args: SFTConfig) -> bool:
     return args.completion_only_loss is not None or args.assistant_only_loss or "assistant_only_loss" in recipe.train
 
 
-def marked_template(chats: Sequence[_Chat], tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """A template with ``{% generation %}`` markers that renders the ``chats`` as the tokenizer's own; None where there
-    is none. Raises ``jinja2.TemplateError``: the own one refuses a chat."""
+def marked_template(examples: Collection[_Row] | datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """A template with ``{% generation %}`` markers that renders all chats as the tokenizer's own; None where there is
+    none. Raises ``jinja2.TemplateError``: the own one refuses a chat."""
     own = tokenizer.get_chat_template()
     if has_generation_markers(own):
         return own
     made = with_markers(own)
     made = made if made is not None and _marks_whole_turns(tokenizer, made) else None
-    versions = [version for version in (_version_of_trl(tokenizer), made) if version is not None]
-    if not versions:
-        return None
-    expected = [_render(tokenizer, chat, own) for chat in chats]
-    return next((one for one in versions if _renders(tokenizer, chats, one, expected)), None)
+    versions = (version for version in (_version_of_trl(tokenizer), made) if version is not None)
+    return next((one for one in versions if _renders_alike(tokenizer, map(chat_of, examples), own, one)), None)
 
 
 def _version_of_trl(tokenizer: PreTrainedTokenizerBase) -> str | None:
     try:
         return get_training_chat_template(tokenizer)
-    except (ValueError, jinja2.TemplateError):
+    except (ValueError, TypeError, jinja2.TemplateError):  # no version of it, or a probe of TRL that it cannot render
         return None
 
 
-def _renders(tokenizer: PreTrainedTokenizerBase, chats: Sequence[_Chat], template: str, expected: list[str]) -> bool:
-    try:
-        return all(_render(tokenizer, chat, template) == text for chat, text in zip(chats, expected, strict=True))
-    except jinja2.TemplateError:
-        return False
+def _renders_alike(tokenizer: PreTrainedTokenizerBase, chats: Iterable[_Chat], own: str, other: str) -> bool:
+    for chat in chats:
+        expected = _render(tokenizer, chat, own)
+        try:
+            if _render(tokenizer, chat, other) != expected:
+                return False
+        except jinja2.TemplateError:
+            return False
+    return True
 
 
 def _marks_whole_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
@@ -193,6 +195,6 @@ def answers_by_beginnings(
         yield len(before), len(through)
 
 
-def chat_of(row: dict[str, Any]) -> list[dict[str, str]]:
+def chat_of(row: _Row) -> list[dict[str, str]]:
     """The messages of an example of chats, or of prompt and completion as messages."""
     return row["messages"] if "messages" in row else row["prompt"] + row["completion"]

@@ -74,7 +74,7 @@ def test_the_marked_template_renders_as_the_own_one(family, tokenizer):
     tokenizer.chat_template = TEMPLATES[family]
     draw = random.Random(17)
     chats = [conversation(draw, family != "gemma" and index % 2 == 0) for index in range(200)]
-    marked = marked_template(chats, tokenizer)
+    marked = marked_template([{"messages": chat} for chat in chats], tokenizer)
     assert marked is not None
     rendered = [tokenizer.apply_chat_template(chat, tokenize=False, chat_template=marked) for chat in chats]
     assert rendered == [tokenizer.apply_chat_template(chat, tokenize=False) for chat in chats]
@@ -193,7 +193,7 @@ def test_a_statement_that_leaves_out_the_end_of_the_turn_is_not_trusted(tokenize
         "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{{ '<|im_end|>' }}{% endfor %}"
     )
     assert with_markers(tokenizer.chat_template) is not None
-    assert marked_template([TWO_TURNS], tokenizer) is None
+    assert marked_template([{"messages": TWO_TURNS}], tokenizer) is None
 
 
 def test_the_end_of_a_turn_must_be_a_token(tokenizer, tmp_path):
