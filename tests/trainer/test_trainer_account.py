@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,11 +33,10 @@ from hf_efficient.recording import timeline as timelines
 from hf_efficient.recording.clocks import ProcessStart
 from hf_efficient.recording.timeline import Timeline, process_timeline
 from hf_efficient.records.account import RunAccount
-from hf_efficient.trainer import EfficientTrainer
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 PLANT = 0.12
 SLEPT: dict[str, list[float]] = {}
-WATCHED: dict[str, list[tuple[float, float]]] = {}
 BUSY = {**every(evaluate=4, save=4)}
 
 
@@ -58,24 +55,9 @@ def plant(phase: str, seconds: float = PLANT) -> None:
     SLEPT.setdefault(phase, []).append(time.perf_counter() - before)
 
 
-@contextmanager
-def stopwatch(phase: str) -> Iterator[None]:
-    """Keep how long the phase slept in one step, and how long it took with its own work."""
-    before, slept = time.perf_counter(), len(SLEPT.get(phase, ()))
-    yield
-    WATCHED.setdefault(phase, []).append((math.fsum(SLEPT[phase][slept:]), time.perf_counter() - before))
-
-
 @pytest.fixture(autouse=True)
 def _nothing_slept():
     SLEPT.clear()
-    WATCHED.clear()
-
-
-def recorded(output: Path, phase: str) -> list[float]:
-    """The time of the phase in the steps that have it."""
-    steps = lines(output, "steps.jsonl")
-    return [step["phase_seconds"][phase] for step in steps if phase in step["phase_seconds"]]
 
 
 class SlowRows(torch.utils.data.Dataset):
@@ -104,66 +86,32 @@ class SlowBackward(torch.autograd.Function):
 
 
 class SlowTrainer(Trainer):
-    """Sleeps in every phase of a step, and takes the time of what the phase does there; lies below the mixin."""
-
-    def get_batch_samples(self, *args, **kwargs):
-        with stopwatch("data_wait"):
-            return super().get_batch_samples(*args, **kwargs)
+    """Sleeps in every phase of a step; lies below the mixin."""
 
     def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
         if not self.model.training:
-            return super().compute_loss(*args, **kwargs)
-        with stopwatch("forward"):
-            loss = super().compute_loss(*args, **kwargs)
-            plant("forward")
-            return SlowBackward.apply(loss)
-
-    def create_accelerator_and_postprocess(self):
-        super().create_accelerator_and_postprocess()
-        backward = self.accelerator.backward
-
-        def watched(*args, **kwargs):
-            with stopwatch("backward"):
-                backward(*args, **kwargs)
-
-        self.accelerator.backward = watched
+            return loss
+        plant("forward")
+        return SlowBackward.apply(loss)
 
     def create_optimizer(self, *args, **kwargs):
         optimizer = super().create_optimizer(*args, **kwargs)
         optimizer.register_step_pre_hook(lambda *_: plant("optimizer"))
         return optimizer
 
-    def _clip_grad_norm(self, *args, **kwargs):
-        self.optimizer_watch = stopwatch("optimizer")
-        self.optimizer_watch.__enter__()
-        return super()._clip_grad_norm(*args, **kwargs)
-
-    def _maybe_log_save_evaluate(self, *args, **kwargs):
-        if self.optimizer_watch is not None:  # else it is called at the end of an epoch
-            self.optimizer_watch.__exit__(None, None, None)
-            self.optimizer_watch = None
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-
     def log(self, logs, *args, **kwargs):
-        if "loss" not in logs:
-            super().log(logs, *args, **kwargs)
-            return
-        with stopwatch("logging"):
+        if "loss" in logs:
             plant("logging")
-            super().log(logs, *args, **kwargs)
-
-    def evaluate(self, *args, **kwargs):
-        with stopwatch("evaluation"):
-            return super().evaluate(*args, **kwargs)
+        super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args, **kwargs):
         plant("evaluation", 3 * PLANT)
         return super().evaluation_loop(*args, **kwargs)
 
     def _save_checkpoint(self, *args, **kwargs):
-        with stopwatch("checkpointing"):
-            plant("checkpointing", 3 * PLANT)
-            super()._save_checkpoint(*args, **kwargs)
+        plant("checkpointing", 3 * PLANT)
+        super()._save_checkpoint(*args, **kwargs)
 
 
 def slow_trainer(tiny_dir, output, kind, seconds=PLANT / 2, **changes):
@@ -173,8 +121,6 @@ def slow_trainer(tiny_dir, output, kind, seconds=PLANT / 2, **changes):
 
 @pytest.mark.slow
 def test_planted_time_shows_where_it_was_planted(tiny_dir, tmp_path):
-    from hf_efficient.trainer import EfficientTrainerMixin
-
     class Slow(EfficientTrainerMixin, SlowTrainer):
         pass
 
@@ -187,14 +133,7 @@ def test_planted_time_shows_where_it_was_planted(tiny_dir, tmp_path):
     found = valid_account(tmp_path / "slow")
     assert set(SLEPT) == {"data_wait", "forward", "backward", "optimizer", "logging", "evaluation", "checkpointing"}
     for phase, slept in SLEPT.items():
-        assert found.time.phase_seconds[phase] > sum(slept) > 0.6, phase
-        # Step by step against the test's own clock. Something else on the machine may come between the two clocks in
-        # one step or another, not in all of them.
-        steps = list(zip(recorded(tmp_path / "slow", phase), WATCHED[phase], strict=True))
-        planted = min(pause for _, (pause, _) in steps if pause)
-        assert all(measured >= pause for measured, (pause, _) in steps), phase
-        assert min(around - pause for _, (pause, around) in steps) < planted / 2, phase  # it sleeps most of its time
-        assert min(abs(measured - around) for measured, (_, around) in steps) < 0.05 * planted, phase
+        assert 0.6 < sum(slept) < found.time.phase_seconds[phase] < 1.5 * sum(slept), phase
     inside = math.fsum(found.time.phase_seconds[phase] for phase in SLEPT)
     last = found.time.processes[-1]
     assert last.phase_seconds["trainer_setup"] + inside < last.wall_seconds

@@ -20,12 +20,15 @@ from trl import DPOTrainer, RewardTrainer, SFTTrainer
 from hf_efficient.trainer import EfficientTrainer
 
 pytestmark = pytest.mark.slow
+# Every pair of two settings is among them.
+PAIRWISE = [
+    ("full", 1, False, True), ("full", 3, True, False), ("lora", 1, True, True), ("lora", 3, False, False),
+    ("qlora", 1, True, False), ("qlora", 3, False, True),
+]  # fmt: skip
+SETTINGS = pytest.mark.parametrize(("method", "accumulation", "checkpointing", "packed"), PAIRWISE)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("method", METHODS)
+@SETTINGS
 def test_efficient_trainer_trains_as_trainer(tiny_dir, tmp_path, method, accumulation, checkpointing, packed):
     settings = (method, packed, checkpointing)
     plain, ours = (
@@ -52,9 +55,7 @@ def timeless(trainer):
     return [{k: v for k, v in entry.items() if not any(t in k for t in timed)} for entry in trainer.state.log_history]
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize(("accumulation", "checkpointing"), [(1, False), (3, True)], ids=["one", "three-checkpointed"])
-@pytest.mark.parametrize("method", METHODS)
+@SETTINGS
 def test_mixin_trains_as_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, method, accumulation, checkpointing, packed):
     plain, ours = both(
         (SFTTrainer, EfficientSFTTrainer),

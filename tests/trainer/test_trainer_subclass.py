@@ -2,17 +2,7 @@
 
 import pytest
 import torch
-from tiny_training import (
-    arguments,
-    assert_same_run,
-    build_model,
-    causal_trainer,
-    collator,
-    losses,
-    records,
-    rows,
-    train_causal,
-)
+from tiny_training import arguments, assert_same_run, build_model, collator, losses, records, rows, train_causal
 from transformers import Trainer
 
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
@@ -119,11 +109,6 @@ def test_every_argument_of_trainer_goes_through(tiny_dir, tmp_path, tiny_tokeniz
     assert trainer.optimizer is optimizer
     trainer.train()
     assert [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry] == [0.5] * 3
-
-
-def test_an_argument_nobody_knows_is_refused(tiny_dir, tmp_path):
-    with pytest.raises(TypeError, match="efficiency_folder"):
-        causal_trainer(EfficientTrainer, tiny_dir, tmp_path, mixin={"efficiency_folder": "x"})
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import pytest
 import torch
 from flop_counting import counting
 from tiny_training import (
-    METHODS,
     VOCABULARY,
     EfficientDPOTrainer,
     EfficientRewardTrainer,
@@ -62,13 +61,12 @@ STORED, CHECKPOINTED = None, {"use_reentrant": False}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize(
-    ("method", "options"),
+    ("method", "options", "packed"),
     [
-        *((method, options) for method in METHODS for options in (STORED, CHECKPOINTED)),
-        ("lora", {"use_reentrant": True}),
-        ("lora", {"use_reentrant": False, "every_n_layers": 2}),
+        *(("full", STORED, False), ("full", CHECKPOINTED, True), ("lora", STORED, True), ("lora", CHECKPOINTED, False)),
+        *(("qlora", STORED, False), ("qlora", CHECKPOINTED, True), ("lora", {"use_reentrant": True}, True)),
+        ("lora", {"use_reentrant": False, "every_n_layers": 2}, False),
     ],
 )
 def test_the_records_hold_what_torch_counts(tiny_dir, tmp_path, method, options, packed):
