@@ -75,7 +75,8 @@ class TerminalListener(RunListener):
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
         if step == 0:
             self._first = answers
-        self._last = answers
+        else:
+            self._last = answers
 
     def account(self, account: RunAccount) -> None:
         self._account = account

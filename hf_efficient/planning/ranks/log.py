@@ -81,7 +81,7 @@ class _NewLog:
         self._there[key] = len(self.log.lives)
         begun = copy(life)
         begun.bytes, begun.born_at, begun.freed_at = size, len(self.log.events), None
-        if itemsize not in (None, life.dtype.itemsize):
+        if itemsize is not None and itemsize != life.dtype.itemsize:
             begun.dtype = _DTYPES.get(itemsize, life.dtype)
         self.log.lives.append(begun)
         self._note(self._there[key], size)
