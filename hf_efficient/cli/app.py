@@ -163,8 +163,9 @@ def _guarded(action: Callable[[], int], *, debug: bool) -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the last resort: everything else is a defect
         if isinstance(error, typer.BadParameter.__mro__[1:3]):  # typer's errors of usage
-            error.show()
-            return int(error.exit_code)
+            usage: Any = error
+            usage.show()
+            return int(usage.exit_code)
         _tell_defect(error, debug)
         return 1
 

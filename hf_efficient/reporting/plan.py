@@ -27,12 +27,13 @@ _OFFLOADED = {"optimizer": "optimizer state", "parameters": "weights"}
 
 def plan_renderables(plan: rec.Plan, *, notes: bool = False) -> list[RenderableType]:
     """The answer in the first line; ``notes``: all that is taken for granted, and spot markets, at the end."""
+    gpus: list[RenderableType] = [Text(), GpuTable(plan)] if plan.gpus else []
     return [
         *([Text(answer(plan), "bold"), Text()] if plan.gpus else []),
         _title(plan),
         *([] if plan.ranks is None else _ranks(plan.ranks)),
         *([] if plan.data is None else data_renderables(plan.data)),
-        *([Text(), GpuTable(plan)] if plan.gpus else []),
+        *gpus,
         Text(),
         Text(_peak(plan), "bold"),
         _categories(plan),
