@@ -113,7 +113,7 @@ def by_recipe(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, 
         "method": "sft",
         "model": {"id": model, "dtype": "bfloat16"},
         "adapter": {"method": "lora", "r": RANK, "alpha": ALPHA, "target_modules": "all-linear"},
-        "data": {"train": [{"path": str(data)}]},
+        "data": {"train": [{"path": str(data)}], "targets": "all"},  # as TRL
         "train": {
             **{"max_steps": steps, "max_length": LENGTH, "packing": True, "per_device_train_batch_size": ROWS},
             **{"bf16": True, "gradient_checkpointing": False, "learning_rate": RATE, "logging_steps": 1, "seed": 42},
