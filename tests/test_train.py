@@ -23,8 +23,9 @@ from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recording.stop import EndedBySignal, StopRequest
 from tests.conftest import logged_values
+from tests.waiting import wait_for
 
-SCRIPTS = Path(sys.executable).parent
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture
@@ -33,15 +34,13 @@ def recipe(tiny_recipe_file) -> Path:
 
 
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
 def same_run(one: Path, other: Path) -> bool:
     weights, others = (load_file(folder / "adapter_model.safetensors") for folder in (one, other))
-    return logged_values(one) == logged_values(other) and all(
-        torch.equal(weights[name], others[name]) for name in weights
-    )
+    equal = all(torch.equal(weights[name], others[name]) for name in weights)
+    return equal and logged_values(one) == logged_values(other)
 
 
 def test_the_command_and_python_give_the_same_run(recipe, tmp_path):
@@ -151,17 +150,10 @@ def test_a_mistake_does_not_occupy_the_output_directory(recipe, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, number, code):
-    environment = {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
     command = ["hf-efficient", "train", str(recipe), "train.max_steps=100000", "train.save_steps=100000"]
     steps = tmp_path / "out/efficiency/steps.jsonl"
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
-        deadline = time.monotonic() + 120
-        while not (steps.is_file() and steps.read_text().count("\n") > 2):
-            assert time.monotonic() < deadline
-            assert run.poll() is None, run.stderr.read()
-            time.sleep(0.2)
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=-1, stderr=-1, text=True) as run:
+        wait_for(lambda: run.poll() is not None or (steps.is_file() and steps.read_text().count("\n") > 2), 120)
         run.send_signal(number)
         _, errors = run.communicate(timeout=60)
     assert run.returncode == code

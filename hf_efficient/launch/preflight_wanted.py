@@ -135,7 +135,7 @@ def _wish(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, listener: 
         return why
     how = f"`hf-efficient train {recipe.path or 'RECIPE'} --preflight-only`"
     if why:
-        listener.stage("Preflight", f"left out, though {why}: this launch cannot prove itself; {how} does it before")
+        listener.stage("Preflight", f"left out, though {why}: this launch cannot check itself; {how} does it before")
     return None
 
 

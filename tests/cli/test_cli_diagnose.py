@@ -60,10 +60,9 @@ def test_the_remedy_is_written_as_a_recipe(run, saved_often, tmp_path):
     [
         (["--apply", "next.txt"], "--apply: next.txt is not named like a recipe"),
         (["--apply", "next.yaml", "--finding", "7"], "--finding: 7 is no finding of this run: there are 1"),
-        (["--finding", "1"], "--finding says what --apply takes"),
     ],
 )
-def test_wrong_flags_are_told(run, saved_often, monkeypatch, tmp_path, args, told):
+def test_wrong_flags_are_named(run, saved_often, monkeypatch, tmp_path, args, told):
     monkeypatch.chdir(tmp_path)
     code, _, error = run("diagnose", str(saved_often), *args)
     assert code == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_efficient.accounting.account import account_of, write_account
 from hf_efficient.cli import report as watches
 from hf_efficient.run_dir import paths
 from tests.reporting.sample_run import write_records
@@ -91,13 +92,13 @@ def test_the_account_of_a_run_that_ended(run, output):
     assert run("report", str(output / "efficiency"), "--no-html").out == done.out
 
 
+UNKNOWN_PEAK = {"peak_flops_per_second": None, "peak_reason": "the peak of 'X' is not known here"}
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        (
-            {"peak_flops_per_second": None, "peak_reason": "the peak of 'X' is not known here"},
-            "work       6 TFLOPs (8 TFLOPs computed), MFU n/a: the peak of 'X' is not known here",
-        ),
+        (UNKNOWN_PEAK, "work       6 TFLOPs (8 TFLOPs computed), MFU n/a: the peak of 'X' is not known here"),
         ({"dtype": "tf32", "accelerators": 1}, "MFU 100% (HFU 133%) of 3 TFLOP/s (tf32, a matmul measured here)"),
     ],
 )
@@ -144,8 +145,6 @@ def test_a_run_that_was_killed_says_so(run, output):
 
 
 def test_json_is_that_of_run_json_which_is_enough(run, output):
-    from hf_efficient.accounting.account import account_of, write_account
-
     add(output, kind="end", ended="done", error=None, at_seconds=5.0)
     write_account(output / "efficiency", account_of(output / "efficiency"))
     text = (output / "efficiency/run.json").read_text()
@@ -169,21 +168,18 @@ def other(recorded):
     return Path("other")
 
 
-def test_the_page_is_written_beside_the_records(run, recorded):
+def test_the_page_is_written_beside_the_records_or_why_it_is_not(run, recorded):
     done = run("report", str(recorded))
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1] == "The page is out/efficiency/report.html"
     assert (recorded / "efficiency/report.html").read_text().startswith("<!doctype html>")
-
-
-def test_a_folder_that_cannot_be_written_is_said_and_the_account_printed(run, recorded):
+    (recorded / "efficiency/report.html").unlink()
     (recorded / "efficiency/report.html").mkdir()
     done = run("report", str(recorded))
     assert done.code == 0
     assert done.out.startswith("The run took")
-    assert done.err == (
-        "out/efficiency/report.html cannot be written: Is a directory; --html FILE puts the page elsewhere.\n"
-    )
+    told = "out/efficiency/report.html cannot be written: Is a directory; --html FILE puts the page elsewhere.\n"
+    assert done.err == told
 
 
 NO_FOLDER = "no such folder; name the OUTPUT_DIR of a run\n"
@@ -194,10 +190,7 @@ NO_FOLDER = "no such folder; name the OUTPUT_DIR of a run\n"
     [
         ("gone", f"gone: {NO_FOLDER}"),
         (".", ".: holds no records of a run"),
-        (
-            "out --html gone/page.html",
-            "--html: gone/page.html cannot be written: No such file or directory; name a file",
-        ),
+        ("out --html gone/page.html", "--html: gone/page.html cannot be written: No such file or directory; name a f"),
         ("out --html a.html --no-html", "--html names a file and --no-html says that there is none"),
         ("gone/deeper --watch", f"gone/deeper: {NO_FOLDER}"),
         ("out/efficiency/spans.jsonl --watch", f"out/efficiency/spans.jsonl: {NO_FOLDER}"),

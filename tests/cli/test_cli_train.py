@@ -147,7 +147,6 @@ def cluster_file(**sections):
     return str(path)
 
 
-SLURM = {}
 KUBERNETES = {"image": "train:1", "kubernetes": {"volume_claim": "runs"}}
 SKYPILOT = {"skypilot": {"bucket": "s3://runs", "setup": "pip install .", "secrets": ["HF_TOKEN"]}}
 
@@ -165,7 +164,7 @@ def test_a_job_is_printed_and_nothing_else(run, recipe, tmp_path):
 @pytest.mark.parametrize(
     ("target", "sections", "name", "arguments"),
     [
-        ("slurm", SLURM, "sbatch", []),
+        ("slurm", {}, "sbatch", []),
         ("skypilot", SKYPILOT, "sky", ["jobs", "launch", "--yes", "--detach-run", "--secret", "HF_TOKEN"]),
         ("kubernetes", KUBERNETES, "kubectl", ["create", "-f"]),
     ],
@@ -226,9 +225,7 @@ def test_what_is_refused(arguments, told, run, recipe):
 @pytest.mark.slow
 def test_two_ddp_processes(tmp_path, tiny_llama_dir, chats_jsonl):
     """DDP, through accelerate, and the run after it, from the command line."""
-    recipe = tmp_path / "ddp.yaml"
-    recipe.write_text(
-        f"""
+    text = f"""
 name: ddp
 model: {{id: {tiny_llama_dir}}}
 adapter: {{method: lora, r: 4, dropout: 0.1}}
@@ -239,18 +236,13 @@ distributed: {{processes: 2}}
 efficiency: {{preflight: true}}
 output_dir: {tmp_path / "out"}
 """
-    )
+    recipe = tmp_path / "ddp.yaml"
+    recipe.write_text(text)
     scripts = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    own = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     main = "from hf_efficient.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", main, "train", str(recipe), "--preflight-only"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=tmp_path,
-    )
+    command = [sys.executable, "-c", main, "train", str(recipe), "--preflight-only"]
+    done = subprocess.run(command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     held = json.loads((tmp_path / "out/efficiency/preflight.json").read_text())
     assert (held["passed"], held["world_size"], held["batch_rows"]) == (True, 2, 1)

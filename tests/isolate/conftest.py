@@ -13,19 +13,13 @@ def recipe_file(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path
         "adapter": {"method": "full"},
         "data": {"train": [{"path": str(chats_jsonl)}], "eval_fraction": 0.17},
         "train": {
-            "max_length": 64,
-            "num_train_epochs": 3,
-            "per_device_train_batch_size": 2,
-            "gradient_accumulation_steps": 3,
-            "logging_steps": 2,
-            "eval_strategy": "epoch",
-            "save_steps": 0.5,
-            "bf16": False,
+            "max_length": 64, "num_train_epochs": 3, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3,
+            "logging_steps": 2, "eval_strategy": "epoch", "save_steps": 0.5, "bf16": False, "save_strategy": "epoch",
+            "load_best_model_at_end": True,
         },
         "evaluate": {"early_stopping": {"patience": 2}},
         "output_dir": str(tmp_path / "out"),
-    }
-    values["train"] |= {"load_best_model_at_end": True, "save_strategy": "epoch"}
+    }  # fmt: skip
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     return path

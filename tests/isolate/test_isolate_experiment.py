@@ -13,20 +13,16 @@ from hf_efficient.isolate import experiment as module
 from hf_efficient.isolate.experiment import Launch, VariantFailed, run_variant, run_variants
 from hf_efficient.isolate.variants import VARIANTS
 from hf_efficient.launch import exits
-from hf_efficient.recipe.schema import Recipe
-from tests.isolate.variants_run import measured
+from tests.isolate.variants_run import measured, small_recipe
 
-RECIPE = Recipe(
-    name="r",
-    model={"id": "m"},
+RECIPE = small_recipe(
     data={"train": [{"path": "x"}], "eval_fraction": 0.1},
     train={"eval_strategy": "steps", "per_device_train_batch_size": 4},
-    output_dir="o",
 )
 
 
-class Told:
-    """Remembers what it is told."""
+class Heard:
+    """Remembers the progress."""
 
     def __init__(self) -> None:
         self.began: list[tuple[int, str]] = []
@@ -42,7 +38,7 @@ class Told:
 
 def run(variants=VARIANTS, recipe=RECIPE, failing=(), **seconds):
     """The outcomes, and what was told; ``seconds`` holds those of each round of a variant."""
-    told, counts = Told(), {}
+    told, counts = Heard(), {}
 
     def once(variant):
         if variant.name in failing:
@@ -78,7 +74,7 @@ def test_a_variant_that_fails_is_named_and_the_others_go_on():
 
 
 def test_a_variant_that_fails_in_a_later_round_keeps_its_first_run_and_is_not_tried_again():
-    told, runs = Told(), []
+    told, runs = Heard(), []
 
     def once(variant):
         runs.append(variant.name)
@@ -98,10 +94,8 @@ def test_a_recipe_that_does_not_train_as_it_is_ends_it():
 
 
 def test_what_does_not_apply_says_why():
-    quiet = RECIPE.model_copy(
-        update={"train": {"logging_strategy": "no", "save_strategy": "no", "eval_strategy": "no"}}
-    )
-    found, _ = run(recipe=quiet.model_copy(update={"train": {**quiet.train, "per_device_train_batch_size": 1}}))
+    quiet = dict.fromkeys(("logging_strategy", "save_strategy", "eval_strategy"), "no")
+    found, _ = run(recipe=small_recipe(train={**quiet, "per_device_train_batch_size": 1}))
     assert {name: one.left_out for name, one in found.items() if one.left_out} == {
         "one_process": "the recipe trains in one process",
         "logged": "the recipe logs nothing",
@@ -113,14 +107,8 @@ def test_what_does_not_apply_says_why():
 NAMED = {one.name: one for one in VARIANTS}
 
 
-def one_recipe(processes=1) -> Recipe:
-    return Recipe(
-        name="r",
-        model={"id": "m"},
-        data={"train": [{"path": "x"}]},
-        distributed={"processes": processes},
-        output_dir="o",
-    )
+def one_recipe(processes=1):
+    return small_recipe(distributed={"processes": processes})
 
 
 class Scripted(Launch):

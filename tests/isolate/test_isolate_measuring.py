@@ -32,7 +32,7 @@ def worker(recipe_file, tmp_path):
     return run
 
 
-def test_the_recipe_as_it_is_tells_steps_logs_phases_and_the_schedule_of_the_whole_run(worker, tmp_path):
+def test_the_recipe_as_it_is_gives_steps_logs_phases_and_the_schedule_of_the_whole_run(worker, tmp_path):
     code, found = worker("as_is")
     assert code == 0
     assert len(found["step_seconds"]) == STEPS

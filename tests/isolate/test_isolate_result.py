@@ -3,42 +3,25 @@ import dataclasses
 import pytest
 
 from hf_efficient.isolate.result import isolation_of
-from hf_efficient.recipe.schema import Recipe
-from tests.isolate.variants_run import SCHEDULE, measured, outcomes
+from tests.isolate.variants_run import SCHEDULE, measured, outcomes, small_recipe
 
 
-def recipe(**efficiency) -> Recipe:
-    return Recipe(
-        name="r",
-        model={"id": "m"},
-        data={"train": [{"path": "x"}]},
-        efficiency={"plan": False, **efficiency},
-        output_dir="o",
-    )
+def recipe(**efficiency):
+    return small_recipe(efficiency={"plan": False, **efficiency})
 
 
 def replaced(name, **changes):
     """All variants, one of which took something else."""
-    return [
-        dataclasses.replace(one, runs=[measured(name, **changes)]) if one.name == name else one for one in outcomes()
-    ]
+    other = [measured(name, **changes)]
+    return [dataclasses.replace(one, runs=other) if one.name == name else one for one in outcomes()]
 
 
 def test_the_parts_of_a_step_add_up():
     found = isolation_of(recipe(), outcomes(), 6, 3)
     parts = {part.name: part.seconds for part in found.parts}
     # a log of 0.1 s every 10 steps, an evaluation of 5 s every 50, a save of 2 s every 100
-    assert parts == pytest.approx(
-        {
-            "forward": 0.25,
-            "backward_optimizer": 0.5,
-            "data": 0.2,
-            "instrumentation": 0.05,
-            "logging": 0.01,
-            "evaluation": 0.1,
-            "checkpointing": 0.02,
-        }
-    )
+    steps = {"forward": 0.25, "backward_optimizer": 0.5, "data": 0.2, "instrumentation": 0.05}
+    assert parts == pytest.approx({**steps, "logging": 0.01, "evaluation": 0.1, "checkpointing": 0.02})
     assert found.step_seconds == pytest.approx(1.0 + 0.01 + 0.1 + 0.02)
     assert found.unexplained_seconds == pytest.approx(0.0)
     assert found.tokens_per_second == pytest.approx(400 / 1.13)
@@ -77,7 +60,7 @@ def test_a_variant_that_failed_leaves_its_neighbours_unknown_and_says_why():
     assert "held_batches failed" in {one.rule: one.why for one in found.diagnosis.abstentions}["few_workers"]
 
 
-def test_remarks_tell_what_is_left_out():
+def test_remarks_on_what_is_left_out():
     plain = isolation_of(recipe(), outcomes(), 6, 3)
     assert plain.notes == []
     other = replaced("forward", step_tokens=[300] * 6)

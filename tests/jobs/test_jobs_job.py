@@ -153,12 +153,9 @@ def test_gpus_are_read(said, gpus):
 
 @pytest.fixture
 def described(tmp_path):
-    def write(text):
-        path = tmp_path / "cluster.yaml"
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write
+    """Writes ``cluster.yaml``, and returns its path."""
+    path = tmp_path / "cluster.yaml"
+    return lambda text: path.write_text(text, encoding="utf-8") and path
 
 
 def problems(path, **flags):
@@ -185,10 +182,9 @@ def test_no_file_and_no_flags():
     assert cluster.where("image") == "the cluster"
 
 
-def test_unknown_keys_are_told_with_the_nearest_one(described):
-    told = problems(
-        described("gpu: 8\npartition: main\nslurm:\n  acount: a\nkubernetes: {}\nlr: 1\nwhatever_it_is: 2\n")
-    )
+def test_unknown_keys_are_named_with_the_nearest_one(described):
+    text = "gpu: 8\npartition: main\nslurm:\n  acount: a\nkubernetes: {}\nlr: 1\nwhatever_it_is: 2\n"
+    told = problems(described(text))
     unknown = "is no key of a cluster's description."
     assert told[:3] == [
         f"cluster.yaml:1: gpu: {unknown} Did you mean `gpus`?",
@@ -209,10 +205,7 @@ def test_unknown_keys_are_told_with_the_nearest_one(described):
         ("gpus: H100", "gpus: is the text 'H100', but must be a count of at least 1, or TYPE:COUNT. Write, for "),
         ("time_limit: soon", "time_limit: is the text 'soon', but must be a time: 90m, 12h, 2d, 12:00:00 or 1-12:00"),
         ("shared: runs", "shared: is the text 'runs', but must be an absolute path. Write the path at which every "),
-        (
-            "- a",
-            "holds a list; a cluster's description is a mapping of keys to values. Start with, for instance, `gpus",
-        ),
+        ("- a", "holds a list; a cluster's description is a mapping of keys to values. Start with, for instance, "),
     ],
 )
 def test_wrong_values(described, text, told):
@@ -220,6 +213,6 @@ def test_wrong_values(described, text, told):
     assert said.startswith(f"cluster.yaml: {told}" if text == "- a" else f"cluster.yaml:1: {told}")
 
 
-def test_a_wrong_flag_is_told_as_such(described):
-    (told,) = problems(None, num_gpus="none")
-    assert told.startswith("command line: --num-gpus none: gpus: is the text 'none', but must be a count")
+def test_a_wrong_flag_is_named_as_such():
+    (said,) = problems(None, num_gpus="none")
+    assert said.startswith("command line: --num-gpus none: gpus: is the text 'none', but must be a count")

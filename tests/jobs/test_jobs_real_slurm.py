@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,10 +60,8 @@ class Slurm:
     """A running Slurm; its commands find it by the environment."""
 
     def __init__(self, folder: Path) -> None:
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))},
-            "SLURM_CONF": str(folder / "slurm.conf"),
-        }
+        foreign = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+        self.environment = {**foreign, "SLURM_CONF": str(folder / "slurm.conf")}
 
     def run(self, *command: str) -> str:
         """The output of one of Slurm's commands."""
@@ -96,15 +94,13 @@ def started_slurm(folder: Path, nodes: int) -> Iterator[Slurm | str]:
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
-    lines = [
-        _NODE.format(name=name, host=host, port=port, cores=cores) for name, port in zip(names, ports[1:], strict=True)
-    ]
     text = _CONFIGURATION.format(host=host, folder=folder, port=ports[0])
+    for name, port in zip(names, ports[1:], strict=True):
+        text += _NODE.format(name=name, host=host, port=port, cores=cores)
     configuration = folder / "slurm.conf"
-    configuration.write_text(text + "".join(lines))
-    munge = [
-        f"--{name}={folder}/munge.{name.split('-')[0]}" for name in ("key-file", "socket", "pid-file", "seed-file")
-    ]
+    configuration.write_text(text)
+    files = ("key-file", "socket", "pid-file", "seed-file")
+    munge = [f"--{name}={folder}/munge.{name.split('-')[0]}" for name in files]
     commands = [
         ["munged", "--foreground", "--force", *munge, f"--log-file={folder}/munge.log"],
         ["slurmctld", "-D", "-f", str(configuration)],
@@ -147,14 +143,9 @@ def _last_words(folder: Path) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing() or "there is a Slurm")]
@@ -165,12 +156,7 @@ name: tiny
 model: {{id: {model}}}
 adapter: {{method: lora, r: 4}}
 data: {{train: [{{path: chats.jsonl}}]}}
-train:
-  max_steps: 2
-  max_length: 96
-  per_device_train_batch_size: 2
-  bf16: false
-  use_cpu: true
+train: {{max_steps: 2, max_length: 96, per_device_train_batch_size: 2, bf16: false, use_cpu: true}}
 efficiency: {{plan: false}}
 output_dir: out
 """
@@ -200,11 +186,19 @@ def slurm():
 
 
 @pytest.fixture
-def project(tmp_path):
-    """A folder with a space in its name."""
+def project(tmp_path, chats_jsonl):
+    """A folder with a space in its name, and with chats."""
     folder = tmp_path / "a project"
     folder.mkdir()
+    shutil.copy(chats_jsonl, folder / "chats.jsonl")
     return folder
+
+
+@pytest.fixture
+def recipe(project, tiny_llama_dir):
+    path = project / "tiny.yaml"
+    path.write_text(RECIPE.format(model=tiny_llama_dir))
+    return path
 
 
 def submitted(slurm, project, recipe, *overrides, path, **keys):
@@ -226,10 +220,8 @@ def ended(slurm, project, number, seconds=120):
     return slurm.job(number), log.read_text(errors="replace")  # two streams may share a character
 
 
-def test_a_run_from_end_to_end_and_one_that_is_refused(slurm, project, tiny_llama_dir, chats_jsonl):
-    shutil.copy(chats_jsonl, project / "chats.jsonl")
-    recipe = project / "tiny.yaml"
-    recipe.write_text(RECIPE.format(model=tiny_llama_dir))
+def test_a_run_from_end_to_end_and_one_that_is_refused(slurm, project, recipe):
+    text = recipe.read_text()
     number = submitted(slurm, project, recipe, path=SCRIPTS, time_limit="1h")
     recipe.unlink()  # a job carries its recipe
     state, log = ended(slurm, project, number)
@@ -239,16 +231,13 @@ def test_a_run_from_end_to_end_and_one_that_is_refused(slurm, project, tiny_llam
     assert (project / "out" / "efficiency" / "run.json").is_file()
     assert list(rank_files(project / "out" / "efficiency", "steps")) == [0]
 
-    recipe.write_text(RECIPE.format(model=tiny_llama_dir))
+    recipe.write_text(text)
     state, log = ended(slurm, project, submitted(slurm, project, recipe, path=SCRIPTS))
     assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("FAILED", "2:0", "0"), log
     assert "already holds a run" in log
 
 
-def test_a_run_goes_on_after_the_time_limit(slurm, project, tiny_llama_dir, chats_jsonl):
-    shutil.copy(chats_jsonl, project / "chats.jsonl")
-    recipe = project / "tiny.yaml"
-    recipe.write_text(RECIPE.format(model=tiny_llama_dir))
+def test_a_run_resumes_after_the_time_limit(slurm, project, recipe):
     overrides = ["train.max_steps=60", "train.save_steps=1000", "train.gradient_accumulation_steps=8"]
     number = submitted(slurm, project, recipe, *overrides, path=SCRIPTS)
     wait_for_line(project / "out/efficiency/steps.jsonl", 5, 90)

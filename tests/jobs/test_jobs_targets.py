@@ -55,12 +55,6 @@ def task_of(cluster, *overrides):
     return yaml.safe_load(skypilot_task(job_for("skypilot", cluster_of(**cluster), OUTPUT, *overrides)))
 
 
-def told_by_skypilot(cluster):
-    with pytest.raises(RecipeError) as error:
-        task_of(cluster)
-    return [str(problem) for problem in error.value.problems]
-
-
 def test_a_skypilot_task():
     task = task_of(WHOLE_CLUSTER, "distributed.nodes=4", "distributed.processes=auto")
     run = task.pop("run")
@@ -71,14 +65,10 @@ def test_a_skypilot_task():
         "job_recovery": {"max_restarts_on_errors": 5},
     }  # fmt: skip
     assert task == {
-        "name": "quickstart-lora",
-        "workdir": ".",
-        "num_nodes": 4,
-        "envs": WHOLE_CLUSTER["env"],
-        "secrets": {"HF_TOKEN": None},
+        "name": "quickstart-lora", "workdir": ".", "num_nodes": 4, "envs": WHOLE_CLUSTER["env"],
+        "secrets": {"HF_TOKEN": None}, "setup": "pip install -e .\necho done\n",
         "file_mounts": {"/mnt/runs": {"source": "s3://my-runs", "mode": "MOUNT_CACHED"}},
-        "setup": "pip install -e .\necho done\n",
-    }
+    }  # fmt: skip
 
 
 def test_one_machine_without_gpus_and_a_volume():
@@ -86,20 +76,6 @@ def test_one_machine_without_gpus_and_a_volume():
     assert set(task) == {"name", "workdir", "num_nodes", "resources", "volumes", "setup", "run"}
     assert task["volumes"] == {"/mnt/runs": "runs"}
     assert "main_address" not in task["run"]
-
-
-def test_what_skypilot_needs_and_cannot_do():
-    assert told_by_skypilot({"shared": "/mnt/runs", "gpus": 1, "time_limit": "2h"}) == [
-        "the cluster: gpus: is 1, but SkyPilot has to know of which type. Write, for instance, H100:1.",
-        "the cluster: skypilot.bucket: is missing, and no volume is given: one of the two is mounted at /mnt/runs. "
-        "Write bucket: s3://NAME.",
-        "the cluster: skypilot.setup: is missing: SkyPilot's machines start without hf_efficient. Write the lines that "
-        "install it, `pip install -e .` in a clone for instance, or an image that holds it.",
-        "the cluster: time_limit: is given, but SkyPilot ends no job by the clock. Write efficiency.budget.hours=N in "
-        "the recipe: the run saves and stops.",
-    ]
-    (both,) = told_by_skypilot({"shared": "/mnt/runs", "skypilot": {"bucket": "s3://a", "volume": "b", "setup": "x"}})
-    assert "skypilot.bucket: and a volume are both given: one of the two" in both
 
 
 SMALL_POD = {"shared": "/mnt/runs", "image": "train:1", "kubernetes": {"volume_claim": "runs"}}
@@ -164,13 +140,37 @@ def test_one_pod_without_gpus_says_nothing_that_nobody_gave():
     assert "main_address" not in job["spec"]["trainer"]["command"][2]
 
 
-def test_what_kubernetes_needs():
+SKYPILOT_NEEDS = (
+    "gpus: is 1, but SkyPilot has to know of which type. Write, for instance, H100:1.",
+    "skypilot.bucket: is missing, and no volume is given: one of the two is mounted at /mnt/runs. Write bucket: "
+    "s3://NAME.",
+    "skypilot.setup: is missing: SkyPilot's machines start without hf_efficient. Write the lines that install it, "
+    "`pip install -e .` in a clone for instance, or an image that holds it.",
+    "time_limit: is given, but SkyPilot ends no job by the clock. Write efficiency.budget.hours=N in the recipe: the "
+    "run saves and stops.",
+)
+KUBERNETES_NEEDS = (
+    "image: is missing: a pod runs a container. Name one that holds hf_efficient (--image NAME).",
+    "kubernetes.volume_claim: is missing: nothing else is mounted at /mnt/runs. Write the name of a "
+    "PersistentVolumeClaim that many pods may write to (ReadWriteMany).",
+    "gpus: names H100, but Kubernetes chooses machines by their labels. Write gpus: 2, and "
+    "kubernetes.node_selector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}, for instance.",
+)
+BOTH = {"bucket": "s3://a", "volume": "b", "setup": "x"}
+ONE_OF_TWO = (
+    "skypilot.bucket: and a volume are both given: one of the two is mounted at /mnt/runs. Write bucket: s3://NAME.",
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "cluster", "needs"),
+    [
+        (task_of, {"gpus": 1, "time_limit": "2h"}, SKYPILOT_NEEDS),
+        (task_of, {"skypilot": BOTH}, ONE_OF_TWO),
+        (documents, {"gpus": "H100:2"}, KUBERNETES_NEEDS),
+    ],
+)
+def test_what_skypilot_and_kubernetes_need(made, cluster, needs):
     with pytest.raises(RecipeError) as error:
-        documents({"shared": "/mnt/runs", "gpus": "H100:2"}, "distributed.processes=2")
-    assert [str(problem) for problem in error.value.problems] == [
-        "the cluster: image: is missing: a pod runs a container. Name one that holds hf_efficient (--image NAME).",
-        "the cluster: kubernetes.volume_claim: is missing: nothing else is mounted at /mnt/runs. Write the name of a "
-        "PersistentVolumeClaim that many pods may write to (ReadWriteMany).",
-        "the cluster: gpus: names H100, but Kubernetes chooses machines by their labels. Write gpus: 2, and "
-        "kubernetes.node_selector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}, for instance.",
-    ]
+        made({"shared": "/mnt/runs", **cluster}, f"distributed.processes={2 if made is documents else 1}")
+    assert [str(problem) for problem in error.value.problems] == [f"the cluster: {one}" for one in needs]

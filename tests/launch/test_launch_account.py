@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import EfficiencySection
 from hf_efficient.records.account import RunAccount
+from tests.conftest import own_environment
 from tests.launch.notes import Notes
 
 SLOW = """
@@ -57,10 +57,9 @@ EIGHT = ("train.max_steps=8", "train.eval_strategy=steps", "train.eval_steps=4",
 
 def run(recipe: Path, *more: str, raising: int = -1) -> tuple[subprocess.CompletedProcess[str], float]:
     """A run in a process of its own, and how long the process lived."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", SLOW.format(raising=raising), str(recipe), *EIGHT, "efficiency.plan=true", *more]
     before = time.monotonic()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=own_environment(), capture_output=True, text=True, timeout=300)
     return done, time.monotonic() - before
 
 

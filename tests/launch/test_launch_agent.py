@@ -1,9 +1,7 @@
 """accelerate's launcher in a process of ours: what it says of a rank that was killed, and what SIGTERM does to it."""
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +9,7 @@ import pytest
 
 from hf_efficient.launch import agent
 from hf_efficient.launch.agent import Failure, agent_command, agent_environment, failure_in
+from tests.conftest import own_environment
 from tests.waiting import wait_for
 
 WORKER = """
@@ -31,8 +30,7 @@ def launch(folder: Path, **environment: str) -> subprocess.Popen[bytes]:
     (folder / "worker.py").write_text(WORKER)
     command = ["accelerate", "launch", "--multi_gpu", "--num_machines=1", "--num_processes=2", "--mixed_precision=no"]
     command += ["--dynamo_backend=no", "--max_restarts=1", "--main_process_port=0", "worker.py"]
-    path = os.pathsep.join(one for one in sys.path if one)
-    told = {**os.environ, "PYTHONPATH": path, **agent_environment(folder), **environment}
+    told = own_environment(**agent_environment(folder), **environment)
     return subprocess.Popen(agent_command(command), cwd=folder, env=told, stderr=subprocess.DEVNULL)
 
 

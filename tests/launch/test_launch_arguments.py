@@ -26,14 +26,9 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def recipe(method="sft", early_stopping=None, **train) -> Recipe:
+    sections = {"model": {"id": "m"}, "data": {"train": [{"path": "x"}]}, "train": train}
     return Recipe(
-        name="t",
-        method=method,
-        model={"id": "m"},
-        data={"train": [{"path": "x"}]},
-        train=train,
-        evaluate={"early_stopping": early_stopping},
-        output_dir="somewhere",
+        name="t", method=method, evaluate={"early_stopping": early_stopping}, output_dir="somewhere", **sections
     )
 
 
@@ -102,7 +97,7 @@ def test_a_step_takes_the_rows_that_the_recipe_says(monkeypatch, found):
     ("processes", "kind", "count", "told"),
     [(1, "cuda", 8, True), (1, "cuda", 1, False), (8, "cuda", 8, False), (1, "cpu", 8, False)],
 )
-def test_gpus_that_are_left_idle_are_told(processes, kind, count, told):
+def test_gpus_that_are_left_idle_are_named(processes, kind, count, told):
     remark = one_device_remark(SimpleNamespace(world_size=processes, device=torch.device(kind)), count)
     assert (remark is not None) == told
     assert remark is None or remark.startswith("one process trains on the first of 8 GPUs; `hf-efficient train`")
@@ -111,9 +106,8 @@ def test_gpus_that_are_left_idle_are_told(processes, kind, count, told):
 @pytest.fixture
 def qlora(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text(
-        "name: a\nmodel: {id: m}\nadapter: {method: qlora}\ndata: {train: [{path: a.jsonl}]}\noutput_dir: out\n"
-    )
+    text = "{name: a, model: {id: m}, adapter: {method: qlora}, data: {train: [{path: a.jsonl}]}, output_dir: out}"
+    path.write_text(text)
     return lambda *overrides: load_recipe(path, list(overrides))
 
 
@@ -157,7 +151,7 @@ def test_a_cpu_that_emulates_bfloat16_trains_without_where_the_recipe_is_silent(
     assert (options, os.environ["ACCELERATE_MIXED_PRECISION"]) == ({"fp16": True}, "fp16")
 
 
-def test_what_is_emulated_is_told_with_what_to_write(qlora, machine):
+def test_the_remark_on_what_is_emulated(qlora, machine):
     machine(emulates=True)
     asked = qlora("train.bf16=true", "model.dtype=bfloat16", "adapter.quantization.compute_dtype=bfloat16")
     assert emulation_remark(asked, CPU) == (

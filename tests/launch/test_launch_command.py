@@ -84,7 +84,7 @@ def test_where_machines_meet(address, host, port):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "rank", "address", "told"),
+    ("nodes", "rank", "address", "message"),
     [
         (2, 0, None, "--main-address: is missing, and distributed.nodes is 2"),
         (2, 2, "alpha", "--node-rank: is 2, but distributed.nodes is 2: write 0 to 1"),
@@ -93,10 +93,10 @@ def test_where_machines_meet(address, host, port):
         (1, 1, None, "--node-rank: distributed.nodes is 1"),
     ],
 )
-def test_wrong_places(nodes, rank, address, told):
+def test_wrong_places(nodes, rank, address, message):
     with pytest.raises(SetupError) as raised:
         node_place(recipe(f"nodes={nodes}"), rank, address)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_one_process_and_data_parallel_ones():
@@ -145,7 +145,7 @@ def test_machines_that_meet_again_after_a_failure(rank):
     assert "--same_network" not in flags
 
 
-def test_what_deepspeed_is_told():
+def test_the_configuration_of_deepspeed():
     three = recipe("strategy=zero3", "offload.optimizer=true", "offload.parameters=true", "offload.nvme_path=/fast")
     zero = deepspeed_config(three, "zero3")["zero_optimization"]
     place = {"device": "nvme", "nvme_path": "/fast", "pin_memory": True}
@@ -181,28 +181,18 @@ def test_the_command_of_one_process(commanded):
         "--dynamo_backend=no --num_cpu_threads_per_process=6 -m hf_efficient.train r.yaml 'a.b=1 2' --resume"
     )
     assert commanded(module="a.b")[-3:] == ["-m", "a.b", "r.yaml"]
-    fp16 = commanded("train.bf16=false", "train.fp16=true")
-    assert "--mixed_precision=fp16" in fp16
-
-
-def test_processes_named_and_automatic(commanded):
+    assert "--mixed_precision=fp16" in commanded("train.bf16=false", "train.fp16=true")
     assert "--multi_gpu" not in commanded("distributed.processes=auto")
     four = commanded("distributed.processes=auto", device_count=4, cores=9)
     assert {"--num_processes=4", "--multi_gpu", "--num_cpu_threads_per_process=2"} <= set(four)
     assert "--num_processes=2" in commanded("distributed.processes=2", device_count=8, cores=1)
 
 
-FSDP_BY_DEFAULT = """\
-compute_environment: LOCAL_MACHINE
-debug: true
-distributed_type: FSDP
-fsdp_config: {fsdp_version: 2, fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 1}
-mixed_precision: bf16
-num_machines: 1
-num_processes: 1
-use_cpu: false
-"""
-TELLS = """\
+FSDP_BY_DEFAULT = {
+    **_COMMON, "debug": True, "distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 1,
+    "fsdp_config": {"fsdp_version": 2, "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": 1},
+}  # fmt: skip
+PRINTS = """\
 import os
 print({name: os.environ.get(name) for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_DEBUG_MODE", "FSDP_VERSION")})
 """
@@ -211,9 +201,9 @@ print({name: os.environ.get(name) for name in ("ACCELERATE_USE_FSDP", "ACCELERAT
 @pytest.mark.slow
 def test_the_users_own_default_configuration_does_no_harm(tmp_path):
     (tmp_path / "accelerate").mkdir()
-    (tmp_path / "accelerate/default_config.yaml").write_text(FSDP_BY_DEFAULT)
-    (tmp_path / "tells.py").write_text(TELLS)
-    made = accelerate_command(recipe(), "", [], Layout(1, 1, 1), module="tells")
+    (tmp_path / "accelerate/default_config.yaml").write_text(yaml.safe_dump(FSDP_BY_DEFAULT))
+    (tmp_path / "prints.py").write_text(PRINTS)
+    made = accelerate_command(recipe(), "", [], Layout(1, 1, 1), module="prints")
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     own = {**os.environ, "HF_HOME": str(tmp_path), "PYTHONPATH": path}
     done = subprocess.run(made, env=own, capture_output=True, text=True, timeout=120, check=True)
@@ -230,12 +220,10 @@ def check(loaded, devices=0):
 def test_deepspeed_is_not_installed(monkeypatch):
     monkeypatch.setattr(checks, "is_installed", lambda name: False)
     check(recipe("processes=2", "strategy=fsdp2"))
-    with pytest.raises(SetupError) as raised:
+    named = r"^command line: distributed\.strategy=zero2: distributed\.strategy: zero2 is DeepSpeed's"
+    remedy = r"which is not installed. Install it \(pip install 'hf_efficient\[deepspeed\]'\)"
+    with pytest.raises(SetupError, match=f"{named}, {remedy}"):
         check(recipe("processes=2", "strategy=zero2"))
-    assert str(raised.value).startswith(
-        "command line: distributed.strategy=zero2: distributed.strategy: zero2 is DeepSpeed's, which is not installed. "
-        "Install it (pip install 'hf_efficient[deepspeed]')"
-    )
 
 
 def test_more_processes_than_devices():
@@ -269,13 +257,13 @@ def test_the_port_to_meet_at_is_in_use():
     check_port(Layout(2, 1, 2, 0, "alpha", port))
 
 
-def test_what_the_processes_of_several_machines_are_told(monkeypatch):
+def test_the_environment_of_several_machines(monkeypatch):
     there = Layout(2, 1, 2, 0, "127.0.0.1", 4000)
-    told = {"GLOO_SOCKET_IFNAME": "lo", "PET_LOCAL_ADDR": "127.0.0.1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    for name in told:
+    named = {"GLOO_SOCKET_IFNAME": "lo", "PET_LOCAL_ADDR": "127.0.0.1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    for name in named:
         monkeypatch.delenv(name, raising=False)
     assert launch_environment(Layout(1, 2, 2)) == {}
-    assert launch_environment(there) == told
+    assert launch_environment(there) == named
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")  # what the user has set stays
     assert "GLOO_SOCKET_IFNAME" not in launch_environment(there)
 
@@ -297,13 +285,9 @@ def test_a_disk_that_is_not_there_or_lacks_the_library_that_reads_it(tmp_path, m
 
 
 def reading(model="m", *data, tokenizer=None, profile=None) -> Recipe:
-    return Recipe(
-        name="t",
-        model={"id": str(model), "tokenizer": tokenizer},
-        data={"train": [{"path": str(path)} for path in data or ("a",)]},
-        output_dir="out",
-        efficiency={"profile": profile or {}},
-    )
+    sources = [{"path": str(path)} for path in data or ("a",)]
+    section = {"model": {"id": str(model), "tokenizer": tokenizer}, "efficiency": {"profile": profile or {}}}
+    return Recipe(name="t", data={"train": sources}, output_dir="out", **section)
 
 
 def test_what_needs_the_hub(tiny_llama_dir, chats_jsonl):
@@ -346,7 +330,7 @@ def test_freed_memory_is_used_again_without_page_faults(call, expected):
     assert int(done.stdout) in expected
 
 
-def test_the_configuration_alone_tells(tiny_llama_dir, tmp_path):
+def test_wrap_classes_are_checked_by_the_configuration_alone(tiny_llama_dir, tmp_path):
     (tmp_path / "config.json").write_text((tiny_llama_dir / "config.json").read_text())  # no weights
 
     def checked(*overrides):
@@ -359,17 +343,13 @@ def test_the_configuration_alone_tells(tiny_llama_dir, tmp_path):
         checked("distributed.wrap_classes=[MistralDecoderLayer]")
 
 
-def profiled(profile=None):
-    return reading(profile=profile)
-
-
-def test_what_nsight_is_told():
-    assert " ".join(nsight_command("nsys", profiled(), has_gpu=True)) == (
+def test_the_command_of_nsight():
+    assert " ".join(nsight_command("nsys", reading(), has_gpu=True)) == (
         "nsys profile --trace=cuda,nvtx,osrt,cudnn,cublas --sample=process-tree --cuda-memory-usage=true "
         "--capture-range=cudaProfilerApi --capture-range-end=stop --force-overwrite=true "
         f"--output={Path('out/efficiency/profile/nsys')}"
     )
-    command = nsight_command("ncu", profiled({"capture": {"after_step": 9}}), has_gpu=True)
+    command = nsight_command("ncu", reading(profile={"capture": {"after_step": 9}}), has_gpu=True)
     assert {"--nvtx", "--nvtx-include=step 10", "--set=roofline", "--launch-count=200"} <= set(command)
 
 
@@ -382,7 +362,7 @@ def test_what_nsight_is_told():
     ],
 )
 def test_the_run_names_its_steps(profile, overrides):
-    assert nsight_overrides(profiled(profile)) == overrides
+    assert nsight_overrides(reading(profile=profile)) == overrides
 
 
 @pytest.mark.parametrize(("tool", "product"), [("nsys", "Nsight Systems"), ("ncu", "Nsight Compute")])

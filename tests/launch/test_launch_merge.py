@@ -33,15 +33,10 @@ def logits(model):
 
 
 def write_recipe(run_dir, base, *, quantization=None, **adapter):
-    recipe = Recipe.model_validate(
-        {
-            "name": "tiny",
-            "model": {"id": str(base), "dtype": "float32", "attn_implementation": "flash_attention_2"},
-            "adapter": {"method": "qlora" if quantization else "lora", "quantization": quantization, **adapter},
-            "data": {"train": [{"path": "chats.jsonl"}]},
-            "output_dir": str(run_dir),
-        }
-    )
+    model = {"id": str(base), "dtype": "float32", "attn_implementation": "flash_attention_2"}
+    section = {"method": "qlora" if quantization else "lora", "quantization": quantization, **adapter}
+    data = {"train": [{"path": "chats.jsonl"}]}
+    recipe = Recipe(name="tiny", model=model, adapter=section, data=data, output_dir=str(run_dir))
     path = run_dir / "efficiency" / "recipe.resolved.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump({"recipe": recipe.resolved(), "provenance": {}, "environment": {}}))

@@ -193,10 +193,26 @@ class Shelf(dict):
         return all(key in self for key in keys)
 
 
-def test_a_machine_that_no_longer_counts_is_named(monkeypatch):
-    shelf, now = Shelf(), [100.0]
+@pytest.fixture
+def shelf():
+    return Shelf()
+
+
+@pytest.fixture
+def now():
+    """The time, in a list of one."""
+    return [100.0]
+
+
+@pytest.fixture
+def machines(shelf, now):
+    """Starts the watch of machine 0 or 1 of two."""
+    return lambda node: PeerWatch(shelf, node, 2, lambda: now[0])
+
+
+def test_a_machine_that_no_longer_counts_is_named(monkeypatch, machines, now):
     monkeypatch.setattr("socket.gethostname", lambda: "beta")
-    one, two = (PeerWatch(shelf, node, 2, lambda: now[0]) for node in (0, 1))
+    one, two = machines(0), machines(1)
     two.beat()
     one.beat()
     now[0] += SILENT_SECONDS
@@ -206,8 +222,8 @@ def test_a_machine_that_no_longer_counts_is_named(monkeypatch):
         one.beat()
 
 
-def test_the_store_stays_until_all_others_have_ended():
-    shelf, looks = Shelf(), []
+def test_the_store_stays_until_all_others_have_ended(shelf):
+    looks = []
 
     def now():
         looks.append(1)
@@ -225,9 +241,8 @@ def test_the_store_stays_until_all_others_have_ended():
     assert len(looks) > 5
 
 
-def test_a_machine_that_has_not_begun_or_is_done_is_not_missed():
-    shelf, now = Shelf(), [0.0]
-    one, two = (PeerWatch(shelf, node, 2, lambda: now[0]) for node in (0, 1))
+def test_a_machine_that_has_not_begun_or_is_done_is_not_missed(machines, now):
+    one, two = machines(0), machines(1)
     one.beat()
     now[0] += 1000
     two.beat()
@@ -238,13 +253,12 @@ def test_a_machine_that_has_not_begun_or_is_done_is_not_missed():
     one.beat()
 
 
-def test_what_an_earlier_start_has_counted_is_not_taken_for_silence():
-    shelf, now = Shelf(), [0.0]
-    PeerWatch(shelf, 1, 2, lambda: now[0]).beat()
-    one = PeerWatch(shelf, 0, 2, lambda: now[0])  # both were started again, and machine 1 still imports
+def test_what_an_earlier_start_has_counted_is_not_taken_for_silence(machines, now):
+    machines(1).beat()
+    one = machines(0)  # both were started again, and machine 1 still imports
     now[0] += 1000
     one.beat()
-    two = PeerWatch(shelf, 1, 2, lambda: now[0])
+    two = machines(1)
     one.beat()
     now[0] += SILENT_SECONDS + 1
     with pytest.raises(Silence, match="machine 1"):
@@ -253,12 +267,9 @@ def test_what_an_earlier_start_has_counted_is_not_taken_for_silence():
     one.beat()
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{}, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}],
-)
-def test_nobody_is_watched_on_one_machine_or_by_a_second_process(environment):
-    def never(why):
-        raise AssertionError(why)
+TWO = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 
-    watch_peers(environment, never)()
+
+@pytest.mark.parametrize("environment", [{}, TWO, {**TWO, "WORLD_SIZE": "4", "LOCAL_RANK": "1"}])
+def test_nobody_is_watched_on_one_machine_or_by_a_second_process(environment):
+    watch_peers(environment, pytest.fail)()

@@ -1,7 +1,6 @@
 """Two processes of one machine: one is killed, and the run goes on; one is told to end, and the run saves and stops."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,8 @@ import pytest
 
 from hf_efficient.accounting.account import load_run
 from hf_efficient.launch.exits import ended
-from tests.conftest import tiny_chats
+from tests.conftest import logged_values as losses
+from tests.conftest import own_environment, tiny_chats
 
 pytestmark = pytest.mark.slow
 
@@ -31,36 +31,31 @@ _LIMIT_SECONDS = 240
 
 
 def train(recipe: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(PLANTED.parent), *(one for one in sys.path if one)])
     command = [sys.executable, str(PLANTED), "train", str(recipe), *arguments]
-    told = {**os.environ, "PYTHONPATH": path, "PLANTED_MARKS": str(recipe.parent), **environment}
+    told = own_environment(PLANTED.parent, PLANTED_MARKS=str(recipe.parent), **environment)
     started = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with ended(started):
         said, errors = started.communicate(timeout=_LIMIT_SECONDS)
     return subprocess.CompletedProcess(command, started.returncode, said, errors)
 
 
-def losses(out: Path) -> list[float]:
-    state = json.loads((out / "trainer_state.json").read_text(encoding="utf-8"))
-    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+def written(folder: Path, model: Path) -> Path:
+    chats, path = folder / "chats.jsonl", folder / "recipe.yaml"
+    chats.write_text("".join(json.dumps(row) + "\n" for row in tiny_chats()))
+    path.write_text(RECIPE.format(model=model, chats=chats, output=folder / "out"))
+    return path
 
 
 @pytest.fixture
-def recipe(tmp_path, tiny_llama_dir, chats_jsonl):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out"))
-    return path
+def recipe(tmp_path, tiny_llama_dir):
+    return written(tmp_path, tiny_llama_dir)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, tiny_llama_dir):
     """What the same run gives that nothing happens to."""
     folder = tmp_path_factory.mktemp("whole")
-    chats = folder / "chats.jsonl"
-    chats.write_text("".join(json.dumps(row) + "\n" for row in tiny_chats()))
-    path = folder / "recipe.yaml"
-    path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats, output=folder / "out"))
-    done = train(path)
+    done = train(written(folder, tiny_llama_dir))
     assert done.returncode == 0, done.stderr
     return losses(folder / "out")
 

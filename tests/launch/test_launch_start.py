@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from hf_efficient.launch.output import OutputPlan, plan_output
 from hf_efficient.launch.records import start_folder
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
+from tests.conftest import own_environment
 
 STUCK = """
 import sys, time
@@ -38,10 +38,9 @@ def recipe(tiny_recipe_file) -> Path:
 @contextlib.contextmanager
 def a_start(recipe: Path, records: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is in the load of its model, and says so in its records."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
         [sys.executable, "-c", STUCK, str(recipe), *more],
-        env=environment,
+        env=own_environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

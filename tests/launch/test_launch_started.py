@@ -43,12 +43,9 @@ def test_resume_and_overwrite_exclude_each_other(capsys):
 
 
 ZERO3 = {
-    "WORLD_SIZE": "2",
-    "ACCELERATE_USE_DEEPSPEED": "true",
-    "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3",
-    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none",
-    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
-}
+    "WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
+}  # fmt: skip
 FSDP2 = {"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "false"}
 DDP = {"WORLD_SIZE": "2"}
 
@@ -60,12 +57,9 @@ def recipe(*distributed):
 @pytest.mark.parametrize(
     ("environment", "engine"),
     [
-        ({}, "none"),
-        (DDP, "ddp"),
-        (ZERO3, "zero3"),
+        *(({}, "none"), (DDP, "ddp"), (ZERO3, "zero3"), (FSDP2, "fsdp2")),
         ({**ZERO3, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}, "zero1"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "zero2"),
-        (FSDP2, "fsdp2"),
     ],
 )
 def test_what_was_started(environment, engine):
@@ -142,6 +136,7 @@ def test_launchers_that_disagree_are_told_before_the_processes_meet():
     assert started_recipe(two, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}) is two
 
 
+UNREDUCED = "Expected to have finished reduction in the prior iteration before starting a new one."
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -155,11 +150,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
         (PermissionError(13, "Permission denied", "out/x"), OutputError, "can no longer be written"),
         (torch.OutOfMemoryError("CUDA out of memory."), SetupError, r"per_device_train_batch_size .* adapter\.method"),
         (ModuleNotFoundError("No module named 'not_there'"), SetupError, "missing: No module named 'not_there'"),
-        (
-            RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one."),
-            SetupError,
-            r"ddp_find_unused_parameters: is false, .*took no part in a step",
-        ),
+        (RuntimeError(UNREDUCED), SetupError, r"ddp_find_unused_parameters: is false, .*took no part in a step"),
         (DataError("row 3"), DataError, "row 3"),
         (CheckpointException("read", {0: (ValueError("plain"), [])}), ValueError, "plain"),
         (KeyboardInterrupt(), KeyboardInterrupt, ""),

@@ -1,7 +1,6 @@
 """A recipe on two machines, each with a network of its own: they meet, train, and notice when one is cut off."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from two_machines import can_make_machines, two_machines
 from waiting import wait_for
 
 from hf_efficient.launch.exits import ended
+from tests.conftest import own_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_make_machines(), reason="needs root and network namespaces")]
 
@@ -35,7 +35,7 @@ _STARTS_WITHIN_SECONDS = 240.0
 @pytest.fixture
 def launched(tmp_path, tiny_llama_dir, chats_jsonl, monkeypatch):
     """Starts the recipe on both machines."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PLANTED.parent), *(path for path in sys.path if path)]))
+    monkeypatch.setenv("PYTHONPATH", own_environment(PLANTED.parent)["PYTHONPATH"])
     started: list[subprocess.Popen[bytes]] = []
 
     def start(machines, steps, *, save=1_000_000, restarts=0):
@@ -64,10 +64,8 @@ def test_they_train_together(launched, tmp_path):
 
 def steps_of(out):
     """Of each rank, as its records tell them."""
-    return [
-        [json.loads(line)["step"] for line in (out / "efficiency" / name).read_text().splitlines()]
-        for name in ("steps.jsonl", "steps.rank1.jsonl")
-    ]
+    texts = [(out / "efficiency" / name).read_text() for name in ("steps.jsonl", "steps.rank1.jsonl")]
+    return [[json.loads(line)["step"] for line in text.splitlines()] for text in texts]
 
 
 def test_a_process_of_the_second_is_killed(launched, tmp_path, monkeypatch):

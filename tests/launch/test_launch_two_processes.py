@@ -1,9 +1,7 @@
 """ZeRO-3 in two processes: planned as each of them holds it, and gone on from its end."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 from hf_efficient.accounting.account import account_of
 from hf_efficient.launch.command import accelerate_command, layout_of
 from hf_efficient.recipe.load import load_recipe
+from tests.conftest import own_environment
 
 pytestmark = [
     pytest.mark.slow,
@@ -71,9 +70,8 @@ def output(tmp_path_factory, tiny_llama_dir) -> Path:
     script.write_text(SCRIPT.format(recipe=str(path), output=str(output)), encoding="utf-8")
     recipe = load_recipe(path)
     command = accelerate_command(recipe, "", [], layout_of(recipe, device_count=0, cores=2))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     command = [*command[: command.index("-m")], str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=own_environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     return output
 

@@ -1,5 +1,6 @@
 """A process that stands for those of a preflight check."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,9 +24,7 @@ ran()
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Callable[[str], list[str]]:
-    """A command that does what it is told in place of a proof's process, with ``part`` and ``notes()`` at hand."""
-    import sys
-
+    """A command that runs this code in place of a check's process, with ``part`` and ``notes()`` at hand."""
     (tmp_path / "out").mkdir(exist_ok=True)
 
     def make(code: str) -> list[str]:

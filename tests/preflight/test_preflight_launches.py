@@ -32,6 +32,7 @@ def launched(fake, folder, code: str, limit: float = 60) -> PreflightFailure | N
 
 
 TRAINING = "the training step on the longest batch"
+KILLED = "notes('training'); os.kill(os.getpid(), 9)"
 OUT_OF_MEMORY = """
 notes('training', 0, kind='fault', message='Connection closed by peer')
 notes('training', 1, kind='memory', message='out of memory')
@@ -56,11 +57,7 @@ raise SystemExit(1)
     ("code", "expected", "told"),
     [
         ("raise SystemExit(3)", {}, "a process ended in starting with exit code 3, and it said nothing"),
-        (
-            "notes('training'); os.kill(os.getpid(), 9)",
-            {"kind": "killed", "stage": TRAINING},
-            "for want of host memory perhaps",
-        ),
+        (KILLED, {"kind": "killed", "stage": TRAINING}, "for want of host memory perhaps"),
         (OUT_OF_MEMORY, {"kind": "memory", "stage": TRAINING, "rank": 1}, "out of memory"),
         (LOST, {"kind": "killed", "rank": 1}, ""),
         (LOST.replace("Read error: Connection reset by peer", "no such layer"), {"kind": "fault", "rank": 0}, ""),
@@ -210,10 +207,11 @@ elif wish and {wants!r}:
 @pytest.fixture
 def proves(fake, tiny_recipe):
     """A recipe, and a command whose run may want a check and whose checks may fail."""
-    return lambda *overrides, wants=True, fails="": (
-        tiny_recipe(*overrides),
-        fake(PROVES.format(wants=wants, fails=fails)),
-    )
+
+    def made(*overrides, wants=True, fails=""):
+        return tiny_recipe(*overrides), fake(PROVES.format(wants=wants, fails=fails))
+
+    return made
 
 
 def test_a_run_that_wants_a_check_gets_one_and_is_started_again(proves, tmp_path, capsys):

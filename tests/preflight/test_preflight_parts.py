@@ -20,7 +20,7 @@ from hf_efficient.recipe.load import load_recipe
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.int64])
-def test_one_bit_two_swapped_numbers_and_the_shape_tell(dtype):
+def test_one_bit_two_swapped_numbers_and_the_shape_change_a_digest(dtype):
     held = torch.arange(7).to(dtype)
     assert digest(held) == digest(held.clone())
     other = held.clone()
@@ -51,9 +51,8 @@ def test_what_is_trained_and_the_state_of_its_optimizer_by_name():
     assert set(weight_digests(model)) == {"1.weight", "1.bias"}
     wrapped_twice = SimpleNamespace(optimizer=SimpleNamespace(optimizer=optimizer))
     before = optimizer_digests(wrapped_twice, model)
-    assert set(before) == {
-        f"1.{name} {key}" for name in ("weight", "bias") for key in ("exp_avg", "exp_avg_sq", "step")
-    }
+    keys = ("exp_avg", "exp_avg_sq", "step")
+    assert set(before) == {f"1.{name} {key}" for name in ("weight", "bias") for key in keys}
     optimizer.step()
     after = optimizer_digests(optimizer, model)
     assert all(after[name] != before[name] for name in before)
@@ -76,24 +75,22 @@ def test_every_micro_batch_of_a_check_is_the_largest(train, tiny_recipe):
     rule = tiny_recipe("train.gradient_accumulation_steps=2", "data.eval_fraction=0.25", *train)
     args, tokenizer = training_arguments(rule), load_tokenizer(rule.model, rule.train)
     data = build_sft_data(rule, tokenizer, args)
-    proof = longest_data(data, args, steps=2)
+    found = longest_data(data, args, steps=2)
     tokens = sorted(lengths(data.train), reverse=True)
     assert tokens[0] > tokens[-1]  # else every batch would do
-    batches = list(DataLoader(proof.train, batch_size=2, collate_fn=proof.collator))
+    batches = list(DataLoader(found.train, batch_size=2, collate_fn=found.collator))
     assert len(batches) == 2 * 2  # steps, micro-batches
     expected = (1, tokens[0] + tokens[1]) if train else (2, tokens[0])
     assert {tuple(batch["input_ids"].shape) for batch in batches} == {expected}
-    assert max(lengths(proof.eval)) == max(lengths(data.eval))
-    assert len(proof.eval) == min(8, len(data.eval))
-    asked = [len(json.dumps(one["prompt"])) for one in proof.eval_examples]
+    assert max(lengths(found.eval)) == max(lengths(data.eval))
+    assert len(found.eval) == min(8, len(data.eval))
+    asked = [len(json.dumps(one["prompt"])) for one in found.eval_examples]
     assert asked == sorted((len(json.dumps(one["prompt"])) for one in data.eval_examples), reverse=True)
 
 
 def test_pairs_by_the_longer_of_their_answers(tiny_recipe, tmp_path):
-    rows = [
-        {"prompt": "Say", "chosen": "a" * chosen, "rejected": "b" * rejected}
-        for chosen, rejected in ((3, 4), (2, 30), (20, 1), (5, 5))
-    ]
+    lengths_of = ((3, 4), (2, 30), (20, 1), (5, 5))
+    rows = [{"prompt": "Say", "chosen": "a" * chosen, "rejected": "b" * rejected} for chosen, rejected in lengths_of]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     own = ("method=dpo", f"data.train=[{{path: {path}}}]", "data.eval_fraction=null", "evaluate.metrics=[]")
@@ -107,19 +104,18 @@ SHIPPED = sorted(shipped_files(shipped_root()))[::4]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_recipe_can_be_proven(name):
+def test_a_shipped_recipe_can_be_checked(name):
     recipe = load_recipe(name)
     short = preflight_recipe(recipe, 8)
     assert short.train["max_steps"] == 2
     assert short.train["gradient_accumulation_steps"] == 2
     for key in ("per_device_train_batch_size", "max_length", "gradient_checkpointing", "optim", "packing"):
         assert short.train.get(key) == recipe.train.get(key)
-    assert (short.model, short.adapter, short.data, short.distributed) == (
-        recipe.model, recipe.adapter, recipe.data, recipe.distributed,
-    )  # fmt: skip
+    for section in ("model", "adapter", "data", "distributed"):
+        assert getattr(short, section) == getattr(recipe, section)
 
 
-def test_what_would_wait_tell_or_stand_still_is_off(tmp_path):
+def test_what_would_wait_report_or_stand_still_is_off(tmp_path):
     path = tmp_path / "r.yaml"
     path.write_text("name: t\nmodel: {id: m}\ndata: {train: [{path: a}], eval_fraction: 0.1}\noutput_dir: out\n")
     overrides = [
@@ -142,7 +138,7 @@ def test_what_would_wait_tell_or_stand_still_is_off(tmp_path):
     assert preflight_folder(recipe).parent == preflight_folder(short).parents[2]  # in the run's own directory
 
 
-def test_a_global_batch_is_not_proven_in_full():
+def test_a_global_batch_is_not_checked_in_full():
     """64 sequences of 4 rows on 2 processes are 8 micro-batches, of which 2 are enough."""
     recipe = load_recipe("quickstart/lora", ["distributed.processes=2", "distributed.global_batch_size=64"])
     short = preflight_recipe(recipe, recipe.train["gradient_accumulation_steps"])

@@ -1,4 +1,4 @@
-"""When a run wants a proof, and what it says where it gets none."""
+"""When a run wants a preflight check, and what it says where it gets none."""
 
 import json
 from dataclasses import replace
@@ -53,30 +53,23 @@ def test_a_long_run_ends_before_it_begins_and_leaves_nothing(planned, wish, tiny
 
 
 @pytest.mark.slow
-def test_a_short_run_begins_and_says_nothing(planned, wish, tiny_recipe):
-    planned(1799.0)
-    assert started(tiny_recipe()) == []
-    assert not wish.exists()
+@pytest.mark.parametrize(
+    ("seconds", "overrides", "messages"),
+    [
+        (1799.0, [], []),
+        (7200.0, [], ["left out, though the run is planned for 2 h 00 min: this launch cannot check itself; "]),
+        (None, [], []),
+        (7200.0, ["efficiency.preflight=false"], []),
+    ],
+)
+def test_what_a_run_says_that_begins_unchecked(planned, tiny_recipe, seconds, overrides, messages):
+    planned(seconds)
+    found = started(tiny_recipe(*overrides))
+    assert [one[: len(message)] for one, message in zip(found, messages, strict=True)] == messages
+    assert all("--preflight-only" in one for one in found)
 
 
-@pytest.mark.slow
-def test_a_long_run_that_nobody_can_prove_says_so_once(planned, tiny_recipe):
-    planned(7200.0)
-    (told,) = started(tiny_recipe())
-    assert told.startswith("left out, though the run is planned for 2 h 00 min: this launch cannot prove itself; ")
-    assert "--preflight-only" in told
-
-
-@pytest.mark.slow
-def test_a_run_of_unknown_length_and_one_told_not_to_begin_and_say_nothing(planned, wish, tiny_recipe):
-    planned(None)
-    assert started(tiny_recipe()) == []
-    planned(7200.0)
-    assert started(tiny_recipe("efficiency.preflight=false", "existing_output=overwrite")) == []
-    assert not wish.exists()
-
-
-def test_a_proof_is_remembered_for_this_recipe_alone_and_is_in_the_account(
+def test_a_check_is_remembered_for_this_recipe_alone_and_is_in_the_account(
     planned, wish, tiny_recipe, tmp_path, monkeypatch
 ):
     planned(7200.0)
