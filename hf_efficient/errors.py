@@ -14,7 +14,8 @@ Anything else that is raised is a defect of ours, and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -22,6 +23,15 @@ def first_line(error: BaseException) -> str:
     """The first line of a library's message, or the kind of error where it has none."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+@contextmanager
+def writing(what: str, path: object) -> Iterator[None]:
+    """Raise ``OutputError`` for an ``OSError`` inside; ``what`` is the key or flag that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{what}: {path} cannot be written: {error.strerror or error}.") from error
 
 
 class HfEfficientError(Exception):

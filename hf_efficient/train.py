@@ -14,7 +14,7 @@ from types import FrameType
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.launch.checkpoints import EFFICIENCY
-from hf_efficient.launch.exits import earlier_code, forget_code, is_lost_peer, is_told_to_end, state_code
+from hf_efficient.launch.exits import earlier_code, end_is_announced, forget_code, is_lost_peer, state_code
 from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
 from hf_efficient.launch.restart import meet_anew, starts_again, watch_peers
 from hf_efficient.launch.started import RunFlags, parse_flags
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     earlier = earlier_code(os.environ)
     if earlier == _BAD_INPUT:  # another start will not mend it; it was said
         return _BAD_INPUT
-    if is_told_to_end(os.environ):  # before this process heard signals, or while the launcher started it again
+    if end_is_announced(os.environ):  # before this process heard signals, or while the launcher started it again
         return _ended(_TERMINATED)
     if earlier is not None:
         forget_code(os.environ)
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _for_good(_leave(error.exit_code, str(error)))
     except RunStopped as stopped:
-        _leave(_TERMINATED, f"{stopped}. The same command with --resume goes on.", "stopped by SIGTERM ")
+        _leave(_TERMINATED, f"{stopped}. The same command with --resume continues it.", "stopped by SIGTERM ")
         return _unless_started_again(_TERMINATED)
     except EndedBySignal as ended:
         print(file=sys.stderr)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if flags.debug:
             state_code(1, os.environ)
             raise
-        if is_lost_peer(error) and is_told_to_end(os.environ):  # the other one heard of it first
+        if is_lost_peer(error) and end_is_announced(os.environ):  # the other one heard of it first
             return _ended(_TERMINATED)
         return _for_good(_leave(1, _unforeseen(error, None if flags.preflight else recipe)))
     if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -131,14 +131,14 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _how_it_goes_on() -> str:
-    again = starts_again(os.environ) and not is_told_to_end(os.environ)
+    again = starts_again(os.environ) and not end_is_announced(os.environ)
     unless = "Unless the launcher starts it again, " if again else ""
-    return f"{unless}--resume goes on from its last checkpoint."
+    return f"{unless}--resume continues from its last checkpoint."
 
 
 def _for_good(code: int) -> int:
     """The exit code of a process that ends with this one; the launcher starts nothing again that is told to end."""
-    return _unless_started_again(code) if is_told_to_end(os.environ) else code
+    return _unless_started_again(code) if end_is_announced(os.environ) else code
 
 
 def _unless_started_again(code: int) -> int:

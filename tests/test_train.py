@@ -18,7 +18,7 @@ from hf_efficient import train
 from hf_efficient.errors import DataError, OutputError
 from hf_efficient.launch import build as builds
 from hf_efficient.launch.command import FLAGS_ALONE
-from hf_efficient.launch.exits import tell_to_end
+from hf_efficient.launch.exits import announce_end
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recording.stop import EndedBySignal, StopRequest
@@ -161,10 +161,10 @@ def test_a_signal_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, num
     saved = [path.name for path in (tmp_path / "out").glob("checkpoint-*")]
     if number == signal.SIGTERM:
         assert len(saved) == 1
-        assert f"; {saved[0]} is saved. The same command with --resume goes on." in errors
+        assert f"; {saved[0]} is saved. The same command with --resume continues it." in errors
     else:
         assert saved == []
-        assert "--resume goes on from its last checkpoint" in errors
+        assert "--resume continues from its last checkpoint" in errors
     last = steps.read_text().count("\n")
     time.sleep(1.5)
     assert steps.read_text().count("\n") == last  # nobody trains on
@@ -188,7 +188,7 @@ def started_by_us(tmp_path, monkeypatch):
     variables = {"HF_EFFICIENT_STATUS_FILE": str(tmp_path / "status"), "TORCHELASTIC_MAX_RESTARTS": "1"}
     for name, value in {**variables, "TORCHELASTIC_RESTART_COUNT": "0"}.items():
         monkeypatch.setenv(name, value)
-    return lambda: tell_to_end(tmp_path / "status")
+    return lambda: announce_end(tmp_path / "status")
 
 
 @pytest.mark.parametrize(("count", "code"), [("0", 0), ("1", 143)])

@@ -77,17 +77,14 @@ def calibration_lines(calibration: Calibration) -> list[str]:
     if calibration.busy:
         lines.append("  Others used it meanwhile: these figures are uncertain. Measure again when it is idle.")
     elif calibration.busy is None:
-        lines.append("  Whether others used it meanwhile could not be told.")
+        lines.append("  Whether others used it meanwhile is not known.")
     return lines
 
 
 def _fastest(calibration: Calibration) -> list[MatmulRate]:
-    found: dict[str, MatmulRate] = {}
-    for rate in calibration.matmul:
-        best = found.get(rate.dtype)
-        if best is None or rate.flops_per_second > best.flops_per_second:
-            found[rate.dtype] = rate
-    return list(found.values())
+    rising = sorted(calibration.matmul, key=lambda rate: rate.flops_per_second)
+    best = {rate.dtype: rate for rate in rising}
+    return [best[name] for name in dict.fromkeys(rate.dtype for rate in calibration.matmul)]
 
 
 def _rows(found: Environment) -> list[tuple[str, str]]:
@@ -103,10 +100,8 @@ def _rows(found: Environment) -> list[tuple[str, str]]:
     ]
     if not found.gpus:
         rows.append(("gpu", "unknown: torch cannot be imported" if found.gpus is None else "none that torch can use"))
-    rows += [
-        ("driver", found.driver or "none found"),
-        ("cuda", found.cuda or "none: torch is built without it, or missing"),
-    ]
+    rows.append(("driver", found.driver or "none found"))
+    rows.append(("cuda", found.cuda or "none: torch is built without it, or missing"))
     dirty = {True: " with changes", False: "", None: ""}[found.git_dirty]
     return [*rows, ("git", f"{found.git_commit}{dirty}" if found.git_commit else "no repository here")]
 

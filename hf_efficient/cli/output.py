@@ -100,9 +100,8 @@ def check_page_file(path: Path) -> None:
 
 
 def write_page(named: Path | None, default: Path, make: Callable[[], str], told_to: TextIO | None = None) -> None:
-    """Write a page, over one that is there, and say where it is on ``told_to`` (default: standard output). ``named`` is
-    where the user wants it; None: at ``default``, or nowhere where that cannot be written. Raises ``OutputError``:
-    ``named`` cannot be written."""
+    """Write a page, and print where it is to ``told_to`` (default: standard output). ``named`` is the user's choice, or
+    ``OutputError``; None: at ``default``, or nowhere where that cannot be written."""
     from hf_efficient.run_dir.json_file import write_whole
 
     path = named.expanduser() if named is not None else default

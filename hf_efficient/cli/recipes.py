@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,7 +106,7 @@ def _leaves(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _told(origin: Origin) -> str:
-    """The origin, with a path below the current directory told from there."""
+    """The origin, with a path below the current directory relative to it."""
     if origin.line is None:
         return str(origin)
     path = Path(origin.source)
@@ -151,17 +152,15 @@ def launch_page(recipe: Recipe, argument: str, overrides: Sequence[str], *, as_j
     with_accumulation(recipe, layout.world_size)
     engine = launching.strategy_of(recipe, layout.world_size)
     config = launching.accelerate_config(recipe, layout)
-    zero = None
-    if launching.is_zero(engine):
-        share = launching.largest_share(recipe, layout.world_size)
-        zero = launching.deepspeed_config(recipe, engine, share)
-    command = launching.printable(launching.accelerate_command(recipe, argument, overrides, layout))
+    share = launching.largest_share(recipe, layout.world_size) if launching.is_zero(engine) else 0
+    zero = launching.deepspeed_config(recipe, engine, share) if launching.is_zero(engine) else None
+    command = shlex.join(launching.accelerate_command(recipe, argument, overrides, layout))
     if as_json:
         told = {"strategy": engine, "accelerate": config, "deepspeed": zero, "command": command}
         return f"{json.dumps(told, indent=2)}\n"
     parts = [f"# accelerate launch --config_file FILE -m hf_efficient.train {argument}\n{dump_yaml(config)}"]
     if zero is not None:
         held = json.dumps(zero, indent=2)
-        parts.append(f"# What the run tells DeepSpeed; `auto` is filled in from the recipe.\n{held}\n")
+        parts.append(f"# What the run passes to DeepSpeed; `auto` is filled in from the recipe.\n{held}\n")
     parts.append(f"# The same by flags alone, as `hf-efficient train` does it:\n$ {command}\n")
     return "\n".join(parts)

@@ -68,7 +68,6 @@ def report(
 
 
 def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
-    """The account of a run as JSON; of several runs as a list."""
     from hf_efficient.accounting.account import load_run
     from hf_efficient.reporting.run_data import read_run
     from hf_efficient.run_dir.json_file import strict_json
@@ -97,7 +96,6 @@ def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
 
 
 def _print_comparison(run_dirs: Sequence[Path], html: Path | None, *, page: bool) -> None:
-    """The first run is what the others are compared with."""
     from hf_efficient.reporting.comparison import comparison_renderables
     from hf_efficient.reporting.run_data import read_run
     from hf_efficient.reporting.terminal import show

@@ -55,8 +55,7 @@ def run_command(command: list[str], output_dir: str, environment: Mapping[str, s
 
 
 def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str) -> int:
-    """The exit code; says why where the processes did not. ``stated`` is what they said; ``failure`` what the launcher
-    said of the first that failed."""
+    """The exit code; prints why where the processes did not: ``stated`` is theirs, ``failure`` the launcher's."""
     if stated is not None and (failure is None or not failure.was_killed):
         return stated
     code = 128 - failure.exit_code if failure is not None and failure.was_killed else code if code >= 0 else 128 - code
@@ -66,7 +65,7 @@ def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str
         print(
             f"error: {who} without saying why ({how}): it was killed, for want of memory perhaps, or crashed outside "
             f"Python. `hf-efficient report {shlex.quote(output_dir)}` shows what it recorded; the same command with "
-            "--resume goes on from its last checkpoint.",
+            "--resume continues from its last checkpoint.",
             file=sys.stderr,
         )
     return code
@@ -81,7 +80,6 @@ class _Signals:
         self.insisted = 0
 
     def pass_on(self, received: int, now: float) -> None:
-        """To all processes that train."""
         self._first = now if self._first is None else self._first
         if now - self._first >= _PATIENCE_SECONDS.get(received, _PATIENCE_OTHERWISE_SECONDS):
             self.insisted = received
@@ -89,9 +87,7 @@ class _Signals:
 
 
 def _end_of(launcher: subprocess.Popen[bytes], status: Path, signals: _Signals) -> int:
-    """Wait for it, and end one whose run hangs, or has failed and is not begun again: cut off from machine 0 it would
-    wait for minutes.
-    """
+    """Wait for it, and end one whose run hangs, or has failed and is not begun again (cut off from machine 0)."""
     from hf_efficient.launch.exits import ended
 
     begins_again = any(str(word).startswith("--max_restarts") for word in launcher.args)  # type: ignore[union-attr]
@@ -121,9 +117,9 @@ def _pass_on(launcher: int, received: int, status: Path) -> None:
     """Send a signal to the processes that the launcher started; to itself while there are none yet."""
     import psutil
 
-    from hf_efficient.launch.exits import tell_to_end
+    from hf_efficient.launch.exits import announce_end
 
-    tell_to_end(status)
+    announce_end(status)
     number = signal.SIGTERM if received == signal.SIGHUP else received
     try:
         process = _accelerate(psutil.Process(launcher))

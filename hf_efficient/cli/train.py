@@ -148,7 +148,7 @@ def _launch(
     to run it with."""
     from hf_efficient.facts.environment import accelerator_count, thread_count
     from hf_efficient.launch.checkpoints import check_layout
-    from hf_efficient.launch.command import accelerate_command, layout_of, node_place, printable, strategy_of
+    from hf_efficient.launch.command import accelerate_command, layout_of, node_place, strategy_of
     from hf_efficient.launch.machine import (
         check_engine,
         check_installed,
@@ -169,7 +169,7 @@ def _launch(
     command = accelerate_command(recipe, argument, tail, layout)
     if tool is not None:
         command = [*nsight_command(tool, recipe, has_gpu=devices > 0), *command]
-    print(f"$ {printable(command)}", flush=True)
+    print(f"$ {shlex.join(command)}", flush=True)
     if not dry_run:
         check_wrap_classes_without_weights(recipe)
         if tool is not None:
@@ -266,10 +266,10 @@ def _job(
 
 def _write_job(target: Target, job: Job, recipe: Recipe, output: Path | None, submits: bool) -> None:
     """Print the job, write it or submit it; how to submit it goes to standard error."""
-    from hf_efficient.jobs.targets import check_program, job_text, submit, submit_command
+    from hf_efficient.jobs.targets import TEXTS, check_program, submit, submit_command
     from hf_efficient.launch.output import plan_output
 
-    text = job_text(target, job)
+    text = TEXTS[target](job)
     if submits:
         check_program(target)
         if target == "slurm":

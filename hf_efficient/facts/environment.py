@@ -90,7 +90,7 @@ def describe_environment(*, ask_torch: bool = True) -> Environment:
         gpus=gpus,
         driver=_driver(),
         cuda=cuda,
-        versions={"hf_efficient": __version__, **{name: _version(name) for name in PACKAGES}},
+        versions={"hf_efficient": __version__, **{name: version_of(name) for name in PACKAGES}},
         git_commit=commit,
         git_dirty=dirty,
     )
@@ -198,7 +198,7 @@ def _shared_memory() -> int | None:
         return None
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

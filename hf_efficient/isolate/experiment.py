@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -42,24 +42,16 @@ class VariantFailed(Exception):
 
 @dataclass(frozen=True)
 class Launch:
-    """How the variants of a resolved recipe are launched.
-
-    Attributes:
-        argument, overrides: the recipe as the user wrote it.
-        steps, warm_up: to be measured, and before them.
-        parent: folder in which each run makes one of its own.
-        device_count: accelerators of this machine, for ``distributed.processes: auto``.
-        cores: processor cores that all processes share.
-    """
+    """How the variants of a resolved recipe are launched; ``steps`` are measured after ``warm_up`` others."""
 
     recipe: Recipe
-    argument: str
+    argument: str  # the recipe as the user wrote it, as are the overrides
     overrides: Sequence[str]
     steps: int
     warm_up: int
-    parent: Path
-    device_count: int
-    cores: int
+    parent: Path  # in which each run makes a folder of its own
+    device_count: int  # accelerators of this machine, for ``distributed.processes: auto``
+    cores: int  # that all processes share
 
     @property
     def processes(self) -> int:
@@ -72,9 +64,7 @@ class Launch:
         return max(1, self.cores // self.processes)
 
     def command(self, variant: Variant, folder: Path) -> list[str]:
-        """What measures a variant: several processes by accelerate; a single one needs no launcher, which would only
-        import torch a second time.
-        """
+        """What measures a variant: several processes by accelerate; one needs no launcher, which would import torch."""
         options = [
             f"--variant={variant.name}",
             f"--steps={self.steps}",
@@ -107,9 +97,8 @@ def run_variant(variant: Variant, launch: Launch) -> VariantMeasurement:
 def _finished(command: list[str], threads: int, output: int) -> int:
     """Its exit code; on the way out, whatever the way, none of its processes is left."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}  # as accelerate's launcher says it
-    launcher = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
-    )
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+    launcher = subprocess.Popen(command, **streams, env=environment, start_new_session=True)
     with ended(launcher):
         return launcher.wait()
 
@@ -141,9 +130,8 @@ RunVariant = Callable[[Variant], VariantMeasurement]
 def run_variants(
     variants: Sequence[Variant], recipe: Recipe, run: RunVariant, progress: Progress
 ) -> list[VariantOutcome]:
-    """Run those that apply, in order; then, backwards and forwards, those whose differences are not clear enough. The
-    first variant is the recipe as it is; ``SetupError`` where it does not train, since nothing could be compared with
-    it."""
+    """Run those that apply, in order; then, backwards and forwards, those whose differences are not clear enough.
+    ``SetupError`` where the first variant, the recipe as it is, does not train."""
     outcomes = {one.name: VariantOutcome(one.name, one.what, left_out=one.left_out(recipe)) for one in variants}
     by_name = {one.name: one for one in variants}
     wanted = [one for one in variants if not outcomes[one.name].left_out]
@@ -159,14 +147,10 @@ def run_variants(
 
 
 def _round(
-    wanted: Sequence[Variant],
-    outcomes: dict[str, VariantOutcome],
-    run: RunVariant,
-    progress: Progress,
-    round_number: int,
+    wanted: Sequence[Variant], outcomes: dict[str, VariantOutcome], run: RunVariant, progress: Progress, of: int
 ) -> None:
     for number, variant in enumerate(wanted, 1):
-        progress.begins(variant, number, len(wanted), round_number)
+        progress.begins(variant, number, len(wanted), of)
         began, failure, held = time.monotonic(), "", outcomes[variant.name]
         try:
             measured = run(variant)

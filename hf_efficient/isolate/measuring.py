@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +81,7 @@ class StepStamps(TrainerCallback):
 
 
 def positions(batch: Any) -> int:
-    """Of a micro-batch, padding included, without reading anything from the device; 0 where it does not say."""
+    """Of a micro-batch, padding included, without reading anything from the device; 0 where there is no tensor."""
     named = batch.get("input_ids") if hasattr(batch, "get") else None
     if isinstance(named, torch.Tensor):
         return named.numel()
@@ -122,10 +122,8 @@ def _recorded_training(setup: Setup) -> tuple[VariantMeasurement, Trainer]:
     seconds = columns.compute_seconds[setup.warm_up :] / counts
     tokens = columns.processed[setup.warm_up :] / counts
     known = np.isfinite(seconds) & np.isfinite(tokens)
-    found = dataclasses.replace(
-        found, micro_batch_seconds=seconds[known].tolist(), micro_batch_tokens=tokens[known].tolist()
-    )
-    return found, trainer
+    each = {"micro_batch_seconds": seconds[known].tolist(), "micro_batch_tokens": tokens[known].tolist()}
+    return dataclasses.replace(found, **each), trainer
 
 
 def _as_it_is(setup: Setup) -> VariantMeasurement:
@@ -172,19 +170,16 @@ def _every(strategy: Any, wanted: float, steps: int, epoch: int) -> int | None:
 
 
 def step_batches(trainer: Trainer, loader: Any, steps: int, share: int = 1) -> Iterator[list[Any]]:
-    """The micro-batches of each of so many optimizer steps, as the Trainer takes them; every ``share``-th, as the first
-    of so many processes."""
-    return islice(_all_steps(loader, trainer.args.gradient_accumulation_steps, share), steps)
+    """The micro-batches of each optimizer step, as the first of ``share`` processes takes them."""
 
+    def all_steps() -> Iterator[list[Any]]:
+        for epoch in count():
+            _begin_epoch(loader, epoch)
+            batches = islice(loader, 0, None, share)
+            while held := list(islice(batches, trainer.args.gradient_accumulation_steps)):
+                yield held
 
-def _all_steps(loader: Any, accumulation: int, share: int) -> Iterator[list[Any]]:
-    epoch = 0
-    while True:
-        _begin_epoch(loader, epoch)
-        batches = islice(loader, 0, None, share)
-        while held := list(islice(batches, accumulation)):
-            yield held
-        epoch += 1
+    return islice(all_steps(), steps)
 
 
 def _begin_epoch(loader: Any, epoch: int) -> None:
@@ -197,12 +192,11 @@ def _begin_epoch(loader: Any, epoch: int) -> None:
 
 
 class HeldBatches:
-    """Stands for a train dataloader: its batches are those of the first epochs in order, ``repeats`` where memory is
-    short."""
+    """Stands for a train dataloader: its batches are those of the first epochs, again from the first where memory is
+    short (``repeats``)."""
 
     def __init__(self, dataset: Any, per_epoch: int, batches: list[Any], repeats: bool) -> None:
-        self.dataset = dataset
-        self.repeats = repeats
+        self.dataset, self.repeats = dataset, repeats
         self._per_epoch, self._batches = per_epoch, batches
         self._epoch = 0
 
@@ -223,8 +217,7 @@ class HeldBatches:
 
 
 def hold_batches(trainer: Trainer, steps: int, share: int = 1) -> HeldBatches:
-    """Load what the trainer will train on, leave it on its device, in place of its loader; ``share``: see
-    ``step_batches``."""
+    """Load what the trainer will train on to its device, in place of its loader; ``share``: see ``step_batches``."""
     loader = trainer.get_train_dataloader()
     batches: list[Any] = []
     held_bytes, repeats = 0, False
@@ -256,8 +249,7 @@ def _on_held_batches(setup: Setup) -> VariantMeasurement:
 
 
 def _forward(setup: Setup, *, with_graph: bool) -> VariantMeasurement:
-    """The forward in the Trainer's own loop on batches made beforehand, with a graph or under ``torch.no_grad``;
-    backward and update do nothing."""
+    """The forward in the Trainer's own loop on batches made beforehand; backward and update do nothing."""
 
     def adjust(trainer: Trainer) -> None:
         hold_batches(trainer, setup.warm_up + setup.steps, setup.share)
@@ -338,9 +330,8 @@ def _tokenisation_alone(setup: Setup) -> VariantMeasurement:
     else:
         data = build_sft_data(recipe, tokenizer, args)
         examples, tokens = data.stats.examples, data.stats.tokens_total
-    return VariantMeasurement(
-        examples=examples, tokens=tokens, read_seconds=read - began, prepare_seconds=time.perf_counter() - read
-    )
+    prepared = time.perf_counter() - read
+    return VariantMeasurement(examples=examples, tokens=tokens, read_seconds=read - began, prepare_seconds=prepared)
 
 
 MEASURES: Final[Mapping[str, Callable[[Setup], VariantMeasurement]]] = {

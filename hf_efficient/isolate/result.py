@@ -48,14 +48,7 @@ Outcomes = Mapping[str, VariantOutcome]
 
 
 def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progress) -> Isolation:
-    """Run the variants of a recipe; nothing is left of them but what is returned.
-
-    They write beside the recipe's output directory, on the same disk; that itself is not touched.
-
-    Args:
-        argument: a recipe file, or the name of a shipped one.
-        overrides: ``a.b=value`` each.
-        steps: to be measured of each, at least ``FEWEST_STEPS``.
+    """Run the variants of a recipe (file or shipped name) beside its output directory; only the result is left.
 
     Raises:
         HfEfficientError: the recipe is wrong, cannot be launched, or does not train as it is.
@@ -64,16 +57,8 @@ def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progr
     check_whole_models(recipe)
     automatic = recipe.distributed.processes == "auto"
     with tempfile.TemporaryDirectory(prefix=".hf-efficient-isolate-", dir=_place(recipe.output_dir)) as name:
-        launch = Launch(
-            recipe=recipe,
-            argument=argument,
-            overrides=overrides,
-            steps=steps,
-            warm_up=WARM_UP,
-            parent=Path(name),
-            device_count=accelerator_count() if automatic else 0,
-            cores=thread_count(),
-        )
+        devices = accelerator_count() if automatic else 0
+        launch = Launch(recipe, argument, overrides, steps, WARM_UP, Path(name), devices, thread_count())
         outcomes = run_variants(VARIANTS, recipe, lambda variant: run_variant(variant, launch), progress)
     return isolation_of(recipe, outcomes, steps, WARM_UP)
 
@@ -83,16 +68,13 @@ def _place(output_dir: str) -> Path:
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     if not os.access(folder, os.W_OK):
-        raise OutputError(
-            f"output_dir: {folder} cannot be written, and the variants' checkpoints go there. "
-            "Write another output_dir=..."
-        )
+        why = f"{folder} cannot be written, and the variants' checkpoints go there"
+        raise OutputError(f"output_dir: {why}. Write another output_dir=...")
     return folder
 
 
 def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int, warm_up: int) -> Isolation:
-    """The attribution, what was measured by itself, and the findings; ``outcomes`` are of all variants, ``steps`` and
-    ``warm_up`` of each run."""
+    """The attribution, what was measured by itself, and the findings; ``outcomes`` are of all variants."""
     held = {one.name: one for one in outcomes}
     schedule = next(run.schedule for run in _runs(held, "as_is") if run.schedule is not None)
     attribution = attribute(chain_times(outcomes))
@@ -186,11 +168,8 @@ def _pauses(held: Outcomes, attribution: StepAttribution) -> PauseTimes:
 
 
 def _pause_parts(outcome: VariantOutcome | None, pauses: PauseTimes, schedule: IsolationSchedule) -> Iterator[StepPart]:
-    each = (
-        ("evaluation", "evaluation_seconds", schedule.evaluate_every),
-        ("checkpointing", "save_seconds", schedule.save_every),
-    )
-    for name, field, every in each:
+    evaluation = ("evaluation", "evaluation_seconds", schedule.evaluate_every)
+    for name, field, every in (evaluation, ("checkpointing", "save_seconds", schedule.save_every)):
         if not every or outcome is None:
             continue
         how, seconds = f"pauses, over {every} steps", getattr(pauses, field)
@@ -257,9 +236,7 @@ def _remarks(recipe: Recipe, held: Outcomes, schedule: IsolationSchedule) -> lis
     found = []
     reports = recipe.train.get("report_to")
     if reports not in (None, "none", [], ["none"]):
-        found.append(
-            f"train.report_to was off, so that nobody is told of these runs: what {reports} takes is not in it"
-        )
+        found.append(f"train.report_to was off, so that these runs are not published: what {reports} takes is left out")
     if recipe.efficiency.plan:
         found.append("a run also plans once, before its first step")
     if schedule.processes > 1 and schedule.device == "cpu":

@@ -46,31 +46,17 @@ _SHORT: dict[str, Any] = {
     "efficiency.plan": False,
 }
 _WATCH_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
-_WHERE_SET: dict[str, Any] = {
-    "train.eval_on_start": False,
-    "train.load_best_model_at_end": False,
-    "train.push_to_hub": False,
-    "train.resume_from_checkpoint": None,
-    "train.auto_find_batch_size": False,
-}
+_OFF = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "auto_find_batch_size")
+_WHERE_SET: dict[str, Any] = {**dict.fromkeys(_OFF, False), "resume_from_checkpoint": None}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One variant.
-
-    Attributes:
-        what: in words, for tables.
-        changes: of the recipe, by dotted key, beside those that all variants have in common.
-        left_out: why it does not apply to a recipe; empty where it does.
-        one_process: one process measures it, whatever the recipe says.
-    """
-
     name: str
-    what: str
-    changes: Callable[[Recipe], dict[str, Any]]
-    left_out: Callable[[Recipe], str] = lambda recipe: ""
-    one_process: bool = False
+    what: str  # in words, for tables
+    changes: Callable[[Recipe], dict[str, Any]]  # by dotted key, beside those that all variants have in common
+    left_out: Callable[[Recipe], str] = lambda recipe: ""  # why it does not apply to a recipe
+    one_process: bool = False  # whatever the recipe says
 
 
 def _evaluates(recipe: Recipe) -> bool:
@@ -150,25 +136,17 @@ VARIANTS: tuple[Variant, ...] = (
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process is given to measure a variant.
+    """What a process measures of a variant: ``steps`` after ``warm_up`` others."""
 
-    Attributes:
-        recipe: the variant's, short and writing to a folder of its own.
-        original: the user's, writing to the same folder.
-        steps, warm_up: to be measured, and before them.
-        share: processes for whose first this one stands; 1: for itself.
-    """
-
-    recipe: Recipe
-    original: Recipe
+    recipe: Recipe  # the variant's, short and writing to a folder of its own
+    original: Recipe  # the user's, writing to the same folder
     steps: int
     warm_up: int
-    share: int = 1
+    share: int = 1  # processes for whose first this one stands
 
 
 def check_whole_models(recipe: Recipe) -> None:
-    """Refuse, with ``SetupError``, a model that is spread over processes: one of them alone is not the same
-    computation."""
+    """Refuse a model that is spread over processes: one of them alone is not the same computation."""
     strategy = recipe.distributed.strategy
     if strategy not in ("auto", "none", "ddp"):
         raise SetupError(
@@ -178,8 +156,7 @@ def check_whole_models(recipe: Recipe) -> None:
 
 
 def in_folder(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with another output directory and its own accumulation, without what would follow its training or end
-    it early."""
+    """The recipe with another output directory and its own accumulation, without a budget."""
     changes: dict[str, Any] = {"output_dir": str(folder), "existing_output": "refuse", **unnamed_batch(recipe)}
     if recipe.efficiency.budget is not None:
         changes["efficiency.budget"] = None
@@ -187,9 +164,8 @@ def in_folder(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def varied(recipe: Recipe, variant: Variant, steps: int) -> Recipe:
-    """A variant of a recipe from ``in_folder`` that trains so many steps; ``RecipeError`` where the changes contradict
-    it."""
-    where_set = {key: value for key, value in _WHERE_SET.items() if key.removeprefix("train.") in recipe.train}
+    """A variant of a recipe from ``in_folder`` that trains so many steps."""
+    where_set = {f"train.{name}": value for name, value in _WHERE_SET.items() if name in recipe.train}
     if recipe.train.get("lr_scheduler_type") in _WATCH_EVALUATIONS:
         where_set |= {"train.lr_scheduler_type": "constant", "train.lr_scheduler_kwargs": None}
     if recipe.evaluate.early_stopping is not None:

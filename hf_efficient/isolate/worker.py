@@ -1,5 +1,4 @@
-"""``python -m hf_efficient.isolate.worker``: measures one variant, and leaves ``measurement.json``: the result, or why
-there is none."""
+"""``python -m hf_efficient.isolate.worker``: measures one variant; ``measurement.json`` holds the result or failure."""
 
 from __future__ import annotations
 

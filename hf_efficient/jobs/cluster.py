@@ -53,7 +53,7 @@ def gpus_of(said: int | str) -> Gpus | None:
 
 
 class SlurmSection(Section):
-    """What sbatch and srun are told."""
+    """Options of sbatch and srun."""
 
     partition: str | None = Field(None, description="Partition; default: the cluster's own.")
     account: str | None = Field(None, description="Account that is charged.")
@@ -69,7 +69,7 @@ class SlurmSection(Section):
 
 
 class SkypilotSection(Section):
-    """What SkyPilot is told."""
+    """Fields of SkyPilot's task."""
 
     infra: str | None = Field(None, description="Cloud, region, zone: `aws/us-east-1`; default: the cheapest.")
     spot: bool = Field(False, description="Machines that may be taken away, at a lower price.")
@@ -85,7 +85,7 @@ class SkypilotSection(Section):
 
 
 class KubernetesSection(Section):
-    """What Kubernetes and Kubeflow Trainer are told."""
+    """Fields of Kubernetes and Kubeflow Trainer."""
 
     namespace: str | None = Field(None, description="Namespace; default: the current one of kubectl.")
     volume_claim: str | None = Field(
@@ -190,7 +190,7 @@ def _tree(file: Path) -> Node:
 
 
 def _lay(tree: Node, path: tuple[str, ...], text: str, origin: Origin) -> None:
-    """Put the value of a flag into the tree; a section that is no mapping is left for the checks to tell of."""
+    """Put the value of a flag into the tree; a section that is no mapping is left for the checks to report."""
     node = tree
     for part in path[:-1]:
         node = node.value.setdefault(part, Node({}, origin))

@@ -162,8 +162,7 @@ def _storage_problems(target: Target, recipe: Recipe, cluster: Cluster, output: 
 
 
 def _unreachable_inputs(target: Target, recipe: Recipe, cluster: Cluster, directory: str) -> Iterator[Problem]:
-    """Local files that the job's machines do not have: SkyPilot copies the current folder, a pod sees the shared
-    storage alone."""
+    """Local files that the machines do not have: SkyPilot copies the current folder, a pod sees the shared storage."""
     for key, text in local_inputs(recipe) if target != "slurm" else ():
         path = Path(directory, Path(text).expanduser())
         if not path.exists() or (cluster.shared is not None and Path(text).is_relative_to(cluster.shared)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from hf_efficient.errors import OutputError, SetupError
 from hf_efficient.facts.environment import accelerator_count
+from hf_efficient.run_dir.json_file import write_whole
 
 FOLDER = ".hf_efficient_job"
 """Folder in the run directory; holds a folder for every job that was ever started for the run."""
@@ -35,8 +35,8 @@ def answer(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if own.node_rank == 0 and not (folder / _FIRST).exists():
-            _write(folder / _FIRST, attempt)
-        _write(_file(folder, attempt, own.node_rank), json.dumps(asdict(own)))
+            write_whole(folder / _FIRST, attempt)
+        write_whole(_file(folder, attempt, own.node_rank), json.dumps(asdict(own)))
     except OSError as error:
         raise OutputError(
             f"output_dir: {directory} cannot be written by {own.host} (machine {own.node_rank}): "
@@ -76,8 +76,7 @@ def same_versions(machines: list[Machine]) -> None:
 
 
 def started_before(directory: Path, job: str, attempt: str, run_file: Path) -> bool:
-    """Whether an earlier start of this job, before ``answer``, came to train: by a ``run_file`` that is younger than
-    the job."""
+    """Whether an earlier start of this job came to train: its ``run_file`` is younger than the job."""
     first = _folder(directory, job) / _FIRST
     if first.read_text(encoding="utf-8") == attempt:
         return False
@@ -94,12 +93,6 @@ def _file(folder: Path, attempt: str, rank: int) -> Path:
 
 def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text)
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
 
 
 def _read(path: Path) -> Machine | None:

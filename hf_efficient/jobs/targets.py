@@ -77,7 +77,7 @@ set -euo pipefail
 # What every machine runs.
 IFS= read -r -d '' on_each_machine {document}
 
-# {grace} s before the time limit the processes of the run are told to end.
+# {grace} s before the time limit the processes of the run get the signal to end.
 time_is_up=""
 trap 'time_is_up=1; scancel --signal=TERM "$SLURM_JOB_ID" || true' USR1
 srun {srun_options} \\
@@ -270,7 +270,7 @@ def _train_job(job: Job) -> dict[str, Any]:
                     _from_label("attempt", "jobset.sigs.k8s.io/restart-attempt"),
                     *({"name": name, "value": value} for name, value in cluster.env.items()),
                 ],
-                "command": ["bash", "-c", _script(job)],
+                "command": ["bash", "-c", _pod_script(job)],
             },
         },
     }
@@ -336,7 +336,7 @@ def _kubernetes_resources(job: Job) -> dict[str, Any]:
     return {"requests": {**amounts, **gpus}, "limits": {"memory": amounts["memory"], **gpus}}
 
 
-def _script(job: Job) -> str:
+def _pod_script(job: Job) -> str:
     remedy = "Name an image that holds it, or activate its environment: activate, in the cluster's file."
     meeting = _KUBERNETES_MEETING.format(port=job.cluster.port or "$PET_MASTER_PORT") if job.nodes > 1 else ""
     start = _KUBERNETES_START.format(meeting=meeting, shared=shlex.quote(str(job.cluster.shared)))
@@ -355,9 +355,8 @@ def _filled(value: Any) -> Any:
     """Without what nobody gave: None, and what is empty without it. ``torch: {}`` and the like stay as written."""
     if isinstance(value, dict):
         kept = {key: _filled(below) for key, below in value.items()}
-        return {key: below for key, below in kept.items() if below is not None and below != []} or (
-            {} if not value else None
-        )
+        kept = {key: below for key, below in kept.items() if below is not None and below != []}
+        return kept if kept or not value else None
     return [_filled(one) for one in value] if isinstance(value, list) else value
 
 
@@ -384,11 +383,7 @@ _PROGRAMS: dict[Target, tuple[str, str]] = {
     "skypilot": ("sky", 'SkyPilot comes with `pip install "skypilot[aws]"` or another cloud'),
     "kubernetes": ("kubectl", "Kubernetes' command comes from https://kubernetes.io/docs/tasks/tools"),
 }
-_TEXTS = {"slurm": sbatch_script, "skypilot": skypilot_task, "kubernetes": kubernetes_job}
-
-
-def job_text(target: Target, job: Job) -> str:
-    return _TEXTS[target](job)
+TEXTS = {"slurm": sbatch_script, "skypilot": skypilot_task, "kubernetes": kubernetes_job}
 
 
 def check_program(target: Target) -> None:

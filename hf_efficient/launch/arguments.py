@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 def keep_to_one_device(args: TrainingArguments) -> None:
-    """Leave torch's DataParallel off, which transformers turns on for a lone process that sees several GPUs. It would
-    train on as many times the recipe's rows, cannot shard, and is slower than DDP. ``Trainer.__init__`` turns it off by
-    the same attribute."""
+    """Leave torch's DataParallel off, which transformers turns on for a lone process that sees several GPUs: it would
+    train on as many times the recipe's rows. ``Trainer.__init__`` turns it off by the same attribute."""
     if args.n_gpu > 1:
         args._n_gpu = 1
 
@@ -47,8 +46,7 @@ def settle_compute_dtype(recipe: Recipe, device: torch.device) -> Recipe:
 
 
 def leave_bf16_off(options: dict[str, Any]) -> None:
-    """For a device without it, where the recipe is silent: TRL, and the launcher's mixed precision, would train in
-    it."""
+    """For a device without it, where the recipe is silent: TRL and the launcher's mixed precision would use it."""
     if not options.get("fp16") and options.setdefault("bf16", False) is False:
         os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 

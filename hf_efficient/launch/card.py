@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import writing
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 from hf_efficient.text import seconds
 
@@ -23,21 +23,13 @@ _DATA_FILES = {".jsonl", ".json", ".csv", ".parquet", ".gguf"}
 
 
 def write_model_card(
-    output_dir: Path,
-    recipe: Recipe,
-    results: Mapping[str, float],
-    environment: Mapping[str, Any],
-    data_summary: Mapping[str, Any],
+    folder: Path, recipe: Recipe, results: Mapping[str, float], environment: Mapping[str, Any], data: Mapping[str, Any]
 ) -> Path:
-    """Write ``output_dir/README.md``, in place of the one that PEFT or the Trainer wrote; of absolute paths only the
-    last part. ``results`` holds ``eval_NAME`` and ``eval_NAME_before``; other names are figures of the run, None is
-    left out."""
-    path = Path(output_dir) / "README.md"
-    summary = [
-        (key.replace("_", " "), _number(_without_local_paths(value)))
-        for key, value in data_summary.items()
-        if value is not None
-    ]
+    """Write ``README.md``, in place of the one that PEFT or the Trainer wrote; of absolute paths only the last part.
+    ``results`` holds ``eval_NAME`` and ``eval_NAME_before``; other names are figures of the run."""
+    path = folder / "README.md"
+    known = {key.replace("_", " "): _without_local_paths(value) for key, value in data.items() if value is not None}
+    summary = [(key, _number(value)) for key, value in known.items()]
     details = yaml.safe_dump(_without_local_paths(recipe.resolved()), sort_keys=False, allow_unicode=True)
     sections = [
         f"# {recipe.name}",
@@ -54,11 +46,9 @@ def write_model_card(
         _table(["", ""], _environment_rows(environment)),
     ]
     content = f"---\n{_metadata(recipe).to_yaml()}\n---\n\n" + "\n\n".join(part for part in sections if part) + "\n"
-    try:
+    with writing("output_dir", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         ModelCard(content).save(path)
-    except OSError as error:
-        raise OutputError(f"output_dir: {path} cannot be written: {error.strerror or error}.") from error
     return path
 
 
@@ -121,15 +111,14 @@ def _method(recipe: Recipe) -> str:
 
 def _results(results: Mapping[str, float]) -> list[str]:
     metrics = list(dict.fromkeys(key.removesuffix("_before") for key in results if key.startswith("eval_")))
-    rows = [
-        (key.removeprefix("eval_"), _figure(results.get(f"{key}_before")), _figure(results.get(key))) for key in metrics
-    ]
+    figures = {key: _number(value) for key, value in results.items()}
+    rows = [(key.removeprefix("eval_"), figures.get(f"{key}_before", ""), figures.get(key, "")) for key in metrics]
     others = []
     for key, value in results.items():
         if key.endswith("_seconds"):
             others.append((f"{key.removesuffix('_seconds').replace('_', ' ')} time", seconds(value)))
         elif not key.startswith("eval_"):
-            others.append((key.replace("_", " "), _number(value)))
+            others.append((key.replace("_", " "), figures[key]))
     parts = ["## Results"] if results else []
     if any(before for _, before, _ in rows):
         parts.append(_table(["on the evaluation data", "before", "after"], rows))
@@ -222,10 +211,6 @@ def _number(value: Any) -> str:
     if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
         return f"{int(value):,}"
     return f"{value:.4g}"
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else _number(value)
 
 
 def _fenced(text: str, language: str) -> str:

@@ -90,7 +90,7 @@ _WORDS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class CheckpointLayout:
-    """Who wrote a checkpoint, and how many processes; None where its files do not tell."""
+    """Who wrote a checkpoint, and how many processes; None where its files do not show it."""
 
     kind: Kind
     processes: int | None
@@ -108,10 +108,8 @@ def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
     if has_zero_shares(checkpoint):
         names = [path.name for path in checkpoint.glob("global_step*/*")]
         shares_weights = any(re.match(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt$", name) for name in names)
-        optimizers = sum(
-            re.search(r"zero_pp_rank_\d+_mp_rank_\d+_optim_states\.pt$", name) is not None for name in names
-        )
-        return CheckpointLayout("zero3" if shares_weights else "zero", optimizers or None)
+        optimizers = [name for name in names if re.search(r"zero_pp_rank_\d+_mp_rank_\d+_optim_states\.pt$", name)]
+        return CheckpointLayout("zero3" if shares_weights else "zero", len(optimizers) or None)
     kind: Kind = "fsdp2" if has_fsdp_shards(checkpoint) else "whole"
     whole = (checkpoint / "rng_state.pth").is_file()
     return CheckpointLayout(kind, 1 if whole else len(list(checkpoint.glob("rng_state_*.pth"))) or None)

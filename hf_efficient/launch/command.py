@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from hf_efficient.recipe.schema import DistributedSection, OffloadSection, Recip
 
 DEFAULT_PORT = 29500
 """torchrun's and accelerate's own."""
-
 
 Engine = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
 
@@ -43,8 +41,7 @@ class NodePlace:
 
 @dataclass(frozen=True)
 class Layout:
-    """The processes of a launch, and which of its machines this one is; ``None`` as address of machine 0 for one
-    machine."""
+    """The processes of a launch, and which of its machines this one is; for one machine ``address`` is None."""
 
     nodes: int
     processes: int  # on each machine
@@ -97,9 +94,7 @@ def layout_of(recipe: Recipe, *, device_count: int, cores: int, place: NodePlace
 
 
 def strategy_of(recipe: Recipe, world_size: int) -> Engine:
-    """The strategy by name. ``auto`` is none for one process and DDP for more; DDP of one process is none, which
-    accelerate would refuse to start as ``--multi_gpu``.
-    """
+    """The strategy by name: for one process ``auto`` and ``ddp`` are none, as accelerate refuses ``--multi_gpu``."""
     strategy = recipe.distributed.strategy
     if strategy == "auto" or strategy == "ddp":
         return "none" if world_size == 1 else "ddp"
@@ -111,9 +106,8 @@ def is_zero(engine: Engine) -> bool:
 
 
 def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> dict[str, Any]:
-    """What ``deepspeed.initialize`` reads (https://www.deepspeed.ai/docs/config-json/). transformers fills in ``auto``
-    from the training arguments, and buckets by the model's width. The optimizer is the Trainer's own; for a state in
-    the host, DeepSpeed's AdamW for the CPU."""
+    """What ``deepspeed.initialize`` reads (https://www.deepspeed.ai/docs/config-json/); transformers fills in ``auto``.
+    The optimizer is the Trainer's own; for a state in the host, DeepSpeed's AdamW for the CPU."""
     offload = recipe.distributed.offload
     zero: dict[str, Any] = {
         "stage": ZERO_STAGES[engine],
@@ -139,11 +133,9 @@ def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> 
             zero["offload_param"] = dict(place)
             if offload.nvme_path is not None and largest_share > BUFFER_ELEMENTS:
                 zero["offload_param"]["buffer_size"] = largest_share
+    batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
     return {
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
+        **dict.fromkeys(batch, "auto"),
         "bf16": {"enabled": "auto"},
         "fp16": {"enabled": "auto"},
         "zero_optimization": zero,
@@ -164,9 +156,8 @@ def largest_share(recipe: Recipe, processes: int) -> int:
 
 
 def accelerate_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
-    """What ``accelerate launch --config_file`` reads, for one machine of the layout, with every field that it would
-    guess. ``MULTI_GPU`` also starts several processes without a GPU: with ``MULTI_CPU`` accelerate (1.15) starts
-    one."""
+    """What ``accelerate launch --config_file`` reads, for one machine, with every field that it would guess.
+    ``MULTI_GPU`` starts several processes without a GPU too: with ``MULTI_CPU`` accelerate (1.15) starts one."""
     engine = strategy_of(recipe, layout.world_size)
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -195,7 +186,7 @@ def accelerate_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
 
 
 def deepspeed_fields(engine: Engine, offload: OffloadSection, layout: Layout) -> dict[str, Any]:
-    """What accelerate is told of DeepSpeed; the rest is in ``deepspeed_config``, which the process itself passes."""
+    """What accelerate reads of DeepSpeed; the rest is in ``deepspeed_config``, which the process itself passes."""
     device = "cpu" if offload.nvme_path is None else "nvme"
     fields: dict[str, Any] = {
         "zero_stage": ZERO_STAGES[engine],
@@ -210,7 +201,7 @@ def deepspeed_fields(engine: Engine, offload: OffloadSection, layout: Layout) ->
 
 
 def fsdp_fields(distributed: DistributedSection) -> dict[str, Any]:
-    """What accelerate is told of FSDP2; without classes the model's own ``_no_split_modules`` are the units."""
+    """What accelerate reads of FSDP2; without classes the model's own ``_no_split_modules`` are the units."""
     fields = {
         "fsdp_version": 2,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -244,23 +235,14 @@ def launch_flags(config: Mapping[str, Any], threads: int, max_restarts: int = 0)
 
 
 def accelerate_command(
-    recipe: Recipe,
-    recipe_argument: str,
-    overrides: Sequence[str],
-    layout: Layout,
-    *,
-    module: str = "hf_efficient.train",
+    recipe: Recipe, argument: str, overrides: Sequence[str], layout: Layout, *, module: str = "hf_efficient.train"
 ) -> list[str]:
-    """The command ``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...`` for one machine, with a
-    configuration file of ours, not the user's own."""
+    """``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...`` for one machine, independent of the user's
+    own configuration file."""
     threads = max(1, layout.cores // layout.processes)
     flags = launch_flags(accelerate_config(recipe, layout), threads, recipe.distributed.max_restarts)
     alone = f"--config_file={FLAGS_ALONE}"
-    return [_accelerate(), "launch", "--quiet", alone, *flags, "-m", module, recipe_argument, *overrides]
-
-
-def printable(command: Sequence[str]) -> str:
-    return shlex.join(command)
+    return [_accelerate(), "launch", "--quiet", alone, *flags, "-m", module, argument, *overrides]
 
 
 def _accelerate() -> str:

@@ -18,8 +18,7 @@ from hf_efficient.launch.started import MET_AT, STATUS_FILE
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The first rank's fault of a ``CheckpointException`` (``torch.distributed.checkpoint``), a ``BaseException``
-    (2.13); any other as it is."""
+    """The first rank's fault of torch's ``CheckpointException``, a ``BaseException`` (2.13); any other as it is."""
     failures = getattr(error, "failures", None)
     if isinstance(error, Exception) or not isinstance(failures, dict) or not failures:
         return error
@@ -61,7 +60,7 @@ def explained_faults(output_dir: str) -> Iterator[None]:
         if _is_full_disk(fault):
             raise OutputError(
                 f"output_dir: no room left for {output_dir}. Make room, or write fewer checkpoints "
-                "(train.save_total_limit, train.save_steps); --resume goes on from the last whole checkpoint."
+                "(train.save_total_limit, train.save_steps); --resume continues from the last whole checkpoint."
             ) from raised
         if _NO_GRADIENT in str(fault):
             raise SetupError(
@@ -91,8 +90,8 @@ def _is_full_disk(error: Exception) -> bool:
 
 
 def state_code(code: int, environment: Mapping[str, str]) -> bool | None:
-    """Leave the code; returns whether this process is the first of its machine and start to end, whose reason counts;
-    None without `hf-efficient train`."""
+    """Leave the code; whether this process is the first of its machine and start to end, whose reason counts. None
+    without `hf-efficient train`."""
     path = _path(environment)
     if path is None:
         return None
@@ -115,7 +114,7 @@ def earlier_code(environment: Mapping[str, str]) -> int | None:
 
 
 def forget_code(environment: Mapping[str, str]) -> None:
-    """The run goes on or is done, whatever an earlier start of it ended with."""
+    """The run continues or is done, whatever an earlier start of it ended with."""
     path = _path(environment)
     if path is not None:
         path.unlink(missing_ok=True)
@@ -125,12 +124,12 @@ def read_code(path: Path) -> int | None:
     return _read(path)[0]
 
 
-def tell_to_end(path: Path) -> None:
-    """Say, before all processes are sent a signal, that it is the whole run that is to end."""
+def announce_end(path: Path) -> None:
+    """Record, before all processes get a signal, that the whole run is to end."""
     path.with_suffix(".end").touch()
 
 
-def is_told_to_end(environment: Mapping[str, str]) -> bool:
+def end_is_announced(environment: Mapping[str, str]) -> bool:
     """Whether the signal was for the whole run; else the launcher may have ended this process for another's sake."""
     path = _path(environment)
     return path is not None and path.with_suffix(".end").exists()
@@ -156,7 +155,7 @@ def _start(environment: Mapping[str, str]) -> str:
 
 @contextmanager
 def ended(launcher: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Afterwards it and all that it started are gone: told to end, and after ten seconds made to."""
+    """Afterwards it and all that it started are gone: terminated, and after ten seconds killed."""
     try:
         yield
     finally:

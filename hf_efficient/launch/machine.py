@@ -129,8 +129,7 @@ def interface_of(mine: str) -> str | None:
 
 
 def go_offline_without_hub(recipe: Recipe) -> bool:
-    """Set ``HF_HUB_OFFLINE``, before libraries are imported, where the recipe names something on the hub, and the hub
-    cannot be reached."""
+    """Set ``HF_HUB_OFFLINE``, before libraries are imported, where the recipe needs the hub, which is unreachable."""
     if not needs_hub(recipe) or hub_reachable():
         return False
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -155,8 +154,7 @@ def _exists(path: str) -> bool:
 
 
 def check_wrap_classes_without_weights(recipe: Recipe) -> None:
-    """Refuse classes that are not in the model, as far as its configuration is known here; the run itself asks once
-    more."""
+    """Refuse classes that are not in the model, as far as its configuration is known here; the run checks again."""
     if recipe.distributed.wrap_classes is None:
         return
     import torch
@@ -206,26 +204,11 @@ def nsight_command(tool: NsightTool, recipe: Recipe, *, has_gpu: bool) -> list[s
     capture = recipe.efficiency.profile.capture or CaptureSection()
     if tool == "nsys":
         bounds = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if has_gpu else []
-        return [
-            "nsys",
-            "profile",
-            "--trace=cuda,nvtx,osrt,cudnn,cublas",
-            "--sample=process-tree",
-            "--cuda-memory-usage=true",
-            *bounds,
-            "--force-overwrite=true",
-            f"--output={output}",
-        ]
-    return [
-        "ncu",
-        "--target-processes=all",
-        "--set=roofline",
-        "--nvtx",
-        f"--nvtx-include=step {capture.after_step + 1}",
-        f"--launch-count={_MOST_KERNELS}",
-        "--force-overwrite",
-        f"--export={output}",
-    ]
+        what = ["--trace=cuda,nvtx,osrt,cudnn,cublas", "--sample=process-tree", "--cuda-memory-usage=true"]
+        return ["nsys", "profile", *what, *bounds, "--force-overwrite=true", f"--output={output}"]
+    where = [f"--nvtx-include=step {capture.after_step + 1}", f"--launch-count={_MOST_KERNELS}"]
+    what = ["--target-processes=all", "--set=roofline", "--nvtx"]
+    return ["ncu", *what, *where, "--force-overwrite", f"--export={output}"]
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h

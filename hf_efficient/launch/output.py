@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import OutputError, writing
 from hf_efficient.launch.checkpoints import (
     EFFICIENCY,
     RESOLVED,
@@ -44,19 +44,15 @@ def locked(directory: Path) -> Iterator[None]:
     except ImportError:  # Windows has no such lock
         yield
         return
-    try:
+    with writing("output_dir", directory):
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / ".hf_efficient.lock").open("a")
-    except OSError as error:
-        raise OutputError(f"output_dir: {directory} cannot be written: {error.strerror or error}.") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise OutputError(
-                f"output_dir: another run is writing to {directory} right now. "
-                "Wait for it, or write another output_dir=..."
-            ) from error
+            now = f"another run is writing to {directory} right now"
+            raise OutputError(f"output_dir: {now}. Wait for it, or write another output_dir=...") from error
         except OSError:
             logger.debug("%s lies on a file system without locks.", directory, exc_info=True)
         yield
@@ -132,11 +128,9 @@ def write_resolved_recipe(
         "environment": dict(environment),
         **({"launched_by": list(agents)} if agents else {}),
     }
-    try:
+    with writing("output_dir", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dump_yaml(content), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"output_dir: {path} cannot be written: {error.strerror or error}.") from error
     return path
 
 
@@ -171,9 +165,8 @@ def _check_named(checkpoint: Path, recipe: Recipe) -> None:
     fault = fault_of(checkpoint)
     if fault is not None:
         others = ", ".join(str(path) for path in checkpoints(checkpoint.parent) if fault_of(path) is None)
-        raise OutputError(
-            f"train.resume_from_checkpoint: {checkpoint}: {fault}. Beside it these are whole: {others or 'none'}."
-        )
+        whole = f"Beside it these are whole: {others or 'none'}"
+        raise OutputError(f"train.resume_from_checkpoint: {checkpoint}: {fault}. {whole}.")
     if _same(checkpoint.parent, Path(recipe.output_dir).expanduser()):
         later = [path.name for path in checkpoints(checkpoint.parent) if step_of(path) > step_of(checkpoint)]
         if later:
@@ -222,9 +215,6 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _check_writable(directory: Path) -> None:
-    try:
+    with writing("output_dir", directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise OutputError(f"output_dir: {directory} cannot be written: {error.strerror or error}.") from error
+        tempfile.TemporaryFile(dir=directory).close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 from dataclasses import asdict
@@ -14,7 +13,8 @@ import torch
 
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.stats import pair_lengths
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import OutputError, writing
+from hf_efficient.facts.environment import version_of
 from hf_efficient.launch.checkpoints import EFFICIENCY, PREFLIGHT_JSON
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import state
@@ -42,11 +42,9 @@ def kept_preflight(recipe: Recipe) -> Preflight | None:
 
 def write_preflight(recipe: Recipe, preflight: Preflight) -> None:
     path = preflight_path(recipe)
-    try:
+    with writing("output_dir", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, strict_json(preflight))
-    except OSError as error:
-        raise OutputError(f"output_dir: {path} cannot be written: {error.strerror or error}.") from error
 
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "deepspeed", "hf_efficient")
@@ -69,7 +67,7 @@ def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | 
         held[section] = {key: value for key, value in held[section].items() if key not in free}
     on_gpu = args.device.type == "cuda"
     held |= {
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": {name: version_of(name) for name in _PACKAGES},
         "cuda": torch.version.cuda,
         "device": torch.cuda.get_device_name(args.device) if on_gpu else args.device.type,
         "processes": args.world_size,
@@ -86,13 +84,6 @@ def _rows(data: SftData | PreferenceData, args: SFTConfig | DPOConfig) -> Any:
     return [None if stats is None else asdict(stats) for stats in (data.stats, data.eval_stats)]
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 LONG_SECONDS = 1800.0
 """A run planned for so long is checked first, where ``efficiency.preflight`` is ``auto``."""
 
@@ -104,13 +95,7 @@ class PreflightWanted(Exception):
     """The run ends before its model is loaded, and is to be started again after the check; no error."""
 
 
-def check_preflight(
-    recipe: Recipe,
-    args: SFTConfig | DPOConfig,
-    data: SftData | PreferenceData,
-    plan: RunPlan | None,
-    listener: RunListener,
-) -> None:
+def check_preflight(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, listener: RunListener) -> None:
     """Let the run begin, or raise ``PreflightWanted`` on all processes; every process decides as the first one does."""
     if recipe.efficiency.preflight is False:
         return

@@ -34,6 +34,7 @@ from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.plan import RunPlan
 from hf_efficient.records.steps import PhaseName
 from hf_efficient.run_dir.archive import make_room
+from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.run_dir.paths import STARTING, rank_files, records_path
 from hf_efficient.text import size
 
@@ -186,9 +187,8 @@ def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | Non
     limits = recipe.efficiency.budget
     if limits is None:
         return None
-    return BudgetCallback(
-        limits.usd, limits.hours, limits.kwh, words=_words, tell=lambda text: listener.stage("Budget", text)
-    )
+    tell = functools.partial(listener.stage, "Budget")
+    return BudgetCallback(limits.usd, limits.hours, limits.kwh, words=_words, tell=tell)
 
 
 def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float | None) -> None:
@@ -206,18 +206,14 @@ def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float
 
 
 def plan_before(
-    recipe: Recipe,
-    args: SFTConfig,
-    data: SftData | PreferenceData,
-    price_usd_per_hour: float | None,
-    listener: RunListener,
+    recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData, usd_per_hour: float | None, listener: RunListener
 ) -> RunPlan | None:
     """The plan of a run; None where there is none, which the account says. A fault is one warning."""
     if not recipe.efficiency.plan or args.process_index != 0:
         return None
     try:
         with phase(recipe, "planning"):
-            planned = plan_run(recipe, args, data, price_usd_per_hour)
+            planned = plan_run(recipe, args, data, usd_per_hour)
     except Exception as error:
         why = first_line(error)
         if isinstance(error, HfEfficientError):
@@ -237,10 +233,8 @@ def write_plan(planned: RunPlan | None, recipe: Recipe, directory: Path) -> None
     if planned is None or not recipe.efficiency.record_steps:
         return
     path = directory / PLAN_JSON
-    temporary = path.with_name(f".{PLAN_JSON}")
     try:
-        temporary.write_text(json.dumps(dataclasses.asdict(planned), indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, json.dumps(dataclasses.asdict(planned), indent=2) + "\n")
     except OSError as error:
         logger.warning("%s cannot be written: %s. The run goes on.", path, error.strerror or error)
 
@@ -255,14 +249,11 @@ def _judge(planned: RunPlan, recipe: Recipe, listener: RunListener) -> None:
     weights, usable = planned.plan.memory.model_bytes, gpu.usable_memory_bytes
     if weights > usable:
         raise SetupError(
-            f"the weights alone are {size(weights)}{each}, and {gpu.name} has {size(usable)}: `{remedy}` tells what "
+            f"the weights alone are {size(weights)}{each}, and {gpu.name} has {size(usable)}: `{remedy}` shows what "
             "would fit. `efficiency.plan: false` runs it all the same."
         )
     if gpu.needed_bytes <= usable and gpu.notes:
         listener.stage("Warning", f"{gpu.name}: {gpu.notes[0]}")
         return
-    listener.stage(
-        "Warning",
-        f"it may run out of memory: planned for {size(gpu.needed_bytes)}{each}, and {gpu.name} has "
-        f"{size(usable)}. `{remedy}` tells what would fit.",
-    )
+    needed = f"planned for {size(gpu.needed_bytes)}{each}, and {gpu.name} has {size(usable)}"
+    listener.stage("Warning", f"it may run out of memory: {needed}. `{remedy}` shows what would fit.")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hf_efficient.errors import HfEfficientError, OutputError
 from hf_efficient.launch.output import OutputPlan, plan_output
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS = 3.0
 SILENT_SECONDS = 20.0
-"""Longer than a busy machine pauses, and short enough that the launcher, which gives the processes that it ends another
-thirty seconds, is through within a minute."""
+"""Longer than a busy machine pauses; the launcher, which gives processes thirty seconds more, ends within a minute."""
 
 _MEET_SECONDS = 300
 _STALE_SECONDS = 60
@@ -52,7 +51,7 @@ def restarts_remark(recipe: Recipe, environment: Mapping[str, str]) -> str | Non
     where = told_where(recipe, "distributed.max_restarts")
     return (
         f"{where}distributed.max_restarts: has no effect, because nothing starts this process again: accelerate "
-        "launches one process alone without torch's agent. The same command with --resume goes on."
+        "launches one process alone without torch's agent. The same command with --resume continues it."
     )
 
 
@@ -62,11 +61,10 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
     if agent is None:
         return plan_output(recipe)
     directory = Path(recipe.output_dir).expanduser().resolve()
-    launch = _launch(
-        _from_all((agent, _restarts(environment), directory in _begun), args.world_size), started_nodes(environment)
-    )
+    nodes = started_nodes(environment)
+    launch = _launch(_from_all((agent, _restarts(environment), directory in _begun), args.world_size), nodes)
     _begun.add(directory)
-    stale = launch.is_restart and started_nodes(environment) > 1
+    stale = launch.is_restart and nodes > 1
     for left in reversed(range(1 + (_STALE_SECONDS // _PAUSE_SECONDS if stale else 0))):
         try:  # all have to meet again, whatever one of them finds
             found: OutputPlan | HfEfficientError = plan_output(recipe, launch)
@@ -159,36 +157,21 @@ class Silence(Exception):
     """A machine is no longer heard of; ``str`` says which, and for how long."""
 
 
-class Store(Protocol):
-    """What is needed of ``torch.distributed.TCPStore``."""
-
-    def set(self, key: str, value: str) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def check(self, keys: list[str]) -> bool: ...
+Clock = Callable[[], float]
+Met = Callable[[], bool]
+"""Whether the processes have met; ``bool``: not yet."""
 
 
 class PeerWatch:
     """Counts for this machine, and listens to the others."""
 
-    def __init__(
-        self,
-        store: Store,
-        node: int,
-        nodes: int,
-        now: Callable[[], float] = time.monotonic,
-        met: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, store: TCPStore, node: int, nodes: int, now: Clock = time.monotonic, met: Met = bool) -> None:
         self._store, self._node, self._nodes, self._now, self._met = store, node, nodes, now, met
         self._count = 0
         self._lock = threading.Lock()
         # What the others have counted so far may be left from an earlier start of theirs: it must change first.
-        self._heard: dict[int, tuple[bytes, float | None]] = {
-            peer: (store.get(f"peer/{peer}"), None)
-            for peer in range(nodes)
-            if peer != node and store.check([f"peer/{peer}"])
-        }
+        there = [peer for peer in range(nodes) if peer != node and store.check([f"peer/{peer}"])]
+        self._heard: dict[int, tuple[bytes, float | None]] = {peer: (store.get(f"peer/{peer}"), None) for peer in there}
         store.set(f"peer/{node}", f"{time.time_ns()} began")
         store.set(f"peer/{node}/host", socket.gethostname())
 

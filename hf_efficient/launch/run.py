@@ -46,6 +46,8 @@ from hf_efficient.recording.stop import EndedBySignal, RunStopped, StopAgreement
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
 
+    Rates = dict[str, dict[str, Any]]
+
 
 def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:
     """Fine-tune as the recipe says into its ``output_dir``; the listener follows the progress on the main process.
@@ -54,7 +56,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
         HfEfficientError: one of its kinds, for everything that the user can mend.
         PreflightWanted: the run wants a preflight check first (``preflight_wanted.WISH_FILE``).
         EndedBySignal: asked to end in its last step; the weights are saved, and nothing is evaluated.
-        RunStopped: asked to end; it can go on from a checkpoint of its last step.
+        RunStopped: asked to end; it can resume from a checkpoint of its last step.
     """
     check_functions(recipe.efficiency.profile)
     with recorded_run(recipe) as recorded:
@@ -80,15 +82,11 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
 
 
 def _run(
-    recipe: Recipe,
-    args: SFTConfig | DPOConfig,
-    plan: OutputPlan,
-    rates: dict[str, dict[str, Any]],
-    listener: RunListener,
+    recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, rates: Rates, listener: RunListener
 ) -> RunResult:
     with phase(recipe, "trainer_setup"):
         machine = describe_environment().to_dict()
-    _tell(recipe, args, plan, listener)
+    _log_remarks(recipe, args, plan, listener)
     price = rates.get("price", {}).get("price_usd_per_hour")
     if plan.goes_on:
         check_budget_left(recipe, start_folder(plan), price)
@@ -124,7 +122,7 @@ def _run(
     return result
 
 
-def _tell(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener: RunListener) -> None:
+def _log_remarks(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener: RunListener) -> None:
     remarks = (
         *recipe_remarks(recipe),
         restarts_remark(recipe, os.environ),
@@ -199,8 +197,7 @@ def _ended_early(trainer: Trainer) -> str | None:
 
 
 def gather_when_saved(trainer: Trainer) -> None:
-    """Let ``save_model`` gather the shards of FSDP from here on: beside sharded checkpoints the Trainer writes no
-    model."""
+    """Let ``save_model`` gather FSDP's shards from here on: with sharded checkpoints the Trainer writes no model."""
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     if plugin is not None:
         plugin.set_state_dict_type("FULL_STATE_DICT")
@@ -210,8 +207,7 @@ _STATE = "trainer_state.json"
 
 
 def _is_finished(checkpoint: Path, recipe: Recipe) -> bool:
-    """Whether the run had done ``train.max_steps``, or was stopped early, when it saved this checkpoint; epochs are the
-    Trainer's."""
+    """Whether the run had done ``train.max_steps``, or was stopped early, when it saved; epochs are the Trainer's."""
     state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
     max_steps = recipe.train.get("max_steps", -1)
     if max_steps > 0 and state["global_step"] >= max_steps:
@@ -222,8 +218,7 @@ def _is_finished(checkpoint: Path, recipe: Recipe) -> bool:
 
 
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
-    """Give the trainer the weights and the state of the checkpoint, as ``train`` does before its first step; DeepSpeed
-    and FSDP2 need model and optimizer prepared."""
+    """Load weights and state as ``train`` does before its first step; DeepSpeed and FSDP2 need them prepared."""
     trainer.state = TrainerState.load_from_json(str(checkpoint / _STATE))
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         steps = max(1, trainer.state.max_steps)  # of the learning rate, which nobody asks for any more
@@ -257,7 +252,7 @@ def _figures_of(result: RunResult) -> dict[str, float]:
 
 @contextmanager
 def stoppable(trainer: Trainer) -> Iterator[None]:
-    """The training inside hears of a request to stop; ``RunStopped`` after the same step on all ranks, with a whole
+    """A request to stop ends the training inside after the same step on all ranks: ``RunStopped``, with a
     checkpoint."""
     callback = StopWhenAsked(stop_request(), _agreement(trainer.args, os.environ))
     trainer.add_callback(callback)

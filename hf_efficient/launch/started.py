@@ -23,12 +23,11 @@ from hf_efficient.recipe.schema import Recipe, is_set, told_where
 STATUS_FILE = "HF_EFFICIENT_STATUS_FILE"
 """Environment variable: the file in which a run that fails leaves its exit code."""
 
-
 LAUNCH = "HF_EFFICIENT_LAUNCH"
 """Environment variable: what the launcher of `hf-efficient train` calls itself, on this machine."""
 
 MET_AT = "HF_EFFICIENT_MET_AT"
-"""Environment variable of a process that has left its agent's store: the port that it was told first."""
+"""Environment variable of a process that has left its agent's store: the port that it was given first."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ _DEEPSPEED = "ACCELERATE_DEEPSPEED_"
 
 
 def started_engine(environment: Mapping[str, str]) -> Engine:
-    """The strategy that the launcher has told this process of (accelerate does so by environment variables)."""
+    """The strategy that the launcher has set for this process, by accelerate's environment variables."""
     if _is_true(environment, "ACCELERATE_USE_DEEPSPEED"):
         stage = environment.get(f"{_DEEPSPEED}ZERO_STAGE", "2")
         return {"1": "zero1", "3": "zero3"}.get(stage, "zero2")  # type: ignore[return-value]
@@ -108,7 +107,7 @@ def started_processes(environment: Mapping[str, str]) -> int:
 
 
 def started_nodes(environment: Mapping[str, str]) -> int:
-    """Machines that the processes are on, as torchrun tells each of them; 1 where nobody tells."""
+    """Machines that the processes are on, as torchrun says to each of them; 1 where nothing is set."""
     here = int(environment.get("LOCAL_WORLD_SIZE", "0"))
     return max(1, started_processes(environment) // here) if here else 1
 
@@ -170,7 +169,7 @@ def _is_true(environment: Mapping[str, str], name: str) -> bool:
 
 
 def started_recipe(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
-    """The recipe for the processes that a launcher has started, told before they meet."""
+    """The recipe for the processes that a launcher has started; ``SetupError`` before they meet."""
     told = engine_contradiction(recipe, environment)
     if told is None and "WORLD_SIZE" in environment:
         told = launch_contradiction(recipe, started_processes(environment), started_nodes(environment))

@@ -1,5 +1,4 @@
-"""The preflight check: two short launches, watched. The first trains on the longest batch, evaluates and saves; the
-second loads the checkpoint and goes on."""
+"""The preflight check: a short launch that trains on the longest batch, evaluates and saves, and one that resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from typing import Any, Literal
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from hf_efficient.errors import HfEfficientError, OutputError, PreflightError
+from hf_efficient.errors import HfEfficientError, PreflightError, writing
 from hf_efficient.estimate.cost import checkpoints_at_once, disk_needed
 from hf_efficient.launch.checkpoints import remove
 from hf_efficient.launch.exits import ended
@@ -66,32 +65,22 @@ STAGES: dict[Stage, str] = {
 
 _SHORT: dict[str, Any] = {
     "train.max_steps": STEPS,
-    "train.eval_strategy": "no",
-    "train.save_strategy": "no",
-    "train.logging_strategy": "no",
+    **dict.fromkeys(("train.eval_strategy", "train.save_strategy", "train.logging_strategy"), "no"),
     "train.report_to": "none",
     "train.disable_tqdm": True,
     "train.train_sampling_strategy": "sequential",
     # A step of learning rate 0, where a warm-up begins, would change nothing that could be compared.
     "train.lr_scheduler_type": "constant",
     "train.warmup_steps": 0,
-    "efficiency.plan": False,
-    "efficiency.record_steps": False,
-    "efficiency.log_metrics": False,
+    **dict.fromkeys(("efficiency.plan", "efficiency.record_steps", "efficiency.log_metrics"), False),
     **{f"efficiency.profile.{name}": value for name, value in ProfileSection().model_dump().items()},
 }
 _WHERE_SET: dict[str, Any] = {
-    "eval_on_start": False,
-    "load_best_model_at_end": False,
-    "push_to_hub": False,
-    "resume_from_checkpoint": None,
-    "lr_scheduler_kwargs": None,
-    "warmup_ratio": None,
-    "logging_first_step": False,
+    **dict.fromkeys(("eval_on_start", "load_best_model_at_end", "push_to_hub", "logging_first_step"), False),
+    **dict.fromkeys(("resume_from_checkpoint", "lr_scheduler_kwargs", "warmup_ratio")),
 }
-_LARGEST = (
-    "training_peak_bytes", "evaluation_peak_bytes", "save_seconds", "load_seconds", "batch_rows", "batch_tokens",
-)  # fmt: skip
+_LARGEST = {"training_peak_bytes", "evaluation_peak_bytes", "save_seconds", "load_seconds"}
+_LARGEST |= {"batch_rows", "batch_tokens"}
 _LOST = re.compile(r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I)
 """What gloo and NCCL say in a process whose neighbour is gone."""
 
@@ -109,9 +98,8 @@ def preflight_folder(recipe: Recipe) -> Path:
 
 def preflight_recipe(recipe: Recipe, micro_batches: int) -> Recipe:
     """The run's own recipe, two steps long, in a folder of its own, without logs, records and instruments."""
-    changes: dict[str, Any] = {
-        f"train.{name}": value for name, value in _WHERE_SET.items() if recipe.train.get(name) is not None
-    }
+    where_set = {name: value for name, value in _WHERE_SET.items() if recipe.train.get(name) is not None}
+    changes: dict[str, Any] = {f"train.{name}": value for name, value in where_set.items()}
     if recipe.efficiency.budget is not None:
         changes["efficiency.budget"] = None
     if recipe.evaluate.early_stopping is not None:
@@ -186,10 +174,8 @@ def preflight(recipe: Recipe, launch: PreflightLaunch) -> Preflight:
     began = time.monotonic()
     folder = preflight_folder(recipe)
     remove(folder)  # of one that was killed
-    try:
+    with writing("output_dir", folder):
         folder.mkdir(parents=True)
-    except OSError as error:
-        raise OutputError(f"output_dir: {folder} cannot be written: {error.strerror or error}.") from error
     with ends_on_signals():
         try:
             figures, failure = _checked(recipe, launch)
@@ -274,8 +260,7 @@ def launch_part(
 def _wait(
     launcher: subprocess.Popen[bytes], folder: Path, part: Part, limit_seconds: float, on_stage: Callable[[str], None]
 ) -> float | None:
-    """Until it ends, a process of it fails, or nothing goes on; the seconds of the last, else None. A long download, or
-    reading of data, is no hang."""
+    """Until it ends, a process of it fails, or it hangs: the seconds. A long download or reading of data is no hang."""
     failed_at, told = math.inf, ""
     since = looked = time.monotonic()
     stages: list[Stage] = []
@@ -363,25 +348,24 @@ def _hung(stage: str, rank: int | None, hung_for: float) -> str:
     who = "" if rank is None else f" (rank {rank} is behind)"
     return (
         f"nothing has happened for {seconds(hung_for)} in {stage}{who}: it hangs, and so would the run. Processes wait "
-        "for each other, perhaps over a network or a disk that does not answer; NCCL_DEBUG=INFO tells of the first. "
+        "for each other, perhaps over a network or a disk that does not answer; NCCL_DEBUG=INFO shows the first. "
         "Where it is only slow, write a larger efficiency.preflight_minutes."
     )
 
 
 def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> dict[str, Any]:
-    """What ``Preflight`` holds, by its names there, as far as the notes of the two launches tell it."""
+    """What ``Preflight`` holds, by its names there, as far as the notes of the two launches hold it."""
     told: dict[str, Any] = {"world_size": saved[0].world_size} if saved else {}
     for notes in [*loaded, *saved][::-1]:
         for name, value in notes.figures.items():
             told[name] = max(told[name], value) if name in _LARGEST and name in told else told.get(name, value)
     if "saves" in told:
         keeps_best, there = told["keeps_best"], told["checkpoints_there"]
-        told["checkpoints_to_come"] = checkpoints_at_once(
-            told["saves"], told["save_total_limit"], keeps_best=keeps_best, there=there
-        )
+        count = checkpoints_at_once(told["saves"], told["save_total_limit"], keeps_best=keeps_best, there=there)
+        told["checkpoints_to_come"] = count
         if "checkpoint_bytes" in told:
             told["needed_bytes"] = disk_needed(
-                told["checkpoints_to_come"], told["checkpoint_bytes"], told["model_bytes"], told["merged_bytes"]
+                count, *(told[f"{of}_bytes"] for of in ("checkpoint", "model", "merged"))
             )
     told["next_loss"] = _next_loss(saved, told.get("micro_batches"), steps=2)
     if loaded:
@@ -413,13 +397,13 @@ def disk_failure(figures: Mapping[str, Any]) -> PreflightFailure | None:
 
 
 def differing(saved: Sequence[RankNotes], loaded: Sequence[RankNotes]) -> PreflightFailure | None:
-    """Whether what was loaded is what was saved, and goes on alike."""
+    """Whether what was loaded is what was saved, and continues alike."""
     after = {one.rank: one for one in loaded}
     for one in saved:
         what = _difference(one, after.get(one.rank))
         if what is not None:
             message = (
-                f"a run that goes on from a checkpoint would not go on as it was: {what}. Do not count on --resume "
+                f"a run that resumes from a checkpoint would not continue as it was: {what}. Do not count on --resume "
                 "with this recipe: write another distributed.strategy, or another train.optim."
             )
             return PreflightFailure("differs", STAGES["loading"], message, one.rank)
@@ -429,11 +413,8 @@ def differing(saved: Sequence[RankNotes], loaded: Sequence[RankNotes]) -> Prefli
 def _difference(saved: RankNotes, loaded: RankNotes | None) -> str | None:
     if loaded is None:
         return f"rank {saved.rank} was not there when it was loaded back"
-    pairs = {
-        "the weights": (saved.weights, loaded.weights),
-        "the optimizer's state": (saved.optimizer, loaded.optimizer),
-    }
-    for kind, (was, now) in pairs.items():
+    weights, state = (saved.weights, loaded.weights), (saved.optimizer, loaded.optimizer)
+    for kind, (was, now) in {"the weights": weights, "the optimizer's state": state}.items():
         wrong = [name for name in was if was[name] != now.get(name)]
         wrong += [f"{name} (not saved)" for name in now if name not in was]
         if wrong:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle, islice
@@ -61,8 +61,7 @@ _ODD, _OTHER = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """A tensor's type and shape, and a 64-bit sum over its words, each mixed with its place by SplitMix64: independent
-    of the order of summation."""
+    """Type, shape, and a 64-bit sum in any order over a tensor's words, each mixed with its place by SplitMix64."""
     flat = tensor.detach().contiguous().reshape(-1)
     whole = flat.numel() * flat.element_size()
     words = flat.view(torch.int32 if whole % 4 == 0 else torch.uint8) if whole else flat.view(torch.uint8)
@@ -127,8 +126,7 @@ ANSWERED_AT_ONCE = 8
 
 
 def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, steps: int) -> SftData | PreferenceData:
-    """Data of so many optimizer steps and one evaluation batch, every one the longest on every process, as they were
-    prepared for the run's own collator."""
+    """Data of so many optimizer steps and one evaluation batch, each the longest on every process."""
     world_size = args.world_size
     batches = args.gradient_accumulation_steps * world_size * steps
     rows = longest_rows(_lengths(data, data.train, args), args.per_device_train_batch_size)
@@ -177,9 +175,8 @@ def saved_fault(folder: Path, trained_elements: int) -> str | None:
     return None
 
 
-def folder_bytes(folder: Path, *, deep: bool = True) -> int:
-    found = folder.rglob("*") if deep else folder.glob("*")
-    return sum(path.stat().st_size for path in found if path.is_file())
+def file_bytes(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|CUDA_ERROR_OUT_OF_MEMORY", re.I)
@@ -205,7 +202,7 @@ def describe_failure(
         return "save", f"{told}. {_save_remedy(error, recipe)}"
     if notes.stage == "loading":
         return "load", (
-            f"{told}. The checkpoint was saved, and a run could not go on from it: it would be lost with the first "
+            f"{told}. The checkpoint was saved, and a run could not resume from it: it would be lost with the first "
             "interruption. Write another distributed.strategy, or, to train without, train.save_only_model=true."
         )
     return "fault", told
@@ -311,7 +308,7 @@ class PreflightWatch(TrainerCallback):
         rows: Any = self._trainer.eval_dataset
         if rows is not None:
             self._book.note(evaluation_rows=len(rows) // args.world_size)
-        if args.device.type == "cuda":  # a process's peak on the host does not tell the two apart
+        if args.device.type == "cuda":  # a process's peak on the host does not show which it was
             self._note_peak(args, "evaluation_peak_bytes")
         self._book.enter("saving")
 
@@ -396,8 +393,8 @@ def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: _Notebook) -> None
         if fault is not None:
             raise RuntimeError(fault)
         book.note(
-            checkpoint_bytes=folder_bytes(output / "checkpoint-1"),
-            model_bytes=folder_bytes(output, deep=False),
+            checkpoint_bytes=file_bytes((output / "checkpoint-1").rglob("*")),
+            model_bytes=file_bytes(output.glob("*")),
             merged_bytes=_merged_bytes(model) if recipe.adapter.merge else 0,
         )
 
@@ -430,7 +427,7 @@ def _evaluates(recipe: Recipe, args: SFTConfig | DPOConfig, trainer: Trainer) ->
 def _freed(recipe: Recipe) -> int:
     plan = plan_output(recipe)
     found = replaced_by_a_run(plan.directory) if plan.replaces else []
-    return sum(folder_bytes(path) if path.is_dir() else path.stat().st_size for path in found)
+    return sum(file_bytes([path, *path.rglob("*")]) for path in found)
 
 
 def _merged_bytes(model: nn.Module) -> int:

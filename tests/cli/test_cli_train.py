@@ -35,7 +35,7 @@ def test_a_run_that_ends_without_a_word_is_told_of(capsys, code, ends_with, told
     assert capsys.readouterr().err == (
         f"error: the training ended without saying why (exit code {ends_with}): it was killed, for want of memory "
         "perhaps, or crashed outside Python. `hf-efficient report 'outputs/a run'` shows what it recorded; the same "
-        "command with --resume goes on from its last checkpoint.\n"
+        "command with --resume continues from its last checkpoint.\n"
         if told
         else ""
     )

@@ -1,6 +1,7 @@
 """A recipe's ``distributed`` section as accelerate and DeepSpeed read it, and what is asked of a machine before."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from hf_efficient.launch.command import (
     launch_flags,
     layout_of,
     node_place,
-    printable,
     strategy_of,
 )
 from hf_efficient.launch.machine import (
@@ -176,7 +176,7 @@ def commanded(monkeypatch):
 
 
 def test_the_command_of_one_process(commanded):
-    assert printable(commanded("train.bf16=true", tail=["a.b=1 2", "--resume"], cores=6)) == (
+    assert shlex.join(commanded("train.bf16=true", tail=["a.b=1 2", "--resume"], cores=6)) == (
         "accelerate launch --quiet --config_file=/flags.yaml --num_machines=1 --num_processes=1 --mixed_precision=bf16 "
         "--dynamo_backend=no --num_cpu_threads_per_process=6 -m hf_efficient.train r.yaml 'a.b=1 2' --resume"
     )

@@ -162,10 +162,10 @@ def test_what_does_not_fit_is_warned_of_and_refused_where_the_weights_alone_do_n
 
     assert warned() == (
         "it may run out of memory: planned for 32.00 GiB, and T4 has 14.56 GiB. "
-        f"`hf-efficient plan {made.path} --advise` tells what would fit."
+        f"`hf-efficient plan {made.path} --advise` shows what would fit."
     )
     assert warned(notes=["no bfloat16"], needed_bytes=8 * 2**30) == "T4: no bfloat16"
     of_two = warned(ranks=PlannedRanks(2, "zero3", [], 0))
     assert of_two.startswith("it may run out of memory: planned for 32.00 GiB on each of 2 GPUs, and T4")
-    with pytest.raises(SetupError, match=r"the weights alone are 20.00 GiB, and T4 has 14.56 GiB: .* --advise` tells"):
+    with pytest.raises(SetupError, match=r"the weights alone are 20.00 GiB, and T4 has 14.56 GiB: .* --advise` shows"):
         warned(model_bytes=20 * 2**30)

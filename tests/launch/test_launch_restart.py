@@ -145,7 +145,7 @@ def test_restarts_that_nothing_makes():
     assert restarts_remark(one, {}) == (
         "command line: distributed.max_restarts=2: distributed.max_restarts: has no effect, because nothing starts "
         "this process again: accelerate launches one process alone without torch's agent. The same command with "
-        "--resume goes on."
+        "--resume continues it."
     )
     assert restarts_remark(one, {"TORCHELASTIC_RUN_ID": "none"}) is None  # DeepSpeed's one process has it too
     assert restarts_remark(load_recipe("quickstart/lora", []), {}) is None

@@ -9,14 +9,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from hf_efficient.errors import DataError, OutputError, RecipeError, SetupError
 from hf_efficient.launch.exits import (
+    announce_end,
     cause_of,
     earlier_code,
+    end_is_announced,
     explained_faults,
     forget_code,
-    is_told_to_end,
     read_code,
     state_code,
-    tell_to_end,
 )
 from hf_efficient.launch.started import (
     STATUS_FILE,
@@ -198,8 +198,8 @@ def test_what_an_earlier_start_ended_with(start, tmp_path):
 
 
 def test_the_whole_run_ends_and_without_hf_efficient_train_nothing_is_left(start, tmp_path):
-    assert not is_told_to_end(start(0))
-    tell_to_end(tmp_path / "status")
-    assert is_told_to_end(start(0))
+    assert not end_is_announced(start(0))
+    announce_end(tmp_path / "status")
+    assert end_is_announced(start(0))
     forget_code({})
-    assert (state_code(2, {}), earlier_code({}), is_told_to_end({})) == (None, None, False)
+    assert (state_code(2, {}), earlier_code({}), end_is_announced({})) == (None, None, False)
