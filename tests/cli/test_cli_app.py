@@ -65,23 +65,20 @@ def test_wrong_usage_exits_with_2(run, args):
     assert "Traceback" not in ended.err
 
 
+DEFECT = """\
+error: this is a defect of hf_efficient: ValueError: two lines. Run it again with --debug for the traceback, and \
+report it with the output of `hf-efficient env`.
+"""
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
-        (
-            DataError("chats.jsonl:3: is no JSON. Write objects."),
-            2,
-            "error: chats.jsonl:3: is no JSON. Write objects.\n",
-        ),
+        (DataError("chats.jsonl:3: is no JSON."), 2, "error: chats.jsonl:3: is no JSON.\n"),
         (KeyboardInterrupt(), 130, ""),
         (typer.Exit(1), 1, ""),  # the answer is no
         (SystemExit(77), 77, ""),
-        (
-            ValueError("two\nlines"),
-            1,
-            "error: this is a defect of hf_efficient: ValueError: two lines. Run it again with --debug for the "
-            "traceback, and report it with the output of `hf-efficient env`.\n",
-        ),
+        (ValueError("two\nlines"), 1, DEFECT),
     ],
 )
 def test_how_a_command_ends(run, command, raised, code, said):
@@ -140,12 +137,10 @@ def test_the_package_s_messages_go_to_stderr_during_the_block(capsys):
 
 @pytest.mark.slow
 def test_the_first_start_says_what_it_waits_for_and_nothing_else(recipe, tmp_path):
-    """In a process of its own, since this one may have imported the libraries already."""
     command = [sys.executable, "-c", "from hf_efficient.cli.app import main; main()", "validate", "r.yaml"]
     environment = {**os.environ, "HF_EFFICIENT_CACHE": str(tmp_path / "empty")}
-    first, second = (
-        subprocess.run(command, capture_output=True, text=True, env=environment, check=True) for _ in range(2)
-    )
+    runs = (subprocess.run(command, capture_output=True, text=True, env=environment, check=True) for _ in range(2))
+    first, second = runs
     assert first.stderr == "Reading the fields of the installed TRL (once per version) ...\n"
     assert (second.stdout, second.stderr) == ("ok: tiny (sft, lora)\n", "")
     assert first.stdout == second.stdout

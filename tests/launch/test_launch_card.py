@@ -133,6 +133,8 @@ def test_what_is_missing_is_left_out(tmp_path):
 
 
 PLAIN = "LoRA, rank 16, alpha 32, dropout 0, on all-linear"
+RSLORA = {"method": "lora", "rslora": True, "dropout": 0.05, "target_modules": ["q_proj", "v_proj"]}
+INT8 = {"method": "qlora", "quantization": {"bits": 8}, "modules_to_save": ["lm_head"]}
 FP4 = {"type": "fp4", "double_quant": False, "compute_dtype": "float16"}
 
 
@@ -140,14 +142,8 @@ FP4 = {"type": "fp4", "double_quant": False, "compute_dtype": "float16"}
     ("adapter", "method"),
     [
         ({"method": "full"}, "full fine-tuning, all weights"),
-        (
-            {"method": "lora", "rslora": True, "dropout": 0.05, "target_modules": ["q_proj", "v_proj"]},
-            "LoRA, rank-stabilised, rank 16, alpha 32, dropout 0.05, on q_proj, v_proj",
-        ),
-        (
-            {"method": "qlora", "quantization": {"bits": 8}, "modules_to_save": ["lm_head"]},
-            f"{PLAIN}; lm_head in full; base in 8-bit LLM.int8()",
-        ),
+        (RSLORA, "LoRA, rank-stabilised, rank 16, alpha 32, dropout 0.05, on q_proj, v_proj"),
+        (INT8, f"{PLAIN}; lm_head in full; base in 8-bit LLM.int8()"),
         ({"method": "qlora", "quantization": FP4}, f"{PLAIN}; base in 4-bit FP4, computed in float16"),
     ],
 )
