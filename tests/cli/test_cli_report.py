@@ -121,10 +121,8 @@ def test_energy_and_money(run, output):
     price = {"price_usd_per_hour": 720, "source": "by hand", "estimated": False}
     add(output, kind="facts", facts={"price": price, "grid": {"grams_per_kwh": 500.0, "source": "Utopia 2023"}})
     add(output, kind="end", ended="done", error=None, at_seconds=5.0)
-    samples = [
-        {**sample(0.0, **{"GPU 0": 0.0, "CPU": 0.0}), "meters": METERS},
-        sample(5.0, **{"GPU 0": 27000.0, "CPU": 9000.0}),
-    ]
+    first = {**sample(0.0, **{"GPU 0": 0.0, "CPU": 0.0}), "meters": METERS}
+    samples = [first, sample(5.0, **{"GPU 0": 27000.0, "CPU": 9000.0})]
     (output / "efficiency/system.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
     told = " ".join(run("report", str(output), "--no-html").out.split())
     # 36,000 J = 0.01 kWh, times 500; 5 s at 720 an hour; 1,500 tokens

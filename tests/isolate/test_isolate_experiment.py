@@ -15,10 +15,8 @@ from hf_efficient.isolate.variants import VARIANTS
 from hf_efficient.launch import exits
 from tests.isolate.variants_run import measured, small_recipe
 
-RECIPE = small_recipe(
-    data={"train": [{"path": "x"}], "eval_fraction": 0.1},
-    train={"eval_strategy": "steps", "per_device_train_batch_size": 4},
-)
+DATA = {"train": [{"path": "x"}], "eval_fraction": 0.1}
+RECIPE = small_recipe(data=DATA, train={"eval_strategy": "steps", "per_device_train_batch_size": 4})
 
 
 class Heard:

@@ -48,9 +48,7 @@ def programs(tmp_path):
 
 def run(script, programs, **variables):
     environment = {"PATH": programs, "HOME": os.environ.get("HOME", "/"), "HOSTNAME": "n7", **variables}
-    return subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60)
 
 
 def calls(tmp_path):
@@ -139,7 +137,6 @@ def test_shellcheck_finds_nothing(target, tmp_path):
     scripts = [f"#!/bin/bash\n{node_of(target, job)}", *([sbatch_script(job)] if target == "slurm" else [])]
     for script in scripts:
         # 1090: a file to source; 2154: variables that come from outside; 2086: what a user wrote in activate
-        done = subprocess.run(
-            ["shellcheck", "--exclude=SC1090,SC1091,SC2154", "-"], input=script, capture_output=True, text=True
-        )
+        command = ["shellcheck", "--exclude=SC1090,SC1091,SC2154", "-"]
+        done = subprocess.run(command, input=script, capture_output=True, text=True)
         assert done.stdout == ""

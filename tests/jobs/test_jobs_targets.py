@@ -157,16 +157,14 @@ KUBERNETES_NEEDS = (
     "kubernetes.node_selector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}, for instance.",
 )
 BOTH = {"bucket": "s3://a", "volume": "b", "setup": "x"}
-ONE_OF_TWO = (
-    "skypilot.bucket: and a volume are both given: one of the two is mounted at /mnt/runs. Write bucket: s3://NAME.",
-)
+ONE_OF_TWO = "skypilot.bucket: and a volume are both given: one of the two is mounted at /mnt/runs. Write bucket: s3://"
 
 
 @pytest.mark.parametrize(
     ("made", "cluster", "needs"),
     [
         (task_of, {"gpus": 1, "time_limit": "2h"}, SKYPILOT_NEEDS),
-        (task_of, {"skypilot": BOTH}, ONE_OF_TWO),
+        (task_of, {"skypilot": BOTH}, [f"{ONE_OF_TWO}NAME."]),
         (documents, {"gpus": "H100:2"}, KUBERNETES_NEEDS),
     ],
 )

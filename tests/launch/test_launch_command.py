@@ -111,9 +111,8 @@ def test_zero_with_offload():
     got = config("processes=2", "strategy=zero3", "offload.optimizer=true", "offload.parameters=true")
     assert got["distributed_type"] == "DEEPSPEED"
     offload = {"offload_optimizer_device": "cpu", "offload_param_device": "cpu"}
-    assert got["deepspeed_config"] == {
-        "zero_stage": 3, **offload, "zero3_init_flag": True, "zero3_save_16bit_model": True,
-    }  # fmt: skip
+    of_three = {"zero_stage": 3, "zero3_init_flag": True, "zero3_save_16bit_model": True}
+    assert got["deepspeed_config"] == {**of_three, **offload}
     two = config("processes=2", "strategy=zero2")["deepspeed_config"]
     assert (two["zero_stage"], two["zero3_init_flag"]) == (2, False)
 

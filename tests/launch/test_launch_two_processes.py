@@ -12,10 +12,8 @@ from hf_efficient.launch.command import accelerate_command, layout_of
 from hf_efficient.recipe.load import load_recipe
 from tests.conftest import own_environment
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(torch.accelerator.is_available(), reason="two processes want two accelerators"),
-]
+has_one = pytest.mark.skipif(torch.accelerator.is_available(), reason="two processes want two accelerators")
+pytestmark = [pytest.mark.slow, has_one]
 
 RECIPE = """
 name: tiny
@@ -23,15 +21,8 @@ model: {{id: {model}, dtype: float32}}
 adapter: {{method: full}}
 data: {{train: [{{path: {chats}}}], eval_fraction: 0.2}}
 train:
-  max_steps: 2
-  max_length: 96
-  per_device_train_batch_size: 2
-  per_device_eval_batch_size: 2
-  gradient_accumulation_steps: 2
-  learning_rate: 1.0e-2
-  save_steps: 2
-  bf16: false
-  report_to: none
+  {{max_steps: 2, max_length: 96, per_device_train_batch_size: 2, per_device_eval_batch_size: 2, learning_rate: 1.0e-2,
+   gradient_accumulation_steps: 2, save_steps: 2, bf16: false, report_to: none}}
 evaluate: {{metrics: [perplexity]}}
 distributed: {{strategy: zero3, processes: 2}}
 efficiency: {{preflight: false}}
