@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,7 @@ def _calibrate(as_json: bool) -> None:
         logger.info("Measuring %s ...", bench.name)
         found = calibrate(bench)
         path = str(save_calibration(found))
-        told.append({**found.to_json(), "path": path})
+        told.append({**dataclasses.asdict(found), "path": path})
         if not as_json:
             print("\n".join([*calibration_lines(found), f"  kept in {path}"]))
     if as_json:
