@@ -19,6 +19,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     model/        recipe to model, adapter, tokenizer; what is trained, in which dtype; FLOPs of a step
     callbacks/    thin TrainerCallbacks: account, stop, checks, progress, profilers
     trainer.py    EfficientTrainerMixin and EfficientTrainer: the phases that a callback cannot see
+    trl_trainers.py  the mixin over SFTTrainer, DPOTrainer and RewardTrainer
     simulate/     training on tensors without values: what it allocates, when, and what it computes
     planning/     recipe or Trainer to plan: the step simulated, memory, time, cost, advice, several ranks
     reporting/    finished data in, something to look at out; computes nothing
@@ -48,8 +49,12 @@ if TYPE_CHECKING:
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
+    from hf_efficient.trl_trainers import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer
 
 __all__ = [
+    "EfficientDPOTrainer",
+    "EfficientRewardTrainer",
+    "EfficientSFTTrainer",
     "EfficientTrainer",
     "EfficientTrainerMixin",
     "Rates",
@@ -63,6 +68,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "EfficientDPOTrainer": "hf_efficient.trl_trainers",
+    "EfficientRewardTrainer": "hf_efficient.trl_trainers",
+    "EfficientSFTTrainer": "hf_efficient.trl_trainers",
     "EfficientTrainer": "hf_efficient.trainer",
     "EfficientTrainerMixin": "hf_efficient.trainer",
     "Rates": "hf_efficient.facts.prices",

@@ -8,10 +8,11 @@ your own, and a check of the first step's gradients.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import torch
 from torch import nn
@@ -58,9 +59,33 @@ _TIMED: dict[str, PhaseName] = {
 _OPAQUE = ("logging", "evaluation", "checkpointing")
 
 if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+    from transformers import (
+        BaseImageProcessor,
+        FeatureExtractionMixin,
+        PreTrainedTokenizerBase,
+        ProcessorMixin,
+        TrainerCallback,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import EvalPrediction
+    from typing_extensions import Unpack
+
     _Base = Trainer
 else:
     _Base = object
+
+
+class EfficientOptions(TypedDict, total=False):
+    """The arguments of ``EfficientTrainerMixin``, which describes them."""
+
+    efficiency_dir: str | Path | None
+    record_steps: bool
+    check_gradients: bool
+    extra_evaluators: Sequence[Evaluator]
+    log_metrics: bool
+    budget: Mapping[str, float] | BudgetCallback | None
+    rates: Rates | None
 
 
 class EfficientTrainerMixin(_Base):
@@ -410,5 +435,48 @@ class EfficientTrainerMixin(_Base):
                         gradients._remove_dataloader(loader)
 
 
+_Class = TypeVar("_Class", bound=type)
+
+
+def with_signature(cls: _Class) -> _Class:
+    """Show the arguments of the class below the mixin, and the mixin's, in ``help`` and in notebooks."""
+    below, own = inspect.signature(cls.__mro__[2].__init__), inspect.signature(EfficientTrainerMixin.__init__)
+    options = [one for one in own.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        super(cls, self).__init__(*args, **kwargs)  # type: ignore[misc]
+
+    parameters = [*below.parameters.values(), *options]
+    __init__.__signature__ = below.replace(parameters=parameters)  # type: ignore[attr-defined]
+    __init__.__doc__ = EfficientTrainerMixin.__init__.__doc__
+    cls.__init__ = __init__  # type: ignore[misc]
+    return cls
+
+
+@with_signature
 class EfficientTrainer(EfficientTrainerMixin, Trainer):
-    """The plain ``Trainer``, with every one of its arguments and those of the mixin."""
+    """The plain ``Trainer`` with ``EfficientTrainerMixin``."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            model: nn.Module | None = None,
+            args: TrainingArguments | None = None,
+            data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
+            train_dataset: torch.utils.data.Dataset[Any] | Dataset | IterableDataset | None = None,
+            eval_dataset: torch.utils.data.Dataset[Any] | Dataset | dict[str, Any] | None = None,
+            processing_class: PreTrainedTokenizerBase
+            | BaseImageProcessor
+            | FeatureExtractionMixin
+            | ProcessorMixin
+            | None = None,
+            model_init: Callable[..., nn.Module] | None = None,
+            compute_loss_func: Callable[..., Any] | None = None,
+            compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None = None,
+            callbacks: list[TrainerCallback] | None = None,
+            optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+            optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+            preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+            **options: Unpack[EfficientOptions],
+        ) -> None: ...

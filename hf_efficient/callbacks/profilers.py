@@ -62,8 +62,21 @@ class TorchTraceCallback(InstrumentCallback):
     ``TraceSchedule``. Each rank leaves a trace per cycle, which https://ui.perfetto.dev and TensorBoard show and
     ``hf-efficient diagnose`` reads, and ``operators.rank0.json``, the dearest operators."""
 
-    def __init__(self, directory: str | Path | None = None, **schedule: Any) -> None:
-        super().__init__(TorchTrace(TraceSchedule(**schedule)), directory)
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        *,
+        wait: int = TraceSchedule.wait,
+        warmup: int = TraceSchedule.warmup,
+        active: int = TraceSchedule.active,
+        repeat: int = TraceSchedule.repeat,
+        shapes: bool = TraceSchedule.shapes,
+        stacks: bool = TraceSchedule.stacks,
+        memory: bool = TraceSchedule.memory,
+        flops: bool = TraceSchedule.flops,
+    ) -> None:
+        schedule = TraceSchedule(wait, warmup, active, repeat, shapes, stacks, memory, flops)
+        super().__init__(TorchTrace(schedule), directory)
 
 
 class MemoryHistoryCallback(InstrumentCallback):

@@ -34,6 +34,7 @@ COMMANDS = {
     "init": "Write a recipe for a model, data and a GPU.",
     "data": "Show the examples as the model will see them.",
     "train": "Fine-tune as a recipe says.",
+    "run": "Run your own training script, and account for it.",
     "plan": "Predict memory, time and cost of a recipe, without a GPU.",
     "report": "Show where a run's time, tokens and memory went.",
     "diagnose": "Tell what slows a run down, and what to change.",
@@ -49,7 +50,7 @@ COMMANDS = {
 
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
-    "A run": ("train", "report", "diagnose", "merge"),
+    "A run": ("train", "run", "report", "diagnose", "merge"),
 }
 
 
@@ -89,7 +90,7 @@ class _LazyGroup(TyperGroup):
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(_unknown(args[0]))
         name, command, rest = super().resolve_command(ctx, args)
-        wrong = unknown_flag(command, rest)
+        wrong = None if name == "run" else unknown_flag(command, rest)  # whose script has flags of its own
         if wrong is not None:
             raise SetupError(wrong)
         # --debug may stand anywhere; a command that passes it on gets it back.
@@ -137,11 +138,18 @@ def _root(
 def main(argv: Sequence[str] | None = None) -> None:
     """Run ``hf-efficient`` with ``argv`` (default: the process's) and exit, always by ``SystemExit``."""
     given = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in given
-    args = [arg for arg in given if arg != "--debug"] or ["--help"]
-    quieten_libraries(debug=debug)
-    with messages_on_stderr(), json_alone("--json" in args and "--help" not in args):
+    script = _command(given) == "run"  # whose flags and output are its own
+    ours = given[: given.index("run")] if script else given
+    debug = "--debug" in ours
+    args = [*(arg for arg in ours if arg != "--debug"), *given[len(ours) :]] or ["--help"]
+    if not script:
+        quieten_libraries(debug=debug)
+    with messages_on_stderr(), json_alone("--json" in ours and "--help" not in ours):
         raise SystemExit(_guarded(lambda: _run(args, debug), debug=debug))
+
+
+def _command(args: Sequence[str]) -> str | None:
+    return next((arg for arg in args if not arg.startswith("-")), None)
 
 
 def _run(args: list[str], debug: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -55,8 +56,9 @@ def has_colour() -> bool:
     return console.color_system is not None and not console.no_color
 
 
-def show(parts: Iterable[RenderableType]) -> None:
-    console = Console(highlight=False)
+def show(parts: Iterable[RenderableType], file: TextIO | None = None) -> None:
+    """Print on ``file``, or on standard output."""
+    console = Console(file=file, highlight=False)
     for part in parts:
         console.print(part)
 

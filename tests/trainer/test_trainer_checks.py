@@ -3,7 +3,6 @@
 import pytest
 import torch
 from tiny_training import (
-    EfficientDPOTrainer,
     arguments,
     assert_same_run,
     build_model,
@@ -14,6 +13,7 @@ from tiny_training import (
 )
 from transformers import Trainer
 
+from hf_efficient import EfficientDPOTrainer
 from hf_efficient.callbacks.checks import GradientCheck
 from hf_efficient.errors import TrainingCheckError
 from hf_efficient.trainer import EfficientTrainer

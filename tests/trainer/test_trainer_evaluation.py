@@ -9,7 +9,6 @@ from accelerate.state import GradientState
 from datasets import Dataset
 from tiny_training import (
     METHODS,
-    EfficientSFTTrainer,
     assert_same_run,
     build_model,
     causal_trainer,
@@ -21,6 +20,7 @@ from tiny_training import (
 )
 from transformers import Trainer, TrainerCallback
 
+from hf_efficient import EfficientSFTTrainer
 from hf_efficient.trainer import EfficientTrainer
 
 

@@ -5,19 +5,10 @@ import struct
 from pathlib import Path
 
 import pytest
-from tiny_training import (
-    EfficientDPOTrainer,
-    EfficientSFTTrainer,
-    assert_same_run,
-    build_model,
-    causal_trainer,
-    every,
-    records,
-    train_causal,
-    trl_trainer,
-)
+from tiny_training import assert_same_run, build_model, causal_trainer, every, records, train_causal, trl_trainer
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback
 
+from hf_efficient import EfficientDPOTrainer, EfficientSFTTrainer
 from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.callbacks.progress import FigureBar
 from hf_efficient.recording.live import PREFIX

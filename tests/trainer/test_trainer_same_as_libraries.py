@@ -2,21 +2,11 @@
 
 import pytest
 from datasets import Dataset
-from tiny_training import (
-    METHODS,
-    EfficientDPOTrainer,
-    EfficientRewardTrainer,
-    EfficientSFTTrainer,
-    assert_same_run,
-    build_model,
-    every,
-    reward_model,
-    train_causal,
-    trl_trainer,
-)
+from tiny_training import METHODS, assert_same_run, build_model, every, reward_model, train_causal, trl_trainer
 from transformers import Trainer
 from trl import DPOTrainer, RewardTrainer, SFTTrainer
 
+from hf_efficient import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer
 from hf_efficient.trainer import EfficientTrainer
 
 pytestmark = pytest.mark.slow

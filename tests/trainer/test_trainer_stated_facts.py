@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from tiny_training import EfficientSFTTrainer, build_model, causal_trainer, every, stated, train_causal, trl_trainer
+from tiny_training import build_model, causal_trainer, every, stated, train_causal, trl_trainer
 from transformers import Trainer, TrainerCallback
 
+from hf_efficient import EfficientSFTTrainer
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.callbacks.run_facts import SilentFailures
 from hf_efficient.diagnosis.case import read_case

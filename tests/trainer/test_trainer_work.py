@@ -5,9 +5,6 @@ import torch
 from flop_counting import counting
 from tiny_training import (
     VOCABULARY,
-    EfficientDPOTrainer,
-    EfficientRewardTrainer,
-    EfficientSFTTrainer,
     assert_same_run,
     build_model,
     causal_trainer,
@@ -20,6 +17,7 @@ from tiny_training import (
 )
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Trainer, TrainerCallback
 
+from hf_efficient import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer
 from hf_efficient.accounting.account import account_of
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.profilers.calibration import MatmulPeak

@@ -25,23 +25,10 @@ from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.steps import StepRecord
 from hf_efficient.run_dir.reading import read_steps
-from hf_efficient.trainer import EfficientTrainerMixin
 
 VOCABULARY = 259
 CONFIGS = {SFTTrainer: SFTConfig, DPOTrainer: DPOConfig, RewardTrainer: RewardConfig}
 METHODS = ("full", "lora", "qlora")
-
-
-class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
-    pass
-
-
-class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
-    pass
-
-
-class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
-    pass
 
 
 def tiny_config(**changes: Any) -> LlamaConfig:

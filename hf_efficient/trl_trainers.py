@@ -1,0 +1,118 @@
+"""TRL's trainers with the mixin, ready to use: the arguments of the class below, and those of the mixin.
+
+The signatures are for type checkers and editors; ``help`` shows those of the installed TRL.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trl import DPOTrainer, RewardTrainer, SFTTrainer
+
+from hf_efficient.trainer import EfficientTrainerMixin, with_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    import torch
+    from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+    from peft import PeftConfig, PeftModel
+    from transformers import (
+        BitsAndBytesConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        ProcessorMixin,
+        TrainerCallback,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import EvalPrediction
+    from trl import DPOConfig, RewardConfig, SFTConfig
+    from typing_extensions import Unpack
+
+    from hf_efficient.trainer import EfficientOptions
+
+    _Model = str | PreTrainedModel | PeftModel
+    _Data = Dataset | IterableDataset
+    _EvalData = _Data | DatasetDict | IterableDatasetDict | dict[str, _Data]
+    _Collator = Callable[[list[Any]], dict[str, Any]]
+    _Metrics = Callable[[EvalPrediction], dict[str, Any]]
+    _Optimizers = tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None]
+    _OptimizerClass = tuple[type[torch.optim.Optimizer], dict[str, Any]]
+    _Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@with_signature
+class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
+    """TRL's ``SFTTrainer`` with ``EfficientTrainerMixin``."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            model: _Model,
+            args: SFTConfig | TrainingArguments | None = None,
+            data_collator: _Collator | None = None,
+            train_dataset: _Data | None = None,
+            eval_dataset: _EvalData | None = None,
+            processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+            compute_loss_func: Callable[..., Any] | None = None,
+            compute_metrics: _Metrics | None = None,
+            callbacks: list[TrainerCallback] | None = None,
+            optimizers: _Optimizers = (None, None),
+            optimizer_cls_and_kwargs: _OptimizerClass | None = None,
+            preprocess_logits_for_metrics: _Logits | None = None,
+            quantization_config: BitsAndBytesConfig | None = None,
+            peft_config: PeftConfig | None = None,
+            formatting_func: Callable[[dict[str, Any]], str] | None = None,
+            **options: Unpack[EfficientOptions],
+        ) -> None: ...
+
+
+@with_signature
+class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
+    """TRL's ``DPOTrainer`` with ``EfficientTrainerMixin``."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            model: _Model,
+            ref_model: PreTrainedModel | None = None,
+            args: DPOConfig | None = None,
+            data_collator: _Collator | None = None,
+            train_dataset: _Data | None = None,
+            eval_dataset: _EvalData | None = None,
+            processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+            compute_metrics: _Metrics | None = None,
+            callbacks: list[TrainerCallback] | None = None,
+            optimizers: _Optimizers = (None, None),
+            quantization_config: BitsAndBytesConfig | None = None,
+            peft_config: PeftConfig | None = None,
+            **options: Unpack[EfficientOptions],
+        ) -> None: ...
+
+
+@with_signature
+class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
+    """TRL's ``RewardTrainer`` with ``EfficientTrainerMixin``."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            model: _Model,
+            args: RewardConfig | None = None,
+            data_collator: _Collator | None = None,
+            train_dataset: _Data | None = None,
+            eval_dataset: _EvalData | None = None,
+            processing_class: PreTrainedTokenizerBase | None = None,
+            compute_metrics: _Metrics | None = None,
+            callbacks: list[TrainerCallback] | None = None,
+            optimizers: _Optimizers = (None, None),
+            optimizer_cls_and_kwargs: _OptimizerClass | None = None,
+            preprocess_logits_for_metrics: _Logits | None = None,
+            quantization_config: BitsAndBytesConfig | None = None,
+            peft_config: PeftConfig | None = None,
+            **options: Unpack[EfficientOptions],
+        ) -> None: ...
