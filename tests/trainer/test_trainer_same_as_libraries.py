@@ -1,9 +1,20 @@
 """The trainer trains bit for bit as the class below it."""
 
 import pytest
+import torch
 from datasets import Dataset
-from tiny_training import METHODS, assert_same_run, build_model, every, reward_model, train_causal, trl_trainer
-from transformers import Trainer
+from tiny_training import (
+    METHODS,
+    arguments,
+    assert_same_run,
+    build_model,
+    every,
+    reward_model,
+    tiny_config,
+    train_causal,
+    trl_trainer,
+)
+from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, Trainer
 from trl import DPOTrainer, RewardTrainer, SFTTrainer
 
 from hf_efficient import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer
@@ -81,3 +92,26 @@ def test_where_the_last_step_evaluates_the_logs_are_those_of_the_class_below(
     plain, ours = both(kinds, lambda: build_model(tiny_dir, "lora"), tmp_path, tiny_tokenizer, **settings)
     assert timeless(ours) == timeless(plain)
     assert "mean_token_accuracy" not in ours.state.log_history[-1]
+
+
+def tiny_llava():
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = tiny_config(num_hidden_layers=1, attention_dropout=0.0)
+    config = LlavaConfig(vision_config=CLIPVisionConfig(**vision, image_size=4, patch_size=2), text_config=text)
+    config.image_token_index = config.image_token_id = 5
+    torch.manual_seed(1)
+    return LlavaForConditionalGeneration(config)
+
+
+def test_a_vision_language_model_trains_though_its_last_vision_layer_gets_no_gradient(tmp_path, warned):
+    """LLaVA reads the layer before the last one of its vision tower."""
+    ids = torch.tensor([5] * 4 + [30, 31, 32])
+    data = [{"input_ids": ids, "labels": ids, "pixel_values": torch.full((3, 4, 4), 0.1 * i)} for i in range(8)]
+    plain, ours = (
+        kind(model=tiny_llava(), args=arguments(tmp_path / kind.__name__), train_dataset=data)
+        for kind in (Trainer, EfficientTrainer)
+    )
+    plain.train(), ours.train()
+    assert_same_run(ours, plain)
+    (said,) = (one for one in warned() if "in the first step" in one)
+    assert "vision_tower.encoder.layers.1." in said
