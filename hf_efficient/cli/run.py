@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,12 +44,14 @@ def _show(instrumented: Instrumented, target: str) -> None:
         print(f"{target} built no Trainer of transformers or TRL: nothing was recorded.", file=sys.stderr)
     if not instrumented.finished:
         return
-    from hf_efficient.reporting.console import account_renderables
-    from hf_efficient.reporting.diagnosis import diagnosis_hint
     from hf_efficient.reporting.finish_run import REPORT_HTML
+    from hf_efficient.reporting.run_end import headline, short_findings
     from hf_efficient.reporting.terminal import show
 
     for directory, run in instrumented.finished.items():
-        page = directory / REPORT_HTML
-        parts = [*account_renderables(run.account), *diagnosis_hint(run.diagnosis, str(directory))]
-        show([*parts, *([f"The page is {page}"] if page.is_file() else [])], file=sys.stderr)
+        found = [] if run.diagnosis is None else short_findings(run.diagnosis)
+        show(["", *headline(run.account), *found], file=sys.stderr)
+        if (directory / REPORT_HTML).is_file():
+            print(f"The page is {directory / REPORT_HTML}", file=sys.stderr)
+        name = shlex.quote(str(directory))
+        print(f"More: hf-efficient report {name}; hf-efficient diagnose {name}", file=sys.stderr)

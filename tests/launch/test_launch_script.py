@@ -61,7 +61,7 @@ def test_the_trainer_of_an_unchanged_script_writes_account_page_and_diagnosis(in
     assert {"run.json", "report.html", "diagnosis.json", "steps.jsonl", "spans.jsonl"} <= written
     phases = account(folder)["time"]["phase_seconds"]
     assert {"before_trainer", "trainer_setup", "forward", "backward", "optimizer"} <= set(phases)
-    assert f"The page is {folder}/outputs/run_sft/efficiency/report.html" in done.stderr.replace("\n", "")
+    assert f"The page is {folder}/outputs/run_sft/efficiency/report.html\n" in done.stderr
     assert "The page is" not in done.stdout
 
 
