@@ -89,12 +89,13 @@ class TerminalListener(RunListener):
         parts += end.loss_table(result.before, result.after, result.training_loss)
         if result.ended_early is not None:
             parts.append(f"[bold yellow]The budget ended the run: {escape(result.ended_early)}.[/bold yellow]")
-        page = None
+        page = result.output_dir / EFFICIENCY / REPORT_HTML
         if self._account is None:
             parts.append(f"{result.steps} steps are done, in {seconds(result.train_seconds)}.")
         else:
             parts += end.headline(self._account)
-            page = result.output_dir / EFFICIENCY / REPORT_HTML
         if self._diagnosis is not None:
             parts += [*end.short_findings(self._diagnosis), ""]
-        self._print(*parts, end.where(result.output_dir, result.merged_dir, page), wrap=True)
+        self._print(
+            *parts, end.where(result.output_dir, result.merged_dir, page if page.is_file() else None), wrap=True
+        )

@@ -29,9 +29,9 @@ def answer_rows(before: Sequence[Answer], after: Sequence[Answer]) -> Iterator[R
     """Each question on four lines; ``before`` may be empty."""
     old = {answer.question: answer.generated for answer in before}
     for answer in after[:_MOST_ANSWERS]:
-        made = Table.grid(padding=(0, 2, 0, 0))
-        made.add_column(style="dim", no_wrap=True, min_width=len("expected"))
-        made.add_column(no_wrap=True, overflow="ellipsis")
+        made = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        made.add_column(style="dim", width=len("expected"))
+        made.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         told = {"asked": answer.question, "expected": answer.expected, "before": old.get(answer.question)}
         for name, text in {**told, "after": answer.generated}.items():
             if text is not None:

@@ -37,7 +37,7 @@ def test_it_takes_at_most_40_lines_of_80_columns(full_run):
     lines = whole(diagnosed(full_run))
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    assert sum(line.startswith("before ") for line in lines) == 2
+    assert sum(line.startswith("before ") and line.endswith("…") for line in lines) == 2
     assert ["training", "loss", "4", "2", "-50.0%"] in [line.split() for line in lines]
     assert "The run took 3 min 29 s" in lines
     assert [line.split()[0] for line in lines[-3:]] == ["model", "page", "next"]
