@@ -105,7 +105,7 @@ def test_a_training_that_raises_still_leaves_its_profile(tiny_llama_dir, chats_j
     def breaks(self, *args, **kwargs):
         raise RuntimeError("a fault in the middle")
 
-    monkeypatch.setattr("hf_efficient.trainer.EfficientTrainerMixin.floating_point_ops", breaks)
+    monkeypatch.setattr("hf_efficient.trainer.EfficientTrainerMixin._around_floating_point_ops", breaks)
     with pytest.raises(RuntimeError, match="in the middle"):
         run_recipe(profiled(tiny_llama_dir, chats_jsonl, tmp_path / "out", {"python": {"after_step": 0}}))
     profile = load_run(tmp_path / "out").profile
