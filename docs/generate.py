@@ -86,6 +86,7 @@ def recipe_keys() -> str:
 
     schema = Recipe.model_json_schema()
     sections = {name: referred(one, schema) for name, one in schema["properties"].items()}
+    required = [name for name in schema["required"] if name not in ("name", "output_dir")]  # they follow from the file
     top = {name: one for name, one in schema["properties"].items() if sections[name] is None and name != "train"}
     parts = [
         "# Recipe keys",
@@ -94,7 +95,7 @@ def recipe_keys() -> str:
         "Schema, with every field of `train:`, for completion in an editor.",
         "## Top level",
         "A file may also name what it `extends`: a path relative to the file, or a shipped name such as `bases/qlora`.",
-        key_table(top, schema, required=schema.get("required", ())),
+        key_table(top, schema, required=required),
     ]
     for name, section in sections.items():
         if section is not None:

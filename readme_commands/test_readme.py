@@ -131,6 +131,8 @@ def test_there_are_python_blocks_and_those_with_a_model_name_it():
 def test_the_recipe_is_valid_in_any_folder(tmp_path: Path):
     assert RECIPE is not None
     (tmp_path / "my-qlora.yaml").write_text(RECIPE.group(1), encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/chats.jsonl").touch()
     done = run(["hf-efficient", "validate", "my-qlora.yaml"], tmp_path)
     assert (done.returncode, done.stdout) == (0, "ok: my-qlora (sft, qlora)\n"), done.stderr
 

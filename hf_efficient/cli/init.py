@@ -47,7 +47,7 @@ def init(
     Example: hf-efficient init my.yaml --model meta-llama/Llama-3.1-8B-Instruct --data chats.jsonl --gpu A10
     """
     from hf_efficient.recipe.load import check_text
-    from hf_efficient.recipe.new import NewRecipe, base_of, recipe_text
+    from hf_efficient.recipe.new import NewRecipe, bases_of, recipe_text
     from hf_efficient.recipe.writing import check_new_file, write_new_file
 
     check_new_file(file, "FILE", force)
@@ -61,7 +61,7 @@ def init(
     text = recipe_text(new)
     check_text(text, str(file))
     write_new_file(file, text, "FILE", force)
-    print(f"written: {file} ({base_of(new) or 'method: dpo'}, {new.chosen_adapter})")
+    print(f"written: {file} ({bases_of(new)})")
     name = shlex.quote(str(file))
     at = "" if accelerator is None else f" --gpu {shlex.quote(accelerator.name)}"
     print(f"Next:\n  hf-efficient validate {name}\n  hf-efficient plan {name}{at}\n  hf-efficient train {name}")

@@ -22,10 +22,12 @@ def validate(
     Example: hf-efficient validate recipes/llama3.1-8b/qlora.yaml train.max_length=4096
     """
     from hf_efficient.errors import RecipeError
+    from hf_efficient.recipe.data_files import check_data_files
     from hf_efficient.recipe.load import load_recipe, recipe_remarks
 
     try:
         loaded = load_recipe(recipe, overrides or [])
+        check_data_files(loaded)
     except RecipeError as error:
         if not as_json:
             raise

@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 from hf_efficient.data.formats import FORMATS, Method, convert, recognise, rename
-from hf_efficient.data.sources import Row, looks_local, open_source
+from hf_efficient.data.sources import Row, open_source
 from hf_efficient.errors import DataError
+from hf_efficient.recipe.data_files import looks_local
 from hf_efficient.recipe.schema import SourceSection
 
 _MOST_ROWS = 1000

@@ -6,11 +6,9 @@ What cannot be read is a ``DataError`` with the file and the line or row.
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import itertools
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ import pyarrow.parquet as pq
 from hf_efficient.data.docstrings import SPLITS, docstring_split
 from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import hub_reachable
+from hf_efficient.recipe.data_files import missing_file
 from hf_efficient.recipe.schema import SourceSection
 
 
@@ -200,7 +199,6 @@ _LOCAL_WAYS = (
     "Dataset.save_to_disk, builtin:python-docstrings, or a hub data set that this machine has cached "
     "(HF_HUB_OFFLINE=1)."
 )
-_OTHER_SUFFIXES = frozenset([".arrow", ".gz", ".tsv", ".txt", ".xlsx", ".yaml", ".yml", ".zip", ".zst"])
 
 
 @dataclass(frozen=True)
@@ -250,10 +248,9 @@ def _local_or_hub(section: SourceSection, key: str, path: Path) -> Source:
         return _folder(section, key, path)
     if path.exists():
         return _file(section, key, path)
-    if path.is_symlink():
-        raise DataError(f"{key}.path: {name} is a symbolic link to a missing file: {path.readlink()}.")
-    if looks_local(name):
-        raise DataError(f"{key}.path: no such file: {name}.{_nearest(path)}")
+    fault = missing_file(name)
+    if fault is not None:
+        raise DataError(f"{key}.path: {' '.join(filter(None, fault))}")
     return Source(key, section, dataset=_from_hub(section, key))
 
 
@@ -306,28 +303,6 @@ def _check_no_split(section: SourceSection, key: str, what: str) -> None:
             f"{key}.split: {section.path} is {what} and has no splits; leave `split: {section.split}` out, or name "
             "the file of that split."
         )
-
-
-def looks_local(name: str) -> bool:
-    """Hub names are ``name`` or ``owner/name``; what cannot be one, or has a file's suffix, is a path."""
-    path = Path(name)
-    suffix = path.suffix.lower()
-    return (
-        name.startswith((".", "~", os.sep))
-        or suffix in READERS
-        or suffix in _OTHER_SUFFIXES
-        or len(path.parts) > 2
-        or "\\" in name
-        or name.endswith("/")
-        or (len(path.parts) == 2 and path.parent.is_dir())
-    )
-
-
-def _nearest(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f" The folder {path.parent} does not exist either."
-    near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=1)
-    return f" Nearest in {path.parent}: {near[0]}." if near else ""
 
 
 def _from_hub(section: SourceSection, key: str) -> datasets.Dataset:

@@ -42,7 +42,7 @@ def _set_values(value: Any, path: KeyPath, recipe: Recipe) -> Any:
 
 def _is_set(path: KeyPath, recipe: Recipe) -> bool:
     origin = recipe.provenance.get(dotted(path))
-    return origin is not None and origin.is_set
+    return origin is not None and (origin.is_set or path in (("name",), ("output_dir",)))
 
 
 Target = Literal["slurm", "skypilot", "kubernetes"]

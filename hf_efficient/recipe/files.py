@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.recipe.forms import own_path, with_own_evaluation, written_out
 from hf_efficient.recipe.schema import Origin
 from hf_efficient.recipe.tree import NESTING_LIMIT, Node, any_of, found, merge, nearest, parse_yaml
 
@@ -63,6 +64,13 @@ def _description(path: Path) -> str:
     except RecipeError as error:
         return f"does not resolve: {error.problems[0]}"
     return str(described.value) if described is not None else ""
+
+
+def name_of_file(path: Path) -> str:
+    """What a recipe without a ``name`` is called: as its file, a shipped one with its folder before that."""
+    whole, root = path.resolve(), shipped_root().resolve()
+    shipped = whole.relative_to(root) if whole.is_relative_to(root) else Path(path.name)
+    return "-".join(shipped.with_suffix("").parts)
 
 
 def find_recipe(name: str | Path, root: Path | None = None) -> Path:
@@ -133,7 +141,7 @@ class _Reader:
         entries = [] if said is None or said.value is None else said.value if isinstance(said.value, list) else [said]
         bases = [self._base(entry, path, chain) for entry in entries]
         layers = [base for base in bases if base is not None]
-        return functools.reduce(merge, [*layers, tree]) if len(layers) == len(bases) else None
+        return functools.reduce(_laid_over, [*layers, tree]) if len(layers) == len(bases) else None
 
     def _base(self, entry: Node, path: Path, chain: tuple[Path, ...]) -> Node | None:
         if not isinstance(entry.value, str) or not entry.value:
@@ -167,6 +175,10 @@ class _Reader:
         self.problems.append(Problem(str(origin), "extends", message, remedy))
 
 
+def _laid_over(below: Node, above: Node) -> Node:
+    return with_own_evaluation(below, merge(below, above))
+
+
 def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_at: Origin) -> list[Problem]:
     """Problems of a base; where the file itself cannot be read, reported at the line that names it."""
     links = " -> ".join(str(link) for link in chain)
@@ -181,7 +193,7 @@ def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_
 def _file_tree(path: Path) -> Node:
     tree = parse_yaml(read_recipe_text(path), Origin(str(path)))
     if isinstance(tree.value, dict):
-        return Node(tree.value, Origin(str(path)))
+        return Node(written_out(tree).value, Origin(str(path)))
     held = "is empty" if tree.value is None else f"holds {found(tree.value)}"
     message = f"{held}; a recipe is a mapping of keys to values."
     raise RecipeError([Problem(str(path), "", message, "Start with, for instance, `name: my-run`.")])
@@ -222,10 +234,11 @@ def apply_overrides(tree: Node | None, overrides: Sequence[str]) -> tuple[Node, 
         try:
             key, value = _split(flag, Origin("command line", None, flag))
             if tree is not None:
-                result = _set(result, key.split("."), value, 0)
+                path = tuple(key.split("."))
+                result = _set(result, [str(part) for part in own_path(path)], written_out(value, path), 0)
         except RecipeError as error:
             problems.extend(error.problems)
-    return result, problems
+    return (result if tree is None else with_own_evaluation(tree, result)), problems
 
 
 def _split(flag: str, origin: Origin) -> tuple[str, Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hf_efficient.recipe.forms import ALIASES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import CONFIG_CLASSES, checked_recipe
 
@@ -21,10 +22,14 @@ def json_schema() -> dict[str, Any]:
         if name not in _COMPLETE:
             section.pop("required", None)
     schema.pop("required", None)
+    _allow_short_forms(schema)
     fields = {method: _fields(method) for method in CONFIG_CLASSES}
     schema["$defs"]["Train"] = _train(fields)
     schema["properties"] = {"extends": _EXTENDS, **schema["properties"], "train": {"$ref": "#/$defs/Train"}}
-    schema["allOf"] = [_narrowed(method, list(fields[method])) for method in sorted(fields)]
+    for section in (schema, *schema["$defs"].values()):
+        section["properties"] = {name: _or_null(one) for name, one in section["properties"].items()}
+    names = set(schema["$defs"]["Train"]["properties"])
+    schema["allOf"] = [_narrowed(method, sorted(names - set(fields[method]))) for method in sorted(fields)]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
@@ -71,8 +76,38 @@ def _property(variants: list[dict[str, Any]]) -> dict[str, Any]:
     return {**schema, **shared}
 
 
-def _narrowed(method: str, names: list[str]) -> dict[str, Any]:
+def _narrowed(method: str, others: list[str]) -> dict[str, Any]:
+    """Fields of other methods can only be unset."""
     return {
         "if": {"properties": {"method": {"const": method}}, "required": ["method"]},
-        "then": {"properties": {"train": {"propertyNames": {"enum": names}}}},
+        "then": {"properties": {"train": {"properties": {name: {"type": "null"} for name in others}}}},
     }
+
+
+def _allow_short_forms(schema: dict[str, Any]) -> None:
+    """What ``forms.py`` writes out: a text for a section or a source, a source for a list, other names of keys."""
+    for name, section in schema["$defs"].items():
+        is_text = name in ("ModelSection", "DataSection", "SourceSection")
+        section["type"] = ["object", "null", *(["string"] if is_text else [])]
+    sections = {(): schema, ("adapter",): schema["$defs"]["AdapterSection"]}
+    for path, key in ALIASES.items():
+        properties = sections[path[:-1]]["properties"]
+        properties[path[-1]] = properties[key]
+    data = schema["$defs"]["DataSection"]["properties"]
+    for key in ("train", "eval"):
+        about = {name: data[key].pop(name) for name in ("title", "description", "default") if name in data[key]}
+        data[key] = {**about, "if": {"type": "array"}, "then": data[key], "else": data[key]["items"]}
+
+
+def _or_null(one: dict[str, Any]) -> dict[str, Any]:
+    """``null`` unsets a key; sections say so themselves."""
+    value = dict(one)
+    if "const" in value:
+        value["enum"] = [value.pop("const")]
+    if "enum" in value and None not in value["enum"]:
+        value["enum"] = [*value["enum"], None]
+    if isinstance(value.get("type"), str) and value["type"] != "null":
+        value["type"] = [value["type"], "null"]
+    if "anyOf" in value and {"type": "null"} not in value["anyOf"]:
+        value["anyOf"] = [*value["anyOf"], {"type": "null"}]
+    return value

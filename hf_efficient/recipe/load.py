@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
-from hf_efficient.recipe.files import apply_overrides, compose, find_recipe
+from hf_efficient.recipe.files import apply_overrides, compose, find_recipe, name_of_file
 from hf_efficient.recipe.rules import RULES, Settings
 from hf_efficient.recipe.rules.distributed import as_planned, names_accumulation
 from hf_efficient.recipe.schema import DERIVED, Origin, Recipe, told_where
-from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems
+from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems, unset
 from hf_efficient.recipe.train_fields import CONFIG_CLASSES, checked_recipe, train_fields
 from hf_efficient.recipe.tree import KeyPath, Node, dotted, wrap
 
@@ -83,6 +83,7 @@ def recipe_remarks(recipe: Recipe) -> list[str]:
 
 def _checked(tree: Node, problems: list[Problem], file: Path | None) -> Recipe:
     """The recipe of a tree, with values that follow from others; the launch, which counts processes, derives again."""
+    _name(tree, file)
     findings = _check(tree)
     if problems or findings:
         raise RecipeError([*to_problems(tree, findings), *problems])
@@ -91,21 +92,24 @@ def _checked(tree: Node, problems: list[Problem], file: Path | None) -> Recipe:
 
 
 def _check(tree: Node) -> list[Finding]:
-    _leave_open(tree)
+    unset(tree, Recipe)
     said = tree.child("method")
     method = Recipe.model_fields["method"].default if said is None else said.value
     if method not in list(CONFIG_CLASSES):
         return check_schema(tree)
+    known = {name for other in CONFIG_CLASSES for name in train_fields(other)}
+    unset(tree, checked_recipe(method), known)
     findings = check_schema(tree, checked_recipe(method))
     return findings + list(_contradictions(tree, method, findings))
 
 
-def _leave_open(tree: Node) -> None:
-    """``null`` for the accumulation takes a value away that a recipe below has set, where the global batch is named."""
-    path: KeyPath = ("train", "gradient_accumulation_steps")
-    accumulation, batch = tree.get(path), tree.get(("distributed", "global_batch_size"))
-    if accumulation is not None and accumulation.value is None and batch is not None and batch.value is not None:
-        tree.remove(path)
+def _name(tree: Node, file: Path | None) -> None:
+    """``name`` follows from the file where nobody wrote it, and ``output_dir`` from the name."""
+    for key, made, source in (("name", "{}", "the name of the file"), ("output_dir", "outputs/{}", "name")):
+        of = Node(None if file is None else name_of_file(file), _DEFAULT) if key == "name" else tree.child("name")
+        held = tree.child(key)
+        if (held is None or held.value is None) and of is not None and isinstance(of.value, str) and of.value:
+            tree.value[key] = Node(made.format(of.value), Origin(DERIVED, text=source))
 
 
 def _contradictions(tree: Node, method: str, findings: list[Finding]) -> Iterator[Finding]:

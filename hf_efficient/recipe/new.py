@@ -76,67 +76,49 @@ def parameters_of(model: str) -> int | None:
         return None
 
 
-def base_of(new: NewRecipe) -> str | None:
-    """The shipped base to extend; None for preference tuning, which none of them fits."""
-    return None if new.method == "dpo" else f"bases/{new.chosen_adapter}"
+def bases_of(new: NewRecipe) -> str:
+    """The shipped base to extend, or the list of them."""
+    base = f"bases/{new.chosen_adapter}"
+    if new.method == "sft":
+        return base
+    return "bases/preference" if new.chosen_adapter == "lora" else f"[{base}, bases/preference]"
 
 
 def recipe_text(new: NewRecipe) -> str:
     """The YAML of the recipe."""
     where = "a CPU" if new.accelerator is None else new.accelerator.name
-    lines = [f"# For {where}. Every key: docs/recipe-keys.md"]
-    lines += _preference(new) if new.method == "dpo" else _supervised(new)
-    return "\n".join([*lines, f"output_dir: {_scalar(f'outputs/{new.name}')}", ""])
+    output = f"output_dir: {_scalar(f'outputs/{new.name}')}"
+    return "\n".join([f"# For {where}. Every key: docs/recipe-keys.md", *_lines(new), output, ""])
 
 
-def _supervised(new: NewRecipe) -> Iterator[str]:
-    told = {"lora": "LoRA", "qlora": "LoRA on 4-bit weights", "full": "all weights are trained"}
-    yield _line(f"extends: bases/{new.chosen_adapter}", told[new.chosen_adapter])
+def _lines(new: NewRecipe) -> Iterator[str]:
+    told = {"lora": "LoRA", "qlora": "LoRA on 4-bit weights", "full": "all weights are trained"}[new.chosen_adapter]
+    yield _line(f"extends: {bases_of(new)}", told)
     yield f"name: {_scalar(new.name)}"
-    yield f"model: {_flow({'id': new.model, **_dtype(new)})}"
+    dtype = _dtype(new)
+    yield f"model: {_flow({'id': new.model, **dtype}) if dtype else _scalar(new.model)}"
     yield "data:"
-    yield _source(new)
+    source = _flow({"path": new.data, "columns": dict(new.columns)}) if new.columns else _scalar(new.data)
+    yield _line(f"  train: {source}", new.format or "a hub name, not read so far")
     holds_out = new.rows is None or new.rows >= FEW_ROWS
-    why = "in place of the base's" if holds_out else f"{new.rows} rows are too few to hold some out"
-    yield _line("  eval: []", why)
     if holds_out:
         yield _line("  eval_fraction: 0.05", "this share is held out for the evaluation")
+    else:
+        yield _line("  eval_fraction: null", f"{new.rows} rows are too few to hold some out")
     if new.format in ("messages", "sharegpt"):
         yield _line("  targets: assistant", "the loss covers all answers; last: the last one")
     yield "train:"
-    yield _line("  max_length: 2048", "tokens; longer examples are cut")
+    if new.method == "dpo":
+        yield _line("  beta: 0.1", "how close to the reference model it stays")
+        yield _line("  max_length: 1024", "tokens of a prompt with one of its answers")
+        yield "  learning_rate: 5.0e-6"
+    else:
+        yield _line("  max_length: 2048", "tokens; longer examples are cut")
     yield from _precision(new)
     if not holds_out:
         yield '  eval_strategy: "no"'
         yield "  eval_steps: null"
-        yield "evaluate: {metrics: []}"
-
-
-def _preference(new: NewRecipe) -> Iterator[str]:
-    yield f"name: {_scalar(new.name)}"
-    yield "method: dpo"
-    yield f"model: {_flow({'id': new.model, 'dtype': 'bfloat16', **_dtype(new)})}"
-    yield f"adapter: {{method: {new.chosen_adapter}}}"
-    yield "data:"
-    yield _source(new)
-    holds_out = new.rows is None or new.rows >= FEW_ROWS
-    if holds_out:
-        yield _line("  eval_fraction: 0.05", "this share is held out for the evaluation")
-    yield "train:"
-    yield _line("  beta: 0.1", "how close to the reference model it stays")
-    yield _line("  max_length: 1024", "tokens of a prompt with one of its answers")
-    yield "  learning_rate: 5.0e-6"
-    yield _line("  per_device_train_batch_size: 1", "a pair is two rows")
-    yield "  gradient_accumulation_steps: 16"
-    yield from _precision(new)
-    if holds_out:
-        yield "  per_device_eval_batch_size: 1"
-        yield "  eval_strategy: epoch"
-
-
-def _source(new: NewRecipe) -> str:
-    source = {"path": new.data, **({"columns": dict(new.columns)} if new.columns else {})}
-    return _line(f"  train: [{_flow(source)}]", new.format or "a hub name, not read so far")
+        yield "evaluate: {metrics: null}"
 
 
 def _dtype(new: NewRecipe) -> dict[str, str]:

@@ -214,7 +214,8 @@ class SourceSection(Section):
 
     path: str = Field(
         min_length=1,
-        description="JSONL, JSON, CSV or Parquet file, `datasets` directory, hub name, or `builtin:python-docstrings`.",
+        description="JSONL, JSON, CSV or Parquet file, `datasets` directory, hub name, or "
+        "`builtin:python-docstrings`. A text in place of a source is its path.",
     )
     name: str | None = key(None, "Configuration name of a hub data set.")
     split: str = key("train", "Split of a hub data set, a `datasets` directory or a builtin.")
@@ -230,10 +231,12 @@ class SourceSection(Section):
 class DataSection(Section):
     """Training and evaluation data."""
 
-    train: list[SourceSection] = Field(min_length=1, description="Sources of the training examples.")
+    train: list[SourceSection] = Field(
+        min_length=1, description="Sources of the training examples: a path or hub name, or a list."
+    )
     eval: list[SourceSection] = key(list, "Sources of the evaluation examples.")
     eval_fraction: Annotated[float, Field(gt=0, lt=1)] | None = key(
-        None, "Share of the training examples held out where `eval` is empty."
+        None, "Share of the training examples held out in place of `eval`."
     )
     max_train_examples: PositiveInt | None = key(None, "Use at most so many, drawn with train.seed.")
     max_eval_examples: PositiveInt | None = key(None, "Use at most so many, drawn with train.seed.")
@@ -372,7 +375,7 @@ class EfficiencySection(Section):
 class Recipe(Section):
     """A whole fine-tuning run. ``load_recipe`` makes one; building it by hand skips the checks between sections."""
 
-    name: str = Field(min_length=1, description="Name of the run.")
+    name: str = Field(min_length=1, description="Name of the run; default: the file's.")
     description: str = key("", "One line for the list of recipes.")
     method: Literal["sft", "dpo"] = key("sft", "sft: supervised fine-tuning. dpo: preference pairs.")
     model: ModelSection = Field(description="Which model, and how it is loaded.")
@@ -383,7 +386,8 @@ class Recipe(Section):
     efficiency: EfficiencySection = Field(default_factory=EfficiencySection)
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     output_dir: str = Field(
-        min_length=1, description="Where everything is written; the records go to OUTPUT_DIR/efficiency."
+        min_length=1,
+        description="Where everything is written, the records in OUTPUT_DIR/efficiency; default: outputs/NAME.",
     )
     existing_output: Literal["refuse", "resume", "overwrite"] = key(
         "refuse", "What to do where output_dir already holds a run."

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from hf_efficient.errors import Problem
-from hf_efficient.recipe.schema import Recipe, Section
+from hf_efficient.recipe.schema import Origin, Recipe, Section
 from hf_efficient.recipe.tree import KeyPath, Node, any_of, dotted, found, nearest, read_scalar
 
 _KINDS = {
@@ -38,6 +38,10 @@ _TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
 # Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
 _MOST_SHOWN = 20
 
+_DATA = "Write your training data: a file, `{0}: chats.jsonl`, or a hub name, `{0}: tatsu-lab/alpaca`."
+_MODEL = "Write a hub name or a local folder, for instance `{}: meta-llama/Llama-3.2-1B-Instruct`."
+_MISSING = {"data": _DATA, "data.train": _DATA, "model": _MODEL, "model.id": _MODEL}
+
 # Fields of the configuration class that a recipe sets in another place.
 ELSEWHERE = {
     "output_dir": "Write `output_dir` at the top of the recipe.",
@@ -59,8 +63,6 @@ _OTHERS = {
     "adapter.alpha": "lora_alpha",
     "adapter.dropout": "lora_dropout",
     "adapter.target_modules": "lora_target_modules",
-    "adapter.dora": "use_dora",
-    "adapter.rslora": "use_rslora",
     "data.train": "datasets dataset",
     "data.eval_fraction": "val_set_size",
     "train.learning_rate": "lr",
@@ -84,15 +86,20 @@ class Finding:
 
 
 def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
-    """Findings with file and line, in this order, the command line last; a missing key at the closest key around it."""
+    """Findings with file and line, in this order, the command line last; a missing key at the closest key around it,
+    or the file itself where that key is another's."""
+
+    def origin(path: KeyPath) -> Origin:
+        closest = tree.nearest(path).origin
+        is_elsewhere = tree.get(path) is None and not closest.text and closest.source != tree.origin.source
+        return tree.origin if is_elsewhere else closest
 
     def place(finding: Finding) -> tuple[bool, str, int]:
-        origin = tree.nearest(finding.path).origin
-        return bool(origin.text), origin.source, origin.line or 0
+        at = origin(finding.path)
+        return bool(at.text), at.source, at.line or 0
 
     return [
-        Problem(str(tree.nearest(one.path).origin), dotted(one.path), one.message, one.remedy)
-        for one in sorted(findings, key=place)
+        Problem(str(origin(one.path)), dotted(one.path), one.message, one.remedy) for one in sorted(findings, key=place)
     ]
 
 
@@ -111,10 +118,28 @@ def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe
             elif errors[0]["type"] == "missing":
                 section = _section_at(path[:-1], root)
                 help_text = section.model_fields[str(path[-1])].description if section is not None else None
-                findings.append(Finding(path, "is missing.", f"Add it: {help_text or 'it is required.'}"))
+                remedy = _MISSING.get(dotted(path), f"Add it: {help_text or 'it is required.'}").format(dotted(path))
+                findings.append(Finding(path, "is missing.", remedy))
             else:
                 findings.append(_wrong_value(path, errors, tree))
     return findings
+
+
+def unset(tree: Node, root: type[Section] = Recipe, known: Collection[str] = ()) -> None:
+    """Take every ``null`` away whose key has no such value, so that it gets its default; ``known``: keys of ``train``
+    that another configuration class has."""
+    try:
+        root.model_validate(tree.plain(), strict=True)
+    except ValidationError as error:
+        for path in {_key_path(tree, one): None for one in error.errors() if _is_known(one, known)}:
+            node = tree.get(path)
+            if path and isinstance(path[-1], str) and node is not None and node.value is None:
+                tree.remove(path)
+
+
+def _is_known(error: Any, known: Collection[str]) -> bool:
+    path = error["loc"]
+    return error["type"] != "extra_forbidden" or (len(path) == 2 and path[0] == "train" and path[1] in known)
 
 
 def _unknown_key(path: KeyPath, root: type[Section], kind: str) -> Finding:
@@ -206,8 +231,6 @@ def _expected(error: Any) -> str:
 
 def _remedy(value: Any, errors: list[Any]) -> str:
     kinds = {error["type"] for error in errors}
-    if value is None:
-        return "Leave the key out to get its default."
     if isinstance(value, float) and "int_type" in kinds:
         return f"Write {int(value)}." if value.is_integer() else ""
     if not isinstance(value, str):

@@ -33,6 +33,8 @@ CONFIG_CLASSES = {"sft": "SFTConfig", "dpo": "DPOConfig"}
 
 # Kinds that a class accepts beyond its annotation: DPOConfig makes a list of one name by itself.
 _ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",)}
+# transformers takes null for the name of an integration.
+_NULL_IS_NO_VALUE = ("report_to",)
 _KINDS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "mapping"}
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "mapping": dict[str, Any], "null": None}
 _FORMAT = 3
@@ -218,7 +220,8 @@ def checked_recipe(method: str) -> type[Recipe]:
 
 def _annotation(field: TrainField) -> Any:
     """What YAML may write; a field that holds objects of Python alone is None."""
-    if "any" in field.kinds:
+    kinds = field.kinds if field.name not in _NULL_IS_NO_VALUE else tuple(k for k in field.kinds if k != "null")
+    if "any" in kinds:
         return Any
     text = Literal[field.choices] if field.choices else str
     items = [text if kind == "str" else _TYPES[kind] for kind in field.item_kinds]
@@ -231,4 +234,4 @@ def _annotation(field: TrainField) -> Any:
         "str": str if field.name == "debug" else text,
         "list": list[Union[tuple(items)]] if items else list[Any],  # type: ignore[misc]  # noqa: UP007
     }
-    return Union[tuple(of[kind] for kind in field.kinds)] if field.kinds else None  # noqa: UP007
+    return Union[tuple(of[kind] for kind in kinds)] if kinds else None  # noqa: UP007

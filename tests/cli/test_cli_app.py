@@ -100,7 +100,6 @@ def test_every_problem_has_a_line_of_its_own(run, recipe):
     assert [line.split(": ")[:3] for line in ended.err.splitlines()] == [
         ["error", "r.yaml", "model"],
         ["error", "r.yaml", "data"],
-        ["error", "r.yaml", "output_dir"],
         ["error", "r.yaml:2", "modle"],
         ["error", "command line", "oops"],
     ]

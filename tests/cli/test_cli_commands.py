@@ -3,6 +3,7 @@
 import json
 import types
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -81,13 +82,25 @@ def test_what_does_not_fit_is_folded_and_not_cut():
 
 
 def test_ok_as_json(run, recipe):
+    Path("chats.jsonl").touch()
     ended = run("validate", "r.yaml", "--json")
     assert (ended.code, ended.err) == (0, "")
     known = {"name": "tiny", "method": "sft", "adapter": "lora", "path": "r.yaml", "remarks": []}
     assert json.loads(ended.out) == {"ok": True, **known}
 
 
+def test_a_missing_data_file_is_refused_with_the_nearest(run, recipe):
+    Path("chats.jsonl").touch()
+    said = "data.train.0.path: no such file: chat.jsonl. Nearest in .: chats.jsonl.\n"
+    ended = run("validate", "r.yaml", "data=chat.jsonl")
+    assert ended == (2, "", f"error: command line: data=chat.jsonl: {said}")
+    gone = run("validate", "r.yaml", "data.eval=../no/a.csv")
+    assert gone.err.endswith("data.eval.0.path: no such file: ../no/a.csv. The folder ../no does not exist either.\n")
+    assert run("validate", "r.yaml", "data=tatsu-lab/alpaca").code == 0
+
+
 def test_what_has_no_effect_is_remarked_on(run, recipe):
+    Path("chats.jsonl").touch()
     remark = (
         "command line: train.eval_steps=4: train.eval_steps: has no effect, because train.eval_strategy is no. "
         "Write train.eval_strategy: steps, or remove it."

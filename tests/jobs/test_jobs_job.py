@@ -22,7 +22,7 @@ def test_what_a_job_holds():
     cluster = cluster_of(gpus="H100:8", time_limit="12h", shared="/home/me")
     job = job_for("slurm", cluster, AUTO, "distributed.nodes=2", "distributed.max_restarts=2", "name=Llama 3.1_8B")
     assert (job.name, job.nodes, job.processes, job.gpus, job.seconds) == ("llama-3-1-8b", 2, 8, Gpus("H100", 8), 43200)
-    assert job.output_dir == "/home/me/project/outputs/quickstart-lora"
+    assert job.output_dir == "/home/me/project/outputs/Llama 3.1_8B"
     assert "distributed:\n  processes: 8\n  nodes: 2\n  max_restarts: 2\n" in job.recipe
 
 

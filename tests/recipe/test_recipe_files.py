@@ -113,9 +113,9 @@ def test_a_circle_and_a_missing_base_print_their_chain(write, base, problem):
 
 
 def test_a_base_may_be_a_shipped_name(write):
-    tree, _ = compose(write("extends: [bases/chat, quickstart/qlora]\nname: mine\n", "deep/r.yaml"))
-    chat, qlora = (compose(shipped_root() / f"{name}.yaml")[0] for name in ("bases/chat", "quickstart/qlora"))
-    assert tree.plain() == merge(merge(chat, qlora), tree).plain()
+    tree, _ = compose(write("extends: [bases/sft, quickstart/qlora]\nname: mine\n", "deep/r.yaml"))
+    sft, qlora = (compose(shipped_root() / f"{name}.yaml")[0] for name in ("bases/sft", "quickstart/qlora"))
+    assert tree.plain() == merge(merge(sft, qlora), tree).plain()
     assert tree.plain()["name"] == "mine"
     (origin,) = {node.origin.source for at, node in tree.leaves() if dotted(at) == "model.id"}
     assert origin == str(shipped_root() / "quickstart/qlora.yaml")

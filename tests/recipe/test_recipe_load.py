@@ -51,8 +51,6 @@ train:
   eval_strategy: steps
 """
     assert problems(text, "train.seed=x", "oops") == [
-        "r.yaml: name: is missing. Add it: Name of the run.",
-        "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to OUTPUT_DIR/efficiency.",
         "r.yaml:1: nmae: is no key of a recipe. Did you mean `name`?",
         "r.yaml:2: model.dtyp: is no key of a recipe. Did you mean `dtype`?",
         "r.yaml:2: model.attn_implementation: is mine, which is not known to keep packed examples apart. Write one of "
@@ -91,17 +89,18 @@ train:
         ("adapter.alpha=.inf", "adapter.alpha: is the number inf, but must be a finite number."),
         ("train.learning_rate=.nan", "train.learning_rate: is the number nan, but must be a finite number."),
         ("train.max_grad_norm=-.inf", "train.max_grad_norm: is the number -inf, but must be a finite number."),
-        ("adapter=null", "adapter: is nothing (null), but must be a mapping. Leave the key out to get its default."),
+        ("data.train=[null]", "data.train.0: is nothing (null), but must be a mapping."),
+        ("train.packng=null", "train.packng: is no field of"),
         ("adapter=[]", "adapter: is an empty list, but must be a mapping."),
         ("train=[x]", "train: is a list, but must be a mapping."),
         ("data.train=[]", "data.train: is an empty list, but must be a list of at least 1."),
-        ("data.train.0=x", "data.train.0: is the text 'x', but must be a mapping."),
+        ("data.train.0=3", "data.train.0: is the number 3, but must be a mapping."),
         ("name=''", "name: is empty text, but must be at least 1 character long."),
         ("method=sfd", "method: is the text 'sfd', but must be sft or dpo. Did you mean sft?"),
         ("adapter.target_modules={}", "adapter.target_modules: is an empty mapping, but must be text or a list."),
         ("distributed.processes=0", "distributed.processes: is the number 0, but must be greater than 0 or auto."),
         ("evaluate.metrics=[f1]", "evaluate.metrics.0: is the text 'f1', but must be perplexity, token_accuracy or"),
-        ("adapter.lora_alpha=3", "adapter.lora_alpha: is no key of a recipe. Did you mean `alpha`?"),
+        ("adapter={alpha: 3, lora_alpha: 3}", "adapter.lora_alpha: is no key of a recipe. Did you mean `alpha`?"),
         ("load_in_4bit=true", "load_in_4bit: is no key of a recipe. Did you mean `adapter.quantization.bits`?"),
         ("distributed.xyzzy=1", "distributed.xyzzy: is no key of a recipe. Valid here: processes, nodes,"),
     ],

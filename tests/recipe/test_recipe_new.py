@@ -6,7 +6,7 @@ import pytest
 
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.recipe.load import check_text
-from hf_efficient.recipe.new import NewRecipe, base_of, fitting_adapter, parameters_of, recipe_text
+from hf_efficient.recipe.new import NewRecipe, bases_of, fitting_adapter, parameters_of, recipe_text
 
 
 @pytest.mark.parametrize("gpu", [None, "T4", "A10"])
@@ -53,7 +53,7 @@ def test_targets_of_a_chat_are_its_answers():
 def test_lora_where_the_weights_leave_room(model, gpu, adapter):
     held = gpu and accelerator(gpu)
     assert fitting_adapter(model, held) == adapter
-    assert base_of(NewRecipe("r", model, "d", held)) == f"bases/{adapter}"
+    assert bases_of(NewRecipe("r", model, "d", held)) == f"bases/{adapter}"
 
 
 def test_a_local_model_is_counted_from_its_configuration(tiny_llama_dir, tmp_path):

@@ -78,8 +78,6 @@ train.report_to=wandb
 train.report_to=[trackio, all]
     train.report_to.0: is trackio, but the package trackio is not installed. Install it (pip install trackio), or
     train.report_to.1: is all, which stands alone. Name integrations, or write it alone.
-train.report_to=null
-    train.report_to: is null, which transformers takes for a name. Write none.
 train.optim=galore_adamw_8bit
     train.optim: is galore_adamw_8bit, but the package galore_torch is not installed. Install it (pip install
 train.fsdp=true | train.fsdp_config={version: 2}

@@ -128,7 +128,6 @@ def test_what_fits(problems, flag):
     ("flag", "problem"),
     [
         ("packing=1", "is the number 1, but must be true or false."),
-        ("packing=null", "is nothing (null), but must be true or false. Leave the key out to get its default."),
         ("seed=true", "is true, but must be a whole number."),
         ("seed=3.0", "is the number 3.0, but must be a whole number. Write 3."),
         ("seed='3.5'", "is the text '3.5', but must be a whole number."),

@@ -22,7 +22,7 @@ recipe:
 provenance:
   name: /home/anna/recipes/llama/lora.yaml:2
   model.id: /home/anna/recipes/llama/lora.yaml:4
-  model.dtype: /home/anna/recipes/bases/chat.yaml:9
+  model.dtype: /home/anna/recipes/bases/sft.yaml:9
   adapter.method: /home/anna/recipes/llama/lora.yaml:5
   adapter.r: /home/anna/recipes/llama/lora.yaml:6
   train.learning_rate: 'command line: train.learning_rate={rate}'

@@ -294,10 +294,7 @@ def recipe_decides_what_is_done(settings: Settings) -> Iterator[Contradiction]:
 @rule("train.report_to")
 def reports_are_installed(settings: Settings) -> Iterator[Contradiction]:
     """transformers asks for the package of an integration only after the model was loaded."""
-    said = settings.train("report_to")
-    if said is None:
-        yield "train.report_to", "is null, which transformers takes for a name.", "Write none."
-        return
+    said = settings.train("report_to") or "none"
     names = (
         {"train.report_to": said} if isinstance(said, str) else {f"train.report_to.{i}": x for i, x in enumerate(said)}
     )
