@@ -1,7 +1,7 @@
 """What does EfficientTrainer cost, with all that it does by default, and what does TraceML beside it?
 
-    python benchmarks/overhead.py [--only tiny|tiny_logs|smollm2|gpu] [--rounds N] [--process-rounds N] [--steps K]
-                                  [--json FILE]
+    python benchmarks/overhead.py [--only tiny|short|tiny_logs|smollm2|gpu] [--rounds N] [--process-rounds N]
+                                  [--steps K] [--json FILE]
 
 Measured in two ways:
 
@@ -41,7 +41,7 @@ def main() -> None:
     started, load = datetime.datetime.now(datetime.timezone.utc), load_average()
     if load is not None and load > 0.5:
         console.print(f"[yellow]This machine is busy (load average {load:.1f}): the intervals will be wide.[/]")
-    cases = [_measure(CASES[name], options) for name in options.only or ("tiny", "tiny_logs", "smollm2")]
+    cases = [_measure(CASES[name], options) for name in options.only or ("tiny", "short", "tiny_logs", "smollm2")]
     if options.json is not None:
         figures = {"load_average_at_start": load, "load_average_at_end": load_average(), "cases": cases}
         write_result(options.json, "overhead", started, figures, packages=["traceml-ai"])
@@ -49,7 +49,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=list(CASES), help="default: tiny, tiny_logs and smollm2")
+    parser.add_argument("--only", action="append", choices=list(CASES), help="default: all but gpu")
     parser.add_argument(
         "--rounds", type=int, help="rounds in one process; 0 for none; smollm2 takes turns, without rounds"
     )
