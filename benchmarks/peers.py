@@ -23,8 +23,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from paired import alternating_orders, median_spread
-from results import load_average, write_result
+from overhead_summary import alternating_orders
+from shared import load_average, write_result
+
+from hf_efficient.estimate.statistics import median_spread
 
 WARM_UP = 3
 RANK, ALPHA, RATE, LENGTH, ROWS, BATCH = 16, 32, 2e-4, 512, 4, 8
@@ -59,7 +61,7 @@ def by_trl(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, *, 
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
-    batches = {"packing": True, "max_length": LENGTH, "per_device_train_batch_size": ROWS}
+    batches: dict[str, Any] = {"packing": True, "max_length": LENGTH, "per_device_train_batch_size": ROWS}
     args = SFTConfig(
         str(folder / "trl"),
         max_steps=steps,
@@ -99,7 +101,7 @@ def by_trl(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, *, 
         counted.append((ids.numel() if mask is None else int(mask.sum()), ids.numel()))
         return train_on(model, inputs, *args, **kwargs)
 
-    trainer.training_step = training_step
+    vars(trainer)["training_step"] = training_step
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     return _figures(moments, counted, [one["loss"] for one in logs], [one["grad_norm"] for one in logs])

@@ -153,9 +153,6 @@ def workers_each_epoch(setup: Setup) -> Any:
     )
 
 
-__all__: list[str] = []
-
-
 @planted(
     "compute_loss reads scalars of its tensors in every step, at four places",
     "hidden_synchronisation",
@@ -248,9 +245,6 @@ def leak(setup: Setup) -> Any:
     return rows_trainer(setup, base=base, max_steps=160)  # so that memory is read some dozen times
 
 
-__all__: list[str] = []
-
-
 @planted("a checkpoint after every second step", "saves_cost")
 def saves_too_often(setup: Setup) -> Any:
     from planted_runs.training import rows_trainer
@@ -280,9 +274,6 @@ def slow_logging(setup: Setup) -> Any:
     return rows_trainer(setup, logging_steps=1, callbacks=[Tracker(setup.server, 0.100)])
 
 
-__all__: list[str] = []
-
-
 @planted("one of two ranks takes twice as long", "straggler", ranks=2, environment={"OMP_NUM_THREADS": "1"})
 def slow_rank(setup: Setup) -> Any:
     from planted_runs.training import SlowRank, rows_trainer
@@ -308,9 +299,6 @@ def too_many_threads(setup: Setup) -> Any:
     if not setup.mended:
         torch.set_num_threads(16)
     return rows_trainer(setup, max_steps=40)
-
-
-__all__: list[str] = []
 
 
 @planted("labels are masked but for one token in sixty-four", "masked_labels", "few_loss_tokens")
@@ -361,9 +349,6 @@ def unused_layer(setup: Setup) -> Any:
     model = small_llama(setup)
     model.second_head = torch.nn.Linear(256, 4096)
     return rows_trainer(setup, model=model, check_gradients=False)
-
-
-__all__: list[str] = []
 
 
 @planted("healthy: full fine-tune of rows of one length")

@@ -95,13 +95,13 @@ def _marks_whole_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> boo
     """Whether both answers of a chat are marked, and the end of the last one."""
     roles = (("user", "q1"), ("assistant", "the-answer-1"), ("user", "q2"), ("assistant", "the-answer-2"))
     chat = [{"role": role, "content": content} for role, content in roles]
-    special = tokenizer.special_tokens_map
+    special: dict[str, Any] = dict(tokenizer.special_tokens_map)
+    rendered: Any
     try:
-        (text,), (spans,) = render_jinja_template(
-            [chat], chat_template=template, return_assistant_tokens_mask=True, **special
-        )
+        rendered = render_jinja_template([chat], chat_template=template, return_assistant_tokens_mask=True, **special)
     except jinja2.TemplateError:
         return False
+    (text,), (spans,) = rendered
     marked = [text[begin:end] for begin, end in spans]
     answers = all(any(message["content"] in part for part in marked) for message in chat[1::2])
     return (

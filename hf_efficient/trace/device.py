@@ -189,7 +189,7 @@ def _idle(lengths: Floats, causes: Ints, unknown: Mask) -> IdleSplit:
     seconds = (np.bincount(causes, lengths, minlength=3) / 1e6).tolist()
     counts = np.bincount(causes, minlength=3).tolist()
     unknown_seconds = float(lengths[unknown & (causes == _OTHER)].sum()) / 1e6
-    return IdleSplit(*seconds, unknown_seconds, *counts)
+    return IdleSplit(seconds[0], seconds[1], seconds[2], unknown_seconds, counts[0], counts[1], counts[2])
 
 
 def _busy(work: DeviceWork, idle: IdleSplit) -> BusyBreakdown:
