@@ -87,7 +87,7 @@ def test_where_the_last_step_evaluates_the_logs_are_those_of_the_class_below(
     tiny_dir, tmp_path, tiny_tokenizer, logged
 ):
     more = {"eval_dataset": Dataset.from_list([{"text": f"{i} is {i}"} for i in range(4)])}
-    settings = {"more": more, **every(evaluate=2), "max_steps": 4, "logging_strategy": logged, "logging_steps": 3}
+    settings = {"more": more, **every(evaluate=4), "max_steps": 4, "logging_strategy": logged, "logging_steps": 3}
     kinds = (SFTTrainer, EfficientSFTTrainer)
     plain, ours = both(kinds, lambda: build_model(tiny_dir, "lora"), tmp_path, tiny_tokenizer, **settings)
     assert timeless(ours) == timeless(plain)
