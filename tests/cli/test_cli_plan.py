@@ -202,7 +202,7 @@ def test_equal_tensors_are_one_row_whose_bytes_are_those_of_shape_and_dtype(run,
     ended = run("plan", "r.yaml", "--gpu", "H100 SXM", *args, "--json")
     largest = json.loads(ended.out)["memory"]["largest"]
     sizes = {"float32": 4, "bfloat16": 2, "int64": 8, "uint8": 1, "bool": 1}
-    assert {"optimizer_state", "weights"} <= {one["category"] for one in largest}
+    assert "optimizer_state" in {one["category"] for one in largest}
     for one in largest:
         assert one["bytes"] == math.prod(one["shape"]) * sizes[one["dtype"]], one
     keys = [(one["bytes"], one["category"], *one["shape"], one["dtype"]) for one in largest]

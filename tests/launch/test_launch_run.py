@@ -63,7 +63,7 @@ def test_metrics_answers_and_the_two_ends(tiny_recipe, out):
     assert notes.result is result
     assert f"{result.after['loss']:.4g}" in (out / "README.md").read_text(encoding="utf-8")
     assert json.loads((out / "all_results.json").read_text())["eval_loss"] == result.after["loss"]
-    assert [title for title, _ in notes.stages if title] == ["Tokenizer", "Data", "Preflight", "Model", "Training"]
+    assert [title for title, _ in notes.stages if title] == ["Tokenizer", "Data", "Model", "Training"]
 
 
 def test_fused_layers_and_attention_by_documents_train_the_same(tiny_recipe, out):
