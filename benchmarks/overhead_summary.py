@@ -98,7 +98,7 @@ class Comparison:
     @property
     def differs(self) -> bool | None:
         """Whether equality lies outside the spread of the step time; None where the pairs are too few to tell."""
-        return not self.added_us.holds(0.0) if self.added_us.tells else None
+        return not self.added_us.holds(0.0) if self.added_us.is_sure else None
 
 
 def compare(blocks: Blocks, arm: str, against: str) -> Comparison:

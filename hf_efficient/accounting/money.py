@@ -174,7 +174,7 @@ def money_account(
     phases: Counter[str] = Counter()
     for price, account in zip(stated, accounts, strict=True):
         spent = {**account.phase_seconds, "unattributed": max(0.0, account.unattributed_seconds)}
-        phases.update(phase_costs(spent, price.price_usd_per_hour) or {})
+        phases.update(phase_costs(spent, price.price_usd_per_hour or 0.0))
     prices = {one.price_usd_per_hour for one in stated if one.price_usd_per_hour is not None}
     cost = cost_of_processes(lived, [account.wall_seconds for account in accounts])
     return MoneyAccount(

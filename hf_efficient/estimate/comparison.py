@@ -20,19 +20,19 @@ _NOTHING = 0.02
 class Difference:
     """What one variant takes more than another for the same step.
 
-    ``low`` and ``high``: 95% by the pairs, wide enough for every round's median; ``tells``: there are enough pairs.
+    ``low`` and ``high``: 95% by the pairs, wide enough for every round's median; ``is_sure``: there are enough pairs.
     """
 
     seconds: float
     low: float
     high: float
     rounds: int
-    tells: bool
+    is_sure: bool
 
     @property
     def is_clear(self) -> bool:
         """Whether it takes more beyond the spread; taking less is no finding, but another speed of the machine."""
-        return self.tells and self.low > 0
+        return self.is_sure and self.low > 0
 
 
 def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> Difference | None:
@@ -54,7 +54,7 @@ def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[floa
         return None
     spread = median_spread([pair for pairs in rounds for pair in pairs])
     middles = [statistics.median(pairs) for pairs in rounds]
-    return Difference(spread.median, min(spread.low, *middles), max(spread.high, *middles), len(rounds), spread.tells)
+    return Difference(spread.median, min(spread.low, *middles), max(spread.high, *middles), len(rounds), spread.is_sure)
 
 
 def wants_another_round(found: Difference, whole_seconds: float) -> bool:

@@ -32,17 +32,9 @@ _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1_000_000
 
 
-def cost_usd(seconds: float, price_usd_per_hour: float | None, units: float = 1) -> float | None:
-    """``seconds / 3600 * price * units``.
-
-    Hand-worked: 5400 s at 2.40 USD per GPU-hour on 8 GPUs: 1.5 * 2.4 * 8 = 28.80 USD.
-    """
-    for name, value in (("time", seconds), ("price", price_usd_per_hour), ("number of units", units)):
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"a {name} of {value}")
-    if price_usd_per_hour is None:
-        return None
-    return seconds / _SECONDS_PER_HOUR * price_usd_per_hour * units
+def cost_usd(seconds: float, price_usd_per_hour: float | None) -> float | None:
+    """``seconds / 3600 * price``. Hand-worked: 5400 s at 2.40 USD an hour: 3.60 USD."""
+    return None if price_usd_per_hour is None else seconds / _SECONDS_PER_HOUR * price_usd_per_hour
 
 
 def cost_per_million_tokens(cost: float | None, tokens: int | None) -> float | None:
@@ -50,26 +42,17 @@ def cost_per_million_tokens(cost: float | None, tokens: int | None) -> float | N
 
     Hand-worked: 28.80 USD for 96 million tokens: 0.30 USD.
     """
-    if (cost is not None and cost < 0) or (tokens is not None and tokens < 0):
-        raise ValueError(f"a cost of {cost} USD for {tokens} tokens")
     if cost is None or not tokens:
         return None
     return cost / tokens * _MILLION
 
 
-def phase_costs(
-    phase_seconds: Mapping[str, float], price_usd_per_hour: float | None, units: float = 1
-) -> dict[str, float] | None:
-    """What each phase cost: its seconds at the run's price; None where the price is unknown.
-
-    All units are paid for while any is in a phase, so the seconds are wall seconds.
+def phase_costs(phase_seconds: Mapping[str, float], price_usd_per_hour: float) -> dict[str, float]:
+    """What each phase cost: its wall seconds at the run's price.
 
     Hand-worked: forward 1800 s and evaluation 900 s at 4 USD: 2 USD and 1 USD.
     """
-    if price_usd_per_hour is None:
-        return None
-    costs = {phase: cost_usd(seconds, price_usd_per_hour, units) for phase, seconds in phase_seconds.items()}
-    return {phase: cost for phase, cost in costs.items() if cost is not None}
+    return {phase: seconds / _SECONDS_PER_HOUR * price_usd_per_hour for phase, seconds in phase_seconds.items()}
 
 
 # e^709 is the largest power that a float holds.
@@ -80,11 +63,8 @@ _LARGEST_EXPONENT = 700.0
 class SpotRun:
     """A run on spot machines, in expectation; figures are None, with a ``reason``, where it would hardly ever end."""
 
-    interval_seconds: float | None
-    checkpoints: int | None
     preemptions: float | None
     paid_seconds: float | None
-    wall_seconds: float | None
     reason: str | None = None
 
 
@@ -119,9 +99,8 @@ def spot_run(
     checkpoint_seconds: float,
     mean_seconds_between_preemptions: float,
     *,
-    restart_seconds: float = 0.0,
-    wait_seconds: float = 0.0,
-    interval_seconds: float | None = None,
+    restart_seconds: float,
+    interval_seconds: float,
 ) -> SpotRun:
     """What a run takes, by the formula of the module; the last piece is as long as what is left.
 
@@ -131,32 +110,17 @@ def spot_run(
     Of k machines taken one by one, the mean time is a k-th of one's; infinite for machines that stay.
     """
     mean = mean_seconds_between_preemptions
-    for name, value in (("work", work_seconds), ("a restart", restart_seconds), ("a wait", wait_seconds)):
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} of {value} s")
     _check(checkpoint_seconds, mean)
-    interval = daly_interval(checkpoint_seconds, mean) if interval_seconds is None else interval_seconds
-    if not interval > 0:
-        raise ValueError(f"a save every {interval} s of work")
-    interval = min(interval, work_seconds) or interval
+    interval = min(interval_seconds, work_seconds) or interval_seconds
     if reason := _endless(interval, checkpoint_seconds, mean, restart_seconds):
-        return SpotRun(None, None, None, None, None, reason)
+        return SpotRun(None, None, reason)
     pieces = _pieces(work_seconds, interval)
     if math.isinf(mean):
         paid = work_seconds + len(pieces) * checkpoint_seconds
     else:
         tries = math.fsum(math.expm1((piece + checkpoint_seconds) / mean) for piece in pieces)
         paid = mean * math.exp(restart_seconds / mean) * tries
-    preemptions = paid / mean
-    return SpotRun(interval, len(pieces), preemptions, paid, paid + preemptions * wait_seconds)
-
-
-def spot_cost_usd(run: SpotRun, price_usd_per_hour: float | None, units: float = 1) -> float | None:
-    """What is paid for a run; None where there are no figures, or the price is unknown. See ``cost_usd``.
-
-    Hand-worked: 2.3725 h at 1.20 USD per GPU-hour on 8 GPUs: 22.78 USD.
-    """
-    return None if run.paid_seconds is None else cost_usd(run.paid_seconds, price_usd_per_hour, units)
+    return SpotRun(paid / mean, paid)
 
 
 def _check(checkpoint_seconds: float, mean: float) -> None:
@@ -183,14 +147,14 @@ def _pieces(work: float, interval: float) -> list[float]:
 
 
 def checkpoints_at_once(saves: int, limit: int | None, *, keeps_best: bool, there: int = 0) -> int:
-    """Checkpoints that are still to be written and lie there together, at the most.
+    """Checkpoints of the rest of a run that are on the disk together, at the most.
 
     The Trainer deletes an old one after the new one is written: one above ``save_total_limit``, two with the best.
 
     Hand-worked: 12 saves without a limit: 12. With a limit of 2: 3; with the best kept: 4. 2 saves, limit 5: 2. 12
     saves, 4 of them there already: 8; with a limit of 2, 2 there already: 1.
 
-    ``there``: those of the run that goes on.
+    ``there``: those of the run that is resumed.
     """
     most = saves if limit is None or limit < 1 else min(saves, limit + 1 + keeps_best)
     return max(0, most - there)

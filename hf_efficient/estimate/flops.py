@@ -85,11 +85,9 @@ class Workload(NamedTuple):
     square_windows: bool = False
 
     def needed_pairs(self, window: int | None) -> int:
-        """Pairs that the mathematics needs in a layer with this window."""
         return causal_pairs(self.documents, window)
 
     def computed_pairs(self, window: int | None) -> int:
-        """Pairs that the kernel computes in a layer with this window."""
         if self.masked_square:
             return square_pairs(self.rows)
         if window is not None and self.square_windows:
@@ -99,13 +97,11 @@ class Workload(NamedTuple):
         return self.needed_pairs(window)
 
     def needed(self, windows: Iterable[int | None]) -> Amounts:
-        """What the mathematics needs in a model whose layers have these windows."""
         head = self.head_tokens if self.needed_head_tokens is None else self.needed_head_tokens
         tokens = _total(self.documents)
         return Amounts(tokens, {one: self.needed_pairs(one) for one in windows}, tokens if head is None else head)
 
     def computed(self, windows: Iterable[int | None]) -> Amounts:
-        """What is computed for it."""
         head, tokens = self.head_tokens, _total(self.rows)
         return Amounts(tokens, {one: self.computed_pairs(one) for one in windows}, tokens if head is None else head)
 
@@ -125,7 +121,6 @@ class StepFlops:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.forward + self.input_gradient + self.weight_gradient + self.recompute
 
     def __add__(self, other: StepFlops) -> StepFlops:
@@ -293,7 +288,6 @@ class Coefficients:
     per_head_token: int
 
     def flops(self, amounts: Amounts) -> int:
-        """FLOPs of these amounts, which hold the pairs of every window."""
         total = self.per_token * amounts.tokens + self.per_head_token * amounts.head_tokens
         for window, each in self.per_pair.items():
             total += each * amounts.pairs[window]
@@ -360,7 +354,6 @@ class WorkFormula:
 
     @property
     def needs_scored(self) -> bool:
-        """Whether ``MicroBatch.scored`` must be known."""
         return self.head != "everywhere"
 
     def flops(self, batch: MicroBatch) -> tuple[int, int | None] | None:

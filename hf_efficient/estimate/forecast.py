@@ -94,7 +94,7 @@ def passed_of(pace: Pace, passed: Pace) -> float:
 
     None of them counts for more than the forecast gives it.
 
-    Hand-worked: an evaluation of 30 s on the average that has gone on for 12 s, and a step of 2 s before it in the same
+    Hand-worked: an evaluation of 30 s on the average that has lasted 12 s, and a step of 2 s before it in the same
     record: 14; after 40 s: 32.
     """
     pairs = zip(astuple(pace), astuple(passed), strict=True)
@@ -153,7 +153,6 @@ class Spent:
     kwh: float | None = None
 
     def of(self, limit: LimitName) -> float | None:
-        """In the unit of this limit."""
         return self.wall_seconds / _SECONDS_PER_HOUR if limit == "hours" else getattr(self, limit)
 
 
@@ -174,7 +173,6 @@ class Limits:
                 raise ValueError(f"a budget of {value!r} {name}; write a positive number")
 
     def given(self) -> dict[LimitName, float]:
-        """The limits that there are."""
         return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[misc]
 
 

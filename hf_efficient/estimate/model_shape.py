@@ -33,7 +33,6 @@ class Linear:
 
     @property
     def parameters(self) -> int:
-        """Values held: ``copies * (inputs * outputs + outputs where there is a bias)``."""
         return self.copies * (self.inputs * self.outputs + (self.outputs if self.bias else 0))
 
 
@@ -78,7 +77,6 @@ class ModelShape:
 
     @property
     def query_features(self) -> int:
-        """Features of all query heads together."""
         return self.heads * self.head_dim
 
     @property
@@ -87,7 +85,6 @@ class ModelShape:
         return self.kv_heads * self.head_dim
 
     def is_mixture(self, layer: int) -> bool:
-        """Whether a layer routes its tokens to experts."""
         return self.experts is not None and layer not in self.dense_layers
 
 
@@ -103,7 +100,6 @@ class ParameterCounts:
 
     @property
     def total(self) -> int:
-        """All parameters that the model stores."""
         return self.embedding + self.attention + self.mlp + self.norms + self.head
 
 
@@ -198,7 +194,6 @@ class Trained:
 
     @classmethod
     def full(cls) -> Trained:
-        """Every parameter is trained."""
         return cls(everything=True, embedding=True, head=True)
 
     @classmethod
@@ -275,7 +270,6 @@ class Trained:
         )
 
     def ranks_of_layer(self, layer: int) -> Mapping[str, int]:
-        """Name of a projection to the rank of its adapter."""
         return self.ranks[layer] if self.ranks else {}
 
 
@@ -293,7 +287,6 @@ def adapter_parameters(shape: ModelShape, trained: Trained) -> int:
 
 
 def head_linear(shape: ModelShape) -> Linear:
-    """The LM head as a matrix product."""
     return Linear(HEAD, shape.hidden, shape.vocabulary)
 
 

@@ -73,11 +73,6 @@ class OperatorTime:
         """Its kernels' own time: the longer of arithmetic and bytes."""
         return max(self.math_seconds, self.memory_seconds)
 
-    @property
-    def device_bound(self) -> Literal["math", "bandwidth"]:
-        """What its kernels wait for, however they are launched."""
-        return "math" if self.math_seconds > self.memory_seconds else "bandwidth"
-
 
 @dataclass(frozen=True)
 class StepTime:
@@ -126,7 +121,7 @@ def step_time(operators: Iterable[OperatorWork], roofs: Roofs) -> StepTime:
     seconds = max(device, host) if roofs.runs_ahead else device + host
     by_bound: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)
     for one in found:
-        by_bound[one.device_bound] += one.device_seconds
+        by_bound["math" if one.math_seconds > one.memory_seconds else "bandwidth"] += one.device_seconds
     by_bound["launch"] = seconds - device
     return StepTime(seconds, by_bound, tuple(dict.fromkeys(rate for one in found for rate in one.unknown)))
 

@@ -69,7 +69,7 @@ class Spread:
         return self.low <= value <= self.high
 
     @property
-    def tells(self) -> bool:
+    def is_sure(self) -> bool:
         """Whether there are enough pairs to say anything."""
         return self.confidence >= CONFIDENCE
 
@@ -120,22 +120,29 @@ def steady_growth(places: Column, values: Column) -> float | None:
     None where there are fewer than six, or they do not grow steadily.
     """
     known = np.isfinite(places) & np.isfinite(values)
-    places, values = places[known], values[known]
-    if len(places) > _MOST:  # pairs grow by the square
-        chosen = np.linspace(0, len(places) - 1, _MOST).astype(int)
-        places, values = places[chosen], values[chosen]
+    places, values = _thinned(places[known], values[known])
     if len(places) < _FEWEST:
         return None
-    slopes = _slopes(places, values)
+    slopes = pair_slopes(places, values)
     slope = float(np.median(slopes))
     if slope <= 0 or float((slopes > 0).mean()) < _CONCORDANT:
         return None
     parts = np.array_split(np.arange(len(places)), _PARTS)
-    least = min(float(np.median(_slopes(places[part], values[part]))) for part in parts)
+    least = min(float(np.median(pair_slopes(places[part], values[part]))) for part in parts)
     return slope if least >= _AS_FAST * slope else None
 
 
-def _slopes(places: Column, values: Column) -> Column:
+def pair_slopes(places: Column, values: Column, *, least_share: float = 0.0) -> Column:
+    """The slopes of pairs more than this share of the mean place apart; of 400 points, as pairs grow by the square."""
+    places, values = _thinned(places, values)
     left, right = np.triu_indices(len(places), k=1)
     apart = places[right] - places[left]
-    return (values[right] - values[left])[apart > 0] / apart[apart > 0]
+    far = np.abs(apart) > least_share * places.mean()
+    return (values[right] - values[left])[far] / apart[far]
+
+
+def _thinned(places: Column, values: Column) -> tuple[Column, Column]:
+    if len(places) <= _MOST:
+        return places, values
+    chosen = np.linspace(0, len(places) - 1, _MOST).astype(int)
+    return places[chosen], values[chosen]

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hf_efficient.estimate.statistics import percentile
+from hf_efficient.estimate.statistics import pair_slopes, percentile
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,8 @@ def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]
     seconds, tokens = seconds[known], tokens[known]
     if len(seconds) < _FEWEST or tokens.std() < _SPREAD * tokens.mean():
         return None
-    slope = _median_slope(seconds, tokens)
+    slopes = pair_slopes(tokens, seconds, least_share=0.1)
+    slope = float(np.median(slopes)) if len(slopes) else 0.0
     fixed = float(np.median(seconds - slope * tokens))
     if slope <= 0 or fixed < 0:
         return None
@@ -177,18 +178,6 @@ def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]
     middle = np.abs(seconds - np.median(seconds)).mean()
     fit = 1.0 - float(np.abs(rest).mean() / middle) if middle > 0 else 0.0
     return BatchTime(fixed, slope, fit)
-
-
-def _median_slope(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]) -> float:
-    if len(seconds) > 400:  # pairs grow by the square
-        chosen = np.linspace(0, len(seconds) - 1, 400).astype(int)
-        seconds, tokens = seconds[chosen], tokens[chosen]
-    left, right = np.triu_indices(len(seconds), k=1)
-    apart = tokens[right] - tokens[left]
-    differ = np.abs(apart) > 0.1 * tokens.mean()
-    if not differ.any():
-        return 0.0
-    return float(np.median((seconds[right] - seconds[left])[differ] / apart[differ]))
 
 
 _LEAST_OTHERS = 3

@@ -70,7 +70,7 @@ def test_what_lies_inside_the_spread_is_no_difference():
 def test_too_few_pairs_decide_nothing():
     spread = median_spread([0.5, 0.6, 0.7, 0.8, 0.9])  # 1 - 2 / 32
     assert spread.confidence == 0.9375
-    assert not spread.tells
+    assert not spread.is_sure
     assert judge(spread, 1.0) == "undecided"
 
 

@@ -21,7 +21,7 @@ from hf_efficient.estimate.comparison import (
 def test_a_difference_and_how_sure_it_is():
     # 1, 2, 3 and 0, 1, 5: median 1.5, medians of the rounds 2 and 1; six pairs lie between their ends with 96.9%
     found = difference([[5.0, 6.0, 7.0], [4.0, 5.0, 9.0]], [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]])
-    assert found == Difference(seconds=1.5, low=0.0, high=5.0, rounds=2, tells=True)
+    assert found == Difference(seconds=1.5, low=0.0, high=5.0, rounds=2, is_sure=True)
     assert not found.is_clear
     found = difference([[2.0] * 6, [9.0] * 6], [[1.0] * 6])
     assert found == Difference(1.0, 1.0, 1.0, 1, True)

@@ -106,16 +106,16 @@ def test_the_window_of_each_layer(model_type, changes, windows):
 
 
 def test_an_unknown_architecture_is_refused():
-    with pytest.raises(ModelError) as told:
+    with pytest.raises(ModelError) as raised:
         shape_of({"model_type": "mamba"})
-    assert str(told.value).startswith(
+    assert str(raised.value).startswith(
         "model_type 'mamba': its parameters and FLOPs are not known here. Known are gemma,"
     )
     with pytest.raises(ModelError, match=r"Pass its text_config where that is one of them\."):
         shape_of({"model_type": "gemma3", "text_config": {}})
-    with pytest.raises(ModelError) as told:
+    with pytest.raises(ModelError) as raised:
         shape_of({**DIMENSIONS, "model_type": "llama", "intermediate_size": None})
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "intermediate_size: the model's configuration holds None, not a positive number. A config.json leaves out its "
         "class's defaults: load it with AutoConfig and pass that, or its to_dict()."
     )
@@ -141,7 +141,7 @@ def test_what_an_adapter_trains():
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         (
             lambda: Trained.adapter(SHAPE, ["q_prj"]),
@@ -172,7 +172,7 @@ def test_what_an_adapter_trains():
         ),
     ],
 )
-def test_what_is_not_known_is_refused(call, told):
+def test_what_is_not_known_is_refused(call, message):
     with pytest.raises(ModelError) as error:
         call()
-    assert str(error.value) == told
+    assert str(error.value) == message

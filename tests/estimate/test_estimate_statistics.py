@@ -41,7 +41,7 @@ def test_the_interval_of_a_median():
     spread = median_spread([10, 1, 9, 2, 8, 3, 7, 4, 6, 5])
     assert spread == Spread(median=5.5, low=2, high=9, confidence=1 - 22 / 1024, pairs=10)
     spread = median_spread([5, 4, 3, 2, 1])
-    assert (spread.low, spread.high, spread.tells) == (1, 5, False)
+    assert (spread.low, spread.high, spread.is_sure) == (1, 5, False)
     assert spread.holds(5)
     assert not spread.holds(5.1)
 

@@ -105,12 +105,12 @@ def test_a_line_of_batches():
 
 def test_a_slowdown():
     # Others: median 1.1, quartiles 1.05 and 1.15; one checkpoint of 30 s is no matter. Under: median 1.6.
-    told = slowdown([1.5, 1.6, 9.0], [1.0, 1.1, 1.1, 1.2, 30.0])
-    assert told.seconds == pytest.approx(3 * (1.6 - 1.1))
-    assert told.why == "its steps compared with 5 others, by their medians"
+    found = slowdown([1.5, 1.6, 9.0], [1.0, 1.1, 1.1, 1.2, 30.0])
+    assert found.seconds == pytest.approx(3 * (1.6 - 1.1))
+    assert found.why == "its steps compared with 5 others, by their medians"
     # Quartiles of the others: 1.25 and 1.75; the medians differ by 0.4.
-    told = slowdown([1.9], [1.0, 1.5, 2.0, 1.25, 1.75])
-    assert (told.seconds, "within their spread" in told.why) == (0.0, True)
+    found = slowdown([1.9], [1.0, 1.5, 2.0, 1.25, 1.75])
+    assert (found.seconds, "within their spread" in found.why) == (0.0, True)
     assert slowdown([0.5, 0.5], [1.0, 1.0, 1.0]).seconds == 0.0
 
 
