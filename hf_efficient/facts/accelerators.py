@@ -63,7 +63,6 @@ class Accelerator:
         return self.compute_capability is not None and self.compute_capability < _BFLOAT16
 
     def peak(self, dtype: Dtype) -> float | None:
-        """Dense FLOP/s in a dtype; None where unknown."""
         return self.peak_flops_per_second.get(dtype)
 
 
@@ -161,11 +160,11 @@ def matmul_efficiency(held: Accelerator, dtype: Dtype) -> Reached:
 
 def bandwidth_efficiency(held: Accelerator) -> Reached:
     """The share of the stated memory bandwidth that a copy on the device reaches; else the median of the others."""
-    return _share(
-        "bandwidth",
-        held.name,
-        lambda name: (held if name == held.name else accelerator(name)).bandwidth_bytes_per_second,
-    )
+
+    def stated(name: str) -> float | None:
+        return (held if name == held.name else accelerator(name)).bandwidth_bytes_per_second
+
+    return _share("bandwidth", held.name, stated)
 
 
 def attention_efficiency(held: Accelerator) -> Reached:
@@ -201,11 +200,10 @@ class Link:
 
 
 def link_of(name: str) -> Link | None:
-    """The link of an accelerator by its name; None where none is known."""
-    row = next((row for row in _links() if name in row["of"]), None)
-    if row is None:
-        return None
-    return Link(row["kind"], row["gb_per_second"] * 1e9, row["host_gb_per_second"] * 1e9, row.get("neighbours"))
+    for row in _table("links"):
+        if name in row["of"]:
+            return Link(row["kind"], row["gb_per_second"] * 1e9, row["host_gb_per_second"] * 1e9, row.get("neighbours"))
+    return None
 
 
 def collective_bandwidth(name: str, ranks: int) -> Reached | None:
@@ -244,19 +242,13 @@ def host_bandwidth(name: str) -> Reached | None:
     return Reached(link.host_bytes_per_second * share.value, share.estimated, share.source)
 
 
-@functools.lru_cache(maxsize=16)
-def _figures(figure: str) -> tuple[dict[str, Any], ...]:
-    return tuple(row for row in _efficiencies() if row["figure"] == figure)
+@functools.cache
+def _table(name: str) -> tuple[dict[str, Any], ...]:
+    return tuple(rows(name))
 
 
-@functools.lru_cache(maxsize=1)
-def _efficiencies() -> list[dict[str, Any]]:
-    return rows("efficiencies")
-
-
-@functools.lru_cache(maxsize=1)
-def _links() -> list[dict[str, Any]]:
-    return rows("links")
+def _figures(figure: str) -> list[dict[str, Any]]:
+    return [row for row in _table("efficiencies") if row["figure"] == figure]
 
 
 def _share(figure: str, name: str, stated: Callable[[str], float | None]) -> Reached:

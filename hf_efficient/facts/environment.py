@@ -71,7 +71,6 @@ class Environment:
     git_dirty: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -104,7 +103,7 @@ def environment_facts() -> dict[str, Any]:
 
         asks_torch = torch.cuda.is_initialized() or not torch.cuda.is_available()
         return describe_environment(ask_torch=asks_torch).to_dict()
-    except Exception as error:  # noqa: BLE001  whatever a machine may be like, the run goes on
+    except Exception as error:  # noqa: BLE001  whatever a machine may be like, the run continues
         return {"missing": [{"what": "versions and hardware", "why": f"{type(error).__name__}: {error}"}]}
 
 
@@ -133,7 +132,6 @@ def machine_facts() -> dict[str, Any]:
 
 
 def cpu_model() -> str | None:
-    """The name that the processor gives itself."""
     if platform.system() == "Darwin":
         return _output(["sysctl", "-n", "machdep.cpu.brand_string"])
     try:
@@ -145,7 +143,6 @@ def cpu_model() -> str | None:
 
 
 def accelerator_count() -> int:
-    """Accelerators that torch sees here; 0 on a CPU."""
     import torch
 
     return int(torch.accelerator.device_count()) if torch.accelerator.is_available() else 0

@@ -41,7 +41,6 @@ class ModelFact:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every hub name of this shape, its own first."""
         return (self.id, *self.aliases)
 
     @property
@@ -53,7 +52,6 @@ class ModelFact:
 
 @functools.lru_cache(maxsize=1)
 def known_models() -> tuple[ModelFact, ...]:
-    """All that ship, by hub name."""
     return tuple(_read(path) for path in sorted(_FOLDER.glob("*.json"), key=lambda path: path.name.lower()))
 
 

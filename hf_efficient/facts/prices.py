@@ -41,7 +41,6 @@ class Price:
 
     @property
     def label(self) -> str:
-        """Whose it is and of when, in a few words."""
         dated = f", {self.date}" if self.date else ""
         return f"your own prices: {self.provider}{dated}" if self.own else f"{self.provider}{dated}"
 
@@ -82,7 +81,6 @@ def offers(accelerator_name: str, market: Market, provider: str | None = None) -
 
 
 def providers() -> tuple[str, ...]:
-    """The providers that have an offer."""
     return tuple(dict.fromkeys(offer.provider for offer in prices()))
 
 
@@ -153,10 +151,10 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
     """
     remedy = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
     if rates.price_usd_per_hour is not None:
-        return _priced(rates.price_usd_per_hour, "set by the user", estimated=False)
+        return _facts(float(rates.price_usd_per_hour), "set by the user")
     if device_name is None:
         listed = "" if rates.price_from is None else f", and {rates.price_from}'s prices are of GPUs"
-        return _unpriced(f"no price is known of a machine without a GPU{listed}; {remedy}")
+        return {**_facts(None, None), "reason": f"no price is known of a machine without a GPU{listed}; {remedy}"}
     known = accelerator_of_device(device_name)
     if rates.price_from is not None:
         if known is None:
@@ -168,9 +166,9 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
     found = offers(name, rates.market)
     if not found:
         spot = "spot " if rates.market == "spot" else ""
-        return _unpriced(f"no {spot}list price of {name} is known; {remedy}")
+        return {**_facts(None, None), "reason": f"no {spot}list price of {name} is known; {remedy}"}
     usd = statistics.median(offer.usd_per_gpu_hour for offer in found)
-    return _priced(usd * gpus, _median_source(found, gpus), estimated=not found[0].own)
+    return _facts(usd * gpus, _median_source(found, gpus), estimated=not found[0].own)
 
 
 def rate_facts(rates: Rates, device: torch.device, gpus: int) -> dict[str, dict[str, Any]]:
@@ -204,7 +202,7 @@ def _listed(provider: str, market: Market, name: str, gpus: int) -> dict[str, An
     whose = f"your own {offer.provider}" if offer.own else f"{offer.provider}'s"
     when = f" of {offer.date}" if offer.date else ""
     source = f"{whose} {_kind(offer)}{when}, ${offer.usd_per_gpu_hour:g} per GPU-hour of {offer.accelerator}, {share}"
-    return _priced(offer.usd_per_gpu_hour * rented, source, estimated=False)
+    return _facts(offer.usd_per_gpu_hour * rented, source)
 
 
 def _median_source(found: list[Price], gpus: int) -> str:
@@ -229,12 +227,8 @@ def _gpus(count: int) -> str:
     return f"{count} {'GPU' if count == 1 else 'GPUs'}"
 
 
-def _priced(usd: float, source: str, *, estimated: bool) -> dict[str, Any]:
-    return {"price_usd_per_hour": float(usd), "source": source, "estimated": estimated}
-
-
-def _unpriced(reason: str) -> dict[str, Any]:
-    return {"price_usd_per_hour": None, "source": None, "estimated": False, "reason": reason}
+def _facts(usd: float | None, source: str | None, *, estimated: bool = False) -> dict[str, Any]:
+    return {"price_usd_per_hour": usd, "source": source, "estimated": estimated}
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ def config_dir() -> Path:
 
 
 def rows(table: str) -> list[dict[str, Any]]:
-    """The rows of ``data/<table>.yaml``."""
     with (_FOLDER / f"{table}.yaml").open(encoding="utf-8") as file:
         held: list[dict[str, Any]] = yaml.load(file, Loader=_LOADER)
     return held

@@ -137,12 +137,12 @@ def _documents(recipe: Recipe) -> RunRows | None:
     known = data_at_hand(recipe)
     if isinstance(known, str):
         return None
-    if isinstance(known.data, PreferenceData):
-        return rows_of(known.data, known.args)
-    if is_cut(known.args, known.data):
+    args, data = known
+    if isinstance(data, PreferenceData):
+        return rows_of(data, args)
+    if is_cut(args, data):
         return None
-    evaluation = None if known.data.eval is None else document_lengths(known.data.eval)
-    return RunRows(document_lengths(known.data.train), evaluation)
+    return RunRows(document_lengths(data.train), None if data.eval is None else document_lengths(data.eval))
 
 
 def largest_that_fit(recipe: Recipe, plan: Plan, trials: Trials, start: Trial) -> PlannedLargest:
@@ -283,8 +283,9 @@ class _Advice:
         """The change that saves the most, then the next one on top of it, until all fits."""
         waiting = [one for one in single if _saved(start.trial, one.trial) > 0]
         waiting.sort(key=lambda one: _saved(start.trial, one.trial), reverse=True)
-        missing = _missing(start.trial, self._memory)
-        if len(waiting) < 2 or sum(_most_saved(start.trial, one) for one in waiting) < missing:
+        # A change that is repeated for ever saves half, and a half of that, and so on: twice as much.
+        most = sum(_saved(start.trial, one.trial) * (2 if one.change.repeats else 1) for one in waiting)
+        if len(waiting) < 2 or most < start.trial.outcome.needed_bytes - self._memory:
             return None
         found = waiting[0]
         for one in waiting[1:]:
@@ -308,33 +309,20 @@ class _Advice:
 def _both(first: Change, second: Change) -> Change:
     return Change(
         {**first.overrides, **second.overrides},
-        gives=_words(first.gives, second.gives),
-        costs=_words(first.costs, second.costs),
+        gives=first.gives if second.gives in first.gives else f"{first.gives}; {second.gives}",
+        costs=first.costs if second.costs in first.costs else f"{first.costs}; {second.costs}",
         keeps_training=first.keeps_training and second.keeps_training,
         repeats=second.repeats,
     )
-
-
-def _words(first: str, second: str) -> str:
-    return first if second in first else f"{first}; {second}"
 
 
 def _saved(before: Trial, after: Trial) -> int:
     return before.outcome.needed_bytes - after.outcome.needed_bytes
 
 
-def _missing(trial: Trial, memory_bytes: int) -> int:
-    return trial.outcome.needed_bytes - memory_bytes
-
-
-def _most_saved(before: Trial, one: _Tried) -> int:
-    """What a change saves, or would if it were repeated for ever: half, and a half of that, and so on."""
-    return _saved(before, one.trial) * (2 if one.change.repeats else 1)
-
-
 def _times_needed(before: Trial, after: Trial, memory_bytes: int) -> int:
     """How often a change is to be made that saves half as much each time; 1 where no number of times is enough."""
-    saved, missing = _saved(before, after), _missing(before, memory_bytes)
+    saved, missing = _saved(before, after), before.outcome.needed_bytes - memory_bytes
     for times in range(2, _MOST_TIMES + 1):
         if saved * (2 - 0.5 ** (times - 1)) >= missing:
             return times

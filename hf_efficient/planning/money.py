@@ -205,7 +205,7 @@ def _of_evaluations(recipe: Recipe, demand: Demand, *, read: bool) -> list[str]:
     if demand.evaluation_batches is None:
         return [
             "hours and money hold no evaluations: how many there are, and of how many rows, is not known without the "
-            "data; train.eval_strategy=steps and data.max_eval_examples=N tell it"
+            "data; set train.eval_strategy=steps and data.max_eval_examples=N"
         ]
     if read or not demand.evaluation_batches:
         return []
@@ -216,7 +216,7 @@ def _of_saves(recipe: Recipe, terms: Terms) -> list[str]:
     if terms.saves is None:
         return [
             "hours and money hold no saves of checkpoints: how many there are is not known without the data; "
-            "train.save_strategy=steps tells it"
+            "set train.save_strategy=steps"
         ]
     if terms.saves == 0:
         return []

@@ -65,16 +65,16 @@ def _no_more_rows_than_there_are(recipe: Recipe, shapes: RunShapes) -> Recipe:
 
 def shape_remarks(shapes: RunShapes) -> list[str]:
     """What a plan by the data takes for granted."""
-    told = [
+    remarks = [
         f"rows have {shapes.train.row_tokens:,} tokens, those of the largest micro-batch that the data can give",
         "a step or an evaluation takes as long as its positions, in proportion to those of the largest batch",
     ]
     if shapes.step_rows > shapes.rows:
-        told.append(
+        remarks.append(
             f"a step asks for {shapes.step_rows:,} rows, and the data have {shapes.rows:,}: these are an epoch of one "
             "step"
         )
-    return told
+    return remarks
 
 
 def plan(
@@ -94,12 +94,13 @@ def plan(
         longest = f"every row has {simulation.length:,} tokens, the most that the recipe allows: shorter ones need less"
         why = f" ({known})" if known else ""
         return plan_of(recipe, simulation, demand_of(recipe, simulation), devices, [f"{longest}{why}"])
+    args, data = known
     ranks = sharding_of(recipe).ranks
-    shapes = run_shapes(known.args, rows_of(known.data, known.args), ranks, at_end=recipe.evaluate.at_end)
+    shapes = run_shapes(args, rows_of(data, args), ranks, at_end=recipe.evaluate.at_end)
     simulation = simulate_shapes(recipe, config, shapes)
-    told = planned_data(known.args, known.data, shapes, processes=ranks)
     demand = demand_of(recipe, simulation, shapes, ranks)
-    return plan_of(recipe, simulation, demand, devices, shape_remarks(shapes), told)
+    examples = planned_data(args, data, shapes, processes=ranks)
+    return plan_of(recipe, simulation, demand, devices, shape_remarks(shapes), examples)
 
 
 def plan_of(
@@ -147,39 +148,39 @@ def _rank(gpu: PlannedGpu) -> tuple[bool, bool, float, int]:
 
 
 def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
-    told = []
+    remarks = []
     if steps is None:
-        told.append("the number of steps depends on the data: write train.max_steps=N for the time of the whole run")
-    told += [
+        remarks.append("the number of steps depends on the data: write train.max_steps=N for the time of the whole run")
+    remarks += [
         f"train.{name} is not simulated: its kernels need a GPU"
         for name in ("use_liger_kernel", "activation_offloading", "torch_compile")
         if recipe.train.get(name)
     ]
     if is_eight_bit(recipe):
-        told.append("inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned")
+        remarks.append("inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned")
     if recipe.train.get("precompute_ref_log_probs"):
-        told.append(
+        remarks.append(
             "train.precompute_ref_log_probs is not simulated: the reference model is taken to run in every step"
         )
     if recipe.train.get("fp16"):
-        told.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
-    return told
+        remarks.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
+    return remarks
 
 
 def _spot_assumptions(gpus: Sequence[PlannedGpu], terms: Terms) -> list[str]:
     if not any(gpu.spot for gpu in gpus):
         return []
-    told = [f"spot: {', '.join(terms.spot.assumed)}: efficiency.spot changes that"] if terms.spot.assumed else []
-    return [*told, "spot: the time until there is a machine again is not known, and in no figure"]
+    remarks = [f"spot: {', '.join(terms.spot.assumed)}: efficiency.spot changes that"] if terms.spot.assumed else []
+    return [*remarks, "spot: the time until there is a machine again is not known, and in no figure"]
 
 
 def _usable_memory(devices: Sequence[Accelerator]) -> list[str]:
     names = ", ".join(device.name for device in devices if device.usable_is_estimated)
-    told = (
+    remarks = (
         f"{names}: how much of its memory torch can use is not known: {USABLE_SHARE:.0%} are taken, the smallest share "
         "that is known of any; usable_gib in your own accelerators.yaml changes that"
     )
-    return [told] if names else []
+    return [remarks] if names else []
 
 
 def _own_facts(devices: Sequence[Accelerator]) -> list[str]:
@@ -195,18 +196,14 @@ def plan_run(
     shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
     on_gpu = args.device.type != "cpu"
     simulation = simulate_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
-    known = _accelerator(args.device)
+    known = None if args.device.type != "cuda" else accelerator_of_device(torch.cuda.get_device_name(args.device))
     assumptions = shape_remarks(shapes)
     if not on_gpu and args.world_size > 1:
         assumptions.append("what processes on CPUs exchange takes no time in it: how fast that is, is not known")
     demand = demand_of(recipe, simulation, shapes, args.world_size)
-    told = planned_data(args, data, shapes, args.world_size)
-    plan = plan_of(recipe, simulation, demand, [] if known is None else [known], assumptions, told)
+    examples = planned_data(args, data, shapes, args.world_size)
+    plan = plan_of(recipe, simulation, demand, [] if known is None else [known], assumptions, examples)
     return RunPlan(plan, _planned_run(plan, demand, simulation, shapes, args, known, price_usd_per_hour))
-
-
-def _accelerator(device: torch.device) -> Accelerator | None:
-    return accelerator_of_device(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 def _planned_run(

@@ -193,18 +193,12 @@ def _batches(
     return None if rows is None else times * rows / ranks / evaluation.rows
 
 
-@dataclass(frozen=True)
-class DataAtHand:
-    args: SFTConfig
-    data: SftData | PreferenceData
-
-
-def data_at_hand(recipe: Recipe) -> DataAtHand | str:
+def data_at_hand(recipe: Recipe) -> tuple[SFTConfig, SftData | PreferenceData] | str:
     """The tokenised data of a run, by its own preparation and cache, or in words why they are not at hand. Raises
     ``DataError`` where they are there and cannot be read."""
     for key, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
         for number, source in enumerate(sources):
-            if source.path not in BUILTINS and not _lies_here(source.path):
+            if source.path not in BUILTINS and not _is_here(source.path):
                 return f"data.{key}.{number}.path: {source.path} is not on this machine"
     try:
         tokenizer = load_tokenizer(recipe.model, recipe.train)
@@ -213,11 +207,11 @@ def data_at_hand(recipe: Recipe) -> DataAtHand | str:
     with process_kept(), tempfile.TemporaryDirectory() as directory:
         args = run_arguments(recipe, directory)
         if recipe.method == "dpo":
-            return DataAtHand(args, build_preference_data(recipe, tokenizer, cast("DPOConfig", args)))
-        return DataAtHand(args, build_sft_data(recipe, tokenizer, args))
+            return args, build_preference_data(recipe, tokenizer, cast("DPOConfig", args))
+        return args, build_sft_data(recipe, tokenizer, args)
 
 
-def _lies_here(path: str) -> bool:
+def _is_here(path: str) -> bool:
     """Whether something is there; what may not be looked at counts, so that reading it says why."""
     try:
         return Path(path).expanduser().exists()
@@ -227,33 +221,24 @@ def _lies_here(path: str) -> bool:
 
 def planned_data(args: SFTConfig, data: SftData | PreferenceData, shapes: RunShapes, processes: int) -> PlannedData:
     """The examples, their padding, and the batches that they could make instead."""
-    if isinstance(data, PreferenceData):
-        return _of_pairs(args, data, shapes)
-    documents = document_lengths(data.train)
     kinds = []
-    if not is_cut(args, data):
-        how = batching_of(args, processes)
-        kinds = batchings(documents, how, packed=is_packed(args, "train"), max_length=args.max_length, seed=args.seed)
+    if isinstance(data, PreferenceData):
+        documents = rows_of(data, args).train
+        examples, tokens = len(documents), int(documents.sum())
+    else:
+        documents = document_lengths(data.train)
+        examples, tokens = data.stats.examples, data.stats.tokens_total
+        if not is_cut(args, data):
+            how, packed = batching_of(args, processes), is_packed(args, "train")
+            kinds = batchings(documents, how, packed=packed, max_length=args.max_length, seed=args.seed)
     return PlannedData(
-        examples=data.stats.examples,
-        tokens=data.stats.tokens_total,
+        examples=examples,
+        tokens=tokens,
         longest_tokens=int(documents.max()),
         padding_share=shapes.train.padding_share,
         evaluation_rows=0 if data.eval is None else len(data.eval),
         evaluations=shapes.evaluations,
         batchings=kinds,
-    )
-
-
-def _of_pairs(args: SFTConfig, data: PreferenceData, shapes: RunShapes) -> PlannedData:
-    pairs = rows_of(data, args).train
-    return PlannedData(
-        examples=len(pairs),
-        tokens=int(pairs.sum()),
-        longest_tokens=int(pairs.max()),
-        padding_share=shapes.train.padding_share,
-        evaluation_rows=0 if data.eval is None else len(data.eval),
-        evaluations=shapes.evaluations,
     )
 
 

@@ -53,10 +53,6 @@ from hf_efficient.simulate.tensor_log import (
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-    from trl import SFTConfig
-
-    from hf_efficient.estimate.sharding import ModelStates, Sharding
-
 
 _LARGEST = 10
 
@@ -80,6 +76,12 @@ class HeldWeight:
     trained: bool
     packed: bool = False
     quantized: bool = False
+
+    @classmethod
+    def of(cls, name: str, one: Any, loaded: dict[str, int]) -> HeldWeight:
+        values, size, quantized = values_of(one), one.dtype.itemsize, not one.dtype.is_floating_point
+        stored, packed = loaded.get(name, size), values != one.numel()
+        return cls(name, tuple(one.shape), values, stored, size, one.requires_grad, packed, quantized)
 
     @property
     def elements(self) -> int:
@@ -165,7 +167,7 @@ def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None =
     """
     found: list[Unit] = []
     taken: set[int] = set()
-    weights = {id(one): _held(name, one, loaded) for name, one in model.named_parameters()}
+    weights = {id(one): HeldWeight.of(name, one, loaded) for name, one in model.named_parameters()}
     names = {id(module): name for name, module in model.named_modules()}
     embedding = model.get_input_embeddings()
     for parts, name in _cut(model, names, classes):
@@ -195,7 +197,8 @@ def unit_names(units: Iterable[Unit], modules: Iterable[str]) -> dict[str, Unit 
 
 def _cut(model: Any, names: dict[int, str], classes: Sequence[str] | None) -> Iterator[tuple[list[nn.Module], str]]:
     """The modules of each unit but the root in the order in which they run, and what it is called."""
-    own = _blocks(model, _block_classes(model))
+    unsplit = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    own = _blocks(model, unsplit)
     blocks = own if classes is None else _blocks(model, set(classes))
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     tied = head is not None and getattr(embedding, "weight", None) is getattr(head, "weight", None)
@@ -214,10 +217,6 @@ def _blocks(model: Any, classes: set[str]) -> list[nn.Module]:
     return [block for block in found if id(block) not in inside]
 
 
-def _block_classes(model: Any) -> set[str]:
-    return {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
-
-
 def _final_norm(model: Any, blocks: list[nn.Module]) -> nn.Module | None:
     """The norm beside the list of blocks."""
     if not blocks:
@@ -227,21 +226,6 @@ def _final_norm(model: Any, blocks: list[nn.Module]) -> nn.Module | None:
         if any(isinstance(child, nn.ModuleList) and blocks[0] in child for child in children):
             return next((child for child in reversed(children) if "Norm" in type(child).__name__), None)
     return None
-
-
-def _held(name: str, parameter: Any, loaded: dict[str, int]) -> HeldWeight:
-    values = values_of(parameter)
-    itemsize = parameter.dtype.itemsize
-    return HeldWeight(
-        name=name,
-        shape=tuple(parameter.shape),
-        values=values,
-        loaded_itemsize=loaded.get(name, itemsize),
-        itemsize=itemsize,
-        trained=parameter.requires_grad,
-        packed=values != parameter.numel(),
-        quantized=not parameter.dtype.is_floating_point,
-    )
 
 
 def simulate(
@@ -269,7 +253,8 @@ def simulate(
         loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
         if computes_in is not None:
             compute_in(model, computes_in)
-        length = _longest(args, config) if length is None else length
+        if length is None:
+            length = args.max_length or int(config.get_text_config().max_position_embeddings)
         trainer = _trainer(recipe, config, model, args, length, padded=padded)
         wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
         trainer.micro_batch_factor = wanted / args.gradient_accumulation_steps
@@ -337,25 +322,15 @@ def _trainer(
     return preference_trainer(recipe, model, reference, args, length)
 
 
-def _longest(args: SFTConfig, config: PretrainedConfig) -> int:
-    """``train.max_length``; without one, the positions that the model was made for."""
-    if args.max_length is not None:
-        return args.max_length
-    return int(config.get_text_config().max_position_embeddings)
-
-
 def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
-        log.add(parameter, name, "adapter" if parameter.requires_grad and _is_adapter(name) else "weights")
+        is_adapter = parameter.requires_grad and ("lora_" in name or "modules_to_save" in name)
+        log.add(parameter, name, "adapter" if is_adapter else "weights")
     for name, module in model.named_modules():
         for constant in quantization_constants(module):
             log.add(constant, f"{name}.weight", "weights")
         for buffer in module.buffers(recurse=False):
             log.add(buffer, name, "weights")
-
-
-def _is_adapter(name: str) -> bool:
-    return "lora_" in name or "modules_to_save" in name
 
 
 def planned_memory(simulation: Simulation) -> PlannedMemory:

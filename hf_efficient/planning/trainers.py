@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class SimulatedTrainer(Trainer):
-    """Leftmost of a trainer's bases: reports what goes on.
+    """Leftmost of a trainer's bases: reports what happens.
 
     Attributes:
-        tensors: hears what a tensor is used for; None: nobody does.
+        tensors: logs what a tensor is used for; None: nothing is logged.
         stand_in: takes the place of the recipe's optimizer; None where that itself runs.
         micro_batch_factor: micro-batches of the run for each simulated one.
     """
@@ -186,18 +186,14 @@ def simulate_evaluation(trainer: SimulatedTrainer, length: int) -> SimulatedEval
     was_training = model.training
     model.eval()
     try:
-        _predict(trainer, model, batch)
+        reduce: Any = trainer.preprocess_logits_for_metrics
+        _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
+        if reduce is not None:
+            reduce(logits, labels)
     finally:
         model.train(was_training)
         log.on_operator = None
     return SimulatedEvaluation(start, rows, length, count.works())
-
-
-def _predict(trainer: SimulatedTrainer, model: Any, batch: Any) -> None:
-    reduce: Any = trainer.preprocess_logits_for_metrics
-    _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
-    if reduce is not None:
-        reduce(logits, labels)
 
 
 def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> list[dict[str, Any]]:
@@ -208,17 +204,11 @@ def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> l
     return [row] * count
 
 
-class PaddedBatches:
-    """A collator whose batches say that the last token of their first row is padding: their shapes stay the same."""
-
-    def __init__(self, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> None:
-        self._collator = collator
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = self._collator(rows)
-        batch["attention_mask"][0, -1] = 0
-        batch["labels"][0, -1] = -100
-        return batch
+def _padded(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch that says that the last token of its first row is padding; its shapes stay the same."""
+    batch["attention_mask"][0, -1] = 0
+    batch["labels"][0, -1] = -100
+    return batch
 
 
 @contextmanager
@@ -316,7 +306,7 @@ def simulation_trainer(
     trainer = SimulationTrainer(
         model=model,
         args=args,
-        data_collator=PaddedBatches(collator) if padded else collator,
+        data_collator=(lambda rows: _padded(collator(rows))) if padded else collator,
         train_dataset=longest_rows(args, length, rows, packed=args.packing),
         compute_loss_func=objective(args),
         compute_metrics=compute_metrics,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ class ResultShapes:
         self._makes_new: dict[Any, bool] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator's result."""
         makes_new = self._makes_new.get(func)
         if makes_new is None:
             makes_new = self._makes_new[func] = _makes_new(func)
@@ -175,9 +175,7 @@ def _inside(value: Any, owners: dict[int, Blank]) -> Any:
         owners[id(value.shell)] = value
         return value.shell
     if isinstance(value, torch.Tensor):
-        if value.is_meta:
-            return value
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
+        return value if value.is_meta else emptied(value).shell
     if kind is list or isinstance(value, (list, tuple)):
         return [_inside(one, owners) for one in value]
     return _META if kind is torch.device else value
@@ -200,33 +198,30 @@ def _some_scalar(dtype: torch.dtype) -> bool | int | float:
 
 def make_blank(module: nn.Module) -> None:
     """Put blank tensors in place of all parameters and buffers on the meta device; tied ones stay tied."""
-    made: dict[int, nn.Parameter] = {}
+    _replace_parameters(module, lambda one: emptied(one) if one.is_meta else None)
     for part in module.modules():
-        for name, parameter in list(part._parameters.items()):
-            if parameter is None or not parameter.is_meta:
-                continue
-            if id(parameter) not in made:
-                made[id(parameter)] = nn.Parameter(_blank(parameter), requires_grad=parameter.requires_grad)
-            part._parameters[name] = made[id(parameter)]
         for name, buffer in list(part._buffers.items()):
             if buffer is not None and buffer.is_meta:
-                part._buffers[name] = _blank(buffer)
+                part._buffers[name] = emptied(buffer)
 
 
 def compute_in(module: nn.Module, dtype: torch.dtype) -> None:
     """Put parameters of another dtype in place of those in float32; tied ones stay tied."""
+    _replace_parameters(module, lambda one: blank(*one.shape, dtype=dtype) if one.dtype == torch.float32 else None)
+
+
+def _replace_parameters(module: nn.Module, make: Callable[[nn.Parameter], Blank | None]) -> None:
     made: dict[int, nn.Parameter] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():
-            if parameter is not None and parameter.dtype == torch.float32:
-                if id(parameter) not in made:
-                    cast = nn.Parameter(blank(*parameter.shape, dtype=dtype), requires_grad=parameter.requires_grad)
-                    made[id(parameter)] = cast
-                part._parameters[name] = made[id(parameter)]
-
-
-def _blank(tensor: torch.Tensor) -> Blank:
-    return Blank(torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"))
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                value = make(parameter)
+                made[id(parameter)] = (
+                    parameter if value is None else nn.Parameter(value, requires_grad=parameter.requires_grad)
+                )
+            part._parameters[name] = made[id(parameter)]
 
 
 MOST_REAL = 2**20

@@ -61,16 +61,8 @@ class OperatorCount:
 
     def works(self) -> list[OperatorWork]:
         """All of them, each for all its calls."""
-        found = []
-        for seen in self._seen.values():
-            once = seen.once
-            if once is not None:
-                found.append(_times(once, max(1, round(seen.number * once.calls)) / once.calls))
-        return found
-
-    def flops(self) -> int:
-        """Of all of them."""
-        return sum(one.flops for one in self.works())
+        counted = ((seen.once, seen.number) for seen in self._seen.values() if seen.once is not None)
+        return [_times(once, max(1, round(number * once.calls)) / once.calls) for once, number in counted]
 
 
 def family_of(func: Any) -> OperatorFamily:

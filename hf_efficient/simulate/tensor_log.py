@@ -38,7 +38,6 @@ class StorageLife:
     category: str = ""
 
     def lives_at(self, event: int) -> bool:
-        """Whether it is allocated once so many events have happened."""
         return self.born_at < event and (self.freed_at is None or self.freed_at > event)
 
 
@@ -72,7 +71,6 @@ class ModuleNames:
         return self._names[place] if place >= 0 else ""
 
     def close(self) -> None:
-        """No longer follow the model."""
         for remove in self._hooks:
             remove()
 
@@ -137,9 +135,9 @@ class TensorLog(TorchDispatchMode):
         parts = self.decompositions.get(func)
         if parts is not None:
             with self:
-                told = parts(*args, **kwargs)
-            if told is not NotImplemented:
-                return told
+                made = parts(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         if (types and any(issubclass(one, Blank) for one in types)) or grows_large(func, args, kwargs):
             out = run_blank(func, args, kwargs)  # without another way through torch's dispatcher
         else:

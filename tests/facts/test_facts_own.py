@@ -1,7 +1,5 @@
 """A user's own accelerators and prices."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.errors import SetupError
@@ -57,11 +55,11 @@ def test_a_new_accelerator_is_known_by_its_names(own):
     assert accelerators()[-1] is held
 
 
-def test_what_torch_reports_of_an_own_one_may_be_told(own):
-    own(accelerators="- {name: Told, memory_gib: 48, usable_gib: 44.5}\n- {name: Untold, memory_gib: 100}\n")
-    told, untold = accelerator("Told"), accelerator("Untold")
-    assert (told.usable_memory_bytes, told.usable_source, told.usable_is_estimated) == (44.5 * 2**30, "the user", False)
-    assert (untold.usable_memory_bytes, untold.usable_is_estimated) == (91 * 2**30, True)
+def test_usable_memory_of_an_own_one(own):
+    own(accelerators="- {name: Read, memory_gib: 48, usable_gib: 44.5}\n- {name: Unread, memory_gib: 100}\n")
+    read, unread = accelerator("Read"), accelerator("Unread")
+    assert (read.usable_memory_bytes, read.usable_source, read.usable_is_estimated) == (44.5 * 2**30, "the user", False)
+    assert (unread.usable_memory_bytes, unread.usable_is_estimated) == (91 * 2**30, True)
 
 
 def test_a_row_takes_the_place_of_the_shipped_one(own):

@@ -1,7 +1,5 @@
 """Prices: the table, the price of a run by what the user says, and what is assumed of spot machines."""
 
-from __future__ import annotations
-
 import datetime
 
 import pytest
@@ -21,7 +19,7 @@ def test_the_largest_instance_that_is_not_too_large(gpus, usd):
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         (
             lambda: price("lamda", "H100 SXM"),
@@ -36,10 +34,10 @@ def test_the_largest_instance_that_is_not_too_large(gpus, usd):
         ),
     ],
 )
-def test_what_is_unknown_is_refused(call, told):
+def test_what_is_unknown_is_refused(call, message):
     with pytest.raises(SetupError) as error:
         call()
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 def test_every_price_is_whole():
@@ -88,25 +86,23 @@ def test_a_run_on_spot():
 
 
 def test_without_a_word_it_is_the_median_of_the_list_prices(monkeypatch):
-    offers = [
-        Price("a", "H100 SXM", "on_demand", 2.0, 1, "", "", "", "2026-01-02"),
-        Price("b", "H100 SXM", "on_demand", 9.0, 8, "", "", "", "2026-03-04"),
-        Price("c", "H100 SXM", "on_demand", 3.0, 1, "", "", "", "2026-01-02"),
-        Price("c", "H100 SXM", "spot", 0.1, 1, "", "", "", "2026-01-02"),
-        Price("c", "H200", "on_demand", 0.1, 1, "", "", "", "2026-01-02"),
+    held = [
+        Price(provider, gpu, market, usd, 1, "", "", "", date)
+        for provider, gpu, market, usd, date in (
+            ("a", "H100 SXM", "on_demand", 2.0, "2026-01-02"),
+            ("b", "H100 SXM", "on_demand", 9.0, "2026-03-04"),
+            ("c", "H100 SXM", "on_demand", 3.0, "2026-01-02"),
+            ("c", "H100 SXM", "spot", 0.1, "2026-01-02"),
+            ("c", "H200", "on_demand", 0.1, "2026-01-02"),
+        )
     ]
-    monkeypatch.setattr(prices_module, "prices", lambda: offers)
+    monkeypatch.setattr(prices_module, "prices", lambda: held)
     assert price_facts(Rates(), H100, 4) == {
         "price_usd_per_hour": 12.0,
         "source": "median of 3 on-demand list prices per GPU-hour of H100 SXM ($2 to $9) of 2026-01-02 to 2026-03-04, "
         "4 GPUs",
         "estimated": True,
     }
-    monkeypatch.setattr(prices_module, "prices", lambda: offers[:1])
-    assert price_facts(Rates(), H100, 1)["source"] == (
-        "the one known on-demand list price per GPU-hour of H100 SXM ($2) of 2026-01-02, 1 GPU"
-    )
-    monkeypatch.setattr(prices_module, "prices", lambda: offers)
     spot = price_facts(Rates(market="spot"), H100, 2)
     assert spot["price_usd_per_hour"] == pytest.approx(0.2)
     assert spot["source"] == "the one known spot list price per GPU-hour of H100 SXM ($0.1) of 2026-01-02, 2 GPUs"
@@ -134,20 +130,20 @@ def test_a_price_that_nobody_knows_has_a_reason_and_a_remedy(rates, device, reas
 
 
 @pytest.mark.parametrize(
-    ("device", "told"),
+    ("device", "message"),
     [
         ("NVIDIA H200", "price_from: lambda has no known on_demand price for H200; known: A10 (on_demand), "),
         ("GPU of tomorrow", "price_from: no list price of GPU of tomorrow is known. Write price_usd_per_hour in its "),
     ],
 )
-def test_a_gpu_that_the_provider_does_not_list_is_an_error(device, told):
+def test_a_gpu_that_the_provider_does_not_list_is_an_error(device, message):
     with pytest.raises(SetupError) as error:
         price_facts(Rates(price_from="lambda"), device, 1)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"price_usd_per_hour": -1}, "price_usd_per_hour: is -1; write dollars per hour, from 0."),
         ({"price_usd_per_hour": float("inf")}, "price_usd_per_hour: is inf; write dollars"),
@@ -157,10 +153,10 @@ def test_a_gpu_that_the_provider_does_not_list_is_an_error(device, told):
         ({"grid": "Frnace"}, "'Frnace' is no region with known figures. Did you mean France"),
     ],
 )
-def test_rates_are_checked_when_they_are_made(settings, told):
+def test_rates_are_checked_when_they_are_made(settings, message):
     with pytest.raises(SetupError) as error:
         Rates(**settings)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 def test_the_grid():

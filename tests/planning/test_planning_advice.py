@@ -65,7 +65,7 @@ def test_changes_that_fit_and_keep_the_training_come_first_and_of_these_the_fast
     """280 MiB as it is: 205 with an 8-bit optimizer, 208 with checkpointing, 240 with half of the batch."""
     found, _ = advised(240, *STORED)
     assert found.before.needed_bytes == 280 * MIB
-    assert told(found) == [
+    assert listed(found) == [
         ({"train.optim": "adamw_8bit"}, 205, True),
         ({"train.optim": "paged_adamw_8bit"}, 205, True),
         ({"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 4}, 240, True),
@@ -82,8 +82,8 @@ def test_changes_that_fit_and_keep_the_training_come_first_and_of_these_the_fast
     # Two halvings save 60 of the 80 MiB: what one saves (40), and half as much again.
     found, _ = advised(220, *STORED)
     quartered = {"train.per_device_train_batch_size": 2, "train.gradient_accumulation_steps": 8}
-    assert (quartered, 220, True) in told(found)
-    assert ({"train.max_length": 128}, 240, False) in told(found)  # 64 is too short to be proposed
+    assert (quartered, 220, True) in listed(found)
+    assert ({"train.max_length": 128}, 240, False) in listed(found)  # 64 is too short to be proposed
 
 
 def test_changes_are_put_together(advised):
@@ -98,7 +98,7 @@ def test_changes_are_put_together(advised):
     assert [change.after.fits for change in found.changes[1:]] == [False] * (len(found.changes) - 1)
     # To 180 MiB: LoRA alone is enough. So are an 8-bit optimizer (saves 75) and checkpointing (72): 133.
     found, _ = advised(180, *STORED)
-    assert told(found)[:2] == [
+    assert listed(found)[:2] == [
         ({"train.optim": "adamw_8bit", "train.gradient_checkpointing": True}, 133, True),
         ({"adapter.method": "lora"}, 180, True),
     ]

@@ -92,16 +92,10 @@ def test_a_plan_by_the_pairs(preference, tiny_llama_dir, tmp_path):
 def test_an_evaluation_of_all_pairs_is_as_many_batches(preference, tiny_llama_dir, tmp_path):
     """Six pairs, two at a time: three batches, both answers in each."""
     rows = [{"prompt": "a", "chosen": "bb", "rejected": "cc"}] * 6
-    wanted = on_pairs(
-        preference("llama", "lora", {**STORED, "per_device_eval_batch_size": 2}),
-        tiny_llama_dir,
-        tmp_path,
-        rows,
-        "train",
-        "eval",
-    )
-    known = data_at_hand(wanted)
-    shapes = run_shapes(known.args, rows_of(known.data, known.args), 1, at_end=True)
+    built = preference("llama", "lora", {**STORED, "per_device_eval_batch_size": 2})
+    wanted = on_pairs(built, tiny_llama_dir, tmp_path, rows, "train", "eval")
+    args, data = data_at_hand(wanted)
+    shapes = run_shapes(args, rows_of(data, args), 1, at_end=True)
     simulation = simulate_shapes(wanted, model_config(wanted.model), shapes)
     assert demand_of(wanted, simulation, shapes).evaluation_batches == 3.0
 

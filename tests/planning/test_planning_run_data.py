@@ -40,9 +40,9 @@ output_dir: {tmp_path}/out
 
 
 def test_data_and_arguments(recipe):
-    found = data_at_hand(recipe("train.gradient_accumulation_steps=4"))
-    assert (len(found.data.train), len(found.data.eval)) == (8, 4)
-    assert (found.args.gradient_accumulation_steps, found.args.num_train_epochs) == (4, 3)
+    args, data = data_at_hand(recipe("train.gradient_accumulation_steps=4"))
+    assert (len(data.train), len(data.eval)) == (8, 4)
+    assert (args.gradient_accumulation_steps, args.num_train_epochs) == (4, 3)
     wanted = recipe()
     path = Path(wanted.data.train[0].path)
     path.write_text(path.read_text() + "{not json\n")
