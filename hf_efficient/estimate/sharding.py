@@ -67,6 +67,12 @@ class Sharding:
             return self.micro_batches > 1
         return self.strategy not in ("zero2", "zero3")
 
+    def __post_init__(self) -> None:
+        if self.offload_optimizer and self.strategy not in ZERO:
+            raise ValueError(f"offload_optimizer with {self.strategy!r}; it takes {', '.join(ZERO)}")
+        if self.offload_parameters and self.strategy not in WEIGHTS_SHARDED:
+            raise ValueError(f"offload_parameters with {self.strategy!r}; it takes {' or '.join(WEIGHTS_SHARDED)}")
+
 
 def shard_elements(strategy: Strategy, shapes: Iterable[tuple[int, ...]], ranks: int) -> int:
     """Elements of these parameters on the rank that holds most, padding included.

@@ -16,6 +16,11 @@ def test_a_scalar_is_padded_to_every_rank():
     assert shard_elements("fsdp2", [(9, 10), ()], 8) == 21
 
 
+def test_an_offload_that_the_strategy_lacks_is_refused():
+    with pytest.raises(ValueError, match=r"^offload_optimizer with 'fsdp2'; it takes zero1, zero2, zero3$"):
+        Sharding("fsdp2", 2, offload_optimizer=True)
+
+
 @pytest.mark.parametrize(
     ("strategy", "micro_batches", "whole"),
     [("fsdp2", 1, False), ("fsdp2", 4, True), ("zero1", 4, True), ("zero2", 4, False), ("zero3", 4, False)],

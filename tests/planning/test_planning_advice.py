@@ -54,7 +54,7 @@ def advised(tmp_path, monkeypatch):
     return build
 
 
-def told(advice):
+def listed(advice):
     return [(change.overrides, change.after.needed_bytes // MIB, change.after.fits) for change in advice.changes]
 
 

@@ -12,7 +12,7 @@ from hf_efficient.simulate.tensor_log import TensorLog
 BF16 = torch.bfloat16
 
 
-def flops_of(count):
+def total(count):
     return sum(work.flops for work in count.works())
 
 
@@ -31,7 +31,7 @@ def test_a_product_once_and_several_times():
     work = works["aten::mm"]
     assert (work.flops, work.read_bytes, work.written_bytes, work.calls) == (1024, 384, 64, 1)
     assert (work.family, work.dtype) == ("matmul", "bf16")
-    assert flops_of(count) == 1024
+    assert total(count) == 1024
     left, right, other = blank(8, 16, dtype=BF16), blank(16, 4, dtype=BF16), blank(16, 8, dtype=BF16)
     count = OperatorCount()
     with TensorLog(on_operator=count):
@@ -39,7 +39,7 @@ def test_a_product_once_and_several_times():
         torch.mm(left, right)
         torch.mm(left, other)
     assert [(work.calls, work.flops) for work in count.works()] == [(2, 2048), (1, 2048)]
-    assert flops_of(count) == 4096
+    assert total(count) == 4096
     # At a factor of 4, then once.
     left, right = blank(8, 16, dtype=BF16), blank(16, 4, dtype=BF16)
 
@@ -58,7 +58,7 @@ def test_fused_attention(causal, expected):
     """Two products of 3 heads x 32 x 32 x 16; where it is causal, half of the square."""
     query, key, value = (blank(1, 3, 32, 16, dtype=BF16) for _ in range(3))
     works, count = counted(lambda _: F.scaled_dot_product_attention(query, key, value, is_causal=causal))
-    assert flops_of(count) == expected
+    assert total(count) == expected
     assert [work.family for work in works.values() if work.flops] == ["attention"]
 
 
@@ -68,7 +68,7 @@ def test_the_backward_of_fused_attention(causal, share):
     inputs = [blank(1, 3, 32, 16, dtype=BF16).requires_grad_() for _ in range(3)]
     result = F.scaled_dot_product_attention(*inputs, is_causal=causal)
     _, count = counted(lambda _: result.backward(blank(1, 3, 32, 16, dtype=BF16)))
-    assert flops_of(count) == 5 * 2 * 3 * 32 * 32 * 16 // share
+    assert total(count) == 5 * 2 * 3 * 32 * 32 * 16 // share
 
 
 def test_what_runs_no_kernel_or_writes_in_place():
@@ -125,14 +125,14 @@ def test_a_small_network_is_counted_as_torch_counts_it():
     with FlopCounterMode(display=False) as real:
         step(lambda *shape: torch.rand(shape))
     _, count = counted(lambda _: step(lambda *shape: blank(*shape, dtype=torch.float32)))
-    assert flops_of(count) == real.get_total_flops() > 0
+    assert total(count) == real.get_total_flops() > 0
 
 
 def flops_of(left, right, ends):
     count = OperatorCount()
     with TensorLog(on_operator=count):
         torch._grouped_mm(left, right, offs=ends)
-    return flops_of(count)
+    return total(count)
 
 
 def test_products_of_several_experts():
