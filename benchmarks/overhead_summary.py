@@ -59,7 +59,7 @@ def judge(spread: Spread, most: float) -> Verdict:
 
     With too few pairs for an interval of 95% it is undecided.
     """
-    if not spread.tells or spread.low <= most < spread.high:
+    if not spread.is_sure or spread.low <= most < spread.high:
         return "undecided"
     return "met" if spread.high <= most else "missed"
 
