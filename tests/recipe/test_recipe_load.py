@@ -54,8 +54,8 @@ train:
         "r.yaml:1: nmae: is no key of a recipe. Did you mean `name`?",
         "r.yaml:2: model.dtyp: is no key of a recipe. Did you mean `dtype`?",
         "r.yaml:2: model.attn_implementation: is mine, which is not known to keep packed examples apart. Write one of "
-        "documents, sdpa, eager, flex_attention, flash_attention_2, flash_attention_3, flash_attention_4, or "
-        "`train.packing: false`.",
+        "auto, documents, sdpa, eager, flex_attention, flash_attention_2, flash_attention_3, flash_attention_4, "
+        "or `train.packing: false`.",
         "r.yaml:4: data.train.0.weight: is the text '2', but must be a number. Write 2 without quotes.",
         "r.yaml:5: data.path: is no key of a recipe. Did you mean `data.train.0.path`?",
         "r.yaml:6: learning_rate: is no key of a recipe. Did you mean `train.learning_rate`?",
