@@ -440,11 +440,12 @@ _Class = TypeVar("_Class", bound=type)
 
 def with_signature(cls: _Class) -> _Class:
     """Show the arguments of the class below the mixin, and the mixin's, in ``help`` and in notebooks."""
-    below, own = inspect.signature(cls.__mro__[2].__init__), inspect.signature(EfficientTrainerMixin.__init__)
+    kind: Any = cls.__mro__[2]
+    below, own = inspect.signature(kind.__init__), inspect.signature(EfficientTrainerMixin.__init__)
     options = [one for one in own.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        super(cls, self).__init__(*args, **kwargs)  # type: ignore[misc]
+        EfficientTrainerMixin.__init__(self, *args, **kwargs)
 
     parameters = [*below.parameters.values(), *options]
     __init__.__signature__ = below.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from hf_efficient.trainer import EfficientTrainerMixin, with_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeAlias
 
     import torch
     from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from hf_efficient.trainer import EfficientOptions
 
-    _Model = str | PreTrainedModel | PeftModel
-    _Data = Dataset | IterableDataset
-    _EvalData = _Data | DatasetDict | IterableDatasetDict | dict[str, _Data]
+    _Model: TypeAlias = str | PreTrainedModel | PeftModel
+    _Data: TypeAlias = Dataset | IterableDataset
+    _EvalData: TypeAlias = _Data | DatasetDict | IterableDatasetDict | dict[str, _Data]
     _Collator = Callable[[list[Any]], dict[str, Any]]
     _Metrics = Callable[[EvalPrediction], dict[str, Any]]
     _Optimizers = tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None]

@@ -122,7 +122,7 @@ def with_mixin(cls: type) -> type:
             return cls
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            super(made, self).__init__(*args, **{"check_gradients": False, **kwargs})
+            EfficientTrainerMixin.__init__(self, *args, **{"check_gradients": False, **kwargs})
 
         own = {"__init__": __init__, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         made = types.new_class(cls.__name__, (EfficientTrainerMixin, cls), exec_body=lambda space: space.update(own))
