@@ -89,7 +89,7 @@ def _allow_short_forms(schema: dict[str, Any]) -> None:
     for name, section in schema["$defs"].items():
         is_text = name in ("ModelSection", "DataSection", "SourceSection")
         section["type"] = ["object", "null", *(["string"] if is_text else [])]
-    sections = {(): schema, ("adapter",): schema["$defs"]["AdapterSection"]}
+    sections: dict[tuple[str | int, ...], Any] = {(): schema, ("adapter",): schema["$defs"]["AdapterSection"]}
     for path, key in ALIASES.items():
         properties = sections[path[:-1]]["properties"]
         properties[path[-1]] = properties[key]
