@@ -46,20 +46,26 @@ class Holders:
     ) -> None:
         """Have the instance run ``around(method, *args)`` in place of its method, whichever class defines that.
 
-        Inside an ``opaque`` phase all that is charged is charged to it. The class is asked at each call: it may change.
+        Inside an ``opaque`` phase all that is charged is charged to it. The class is asked at each call: it may change,
+        also to what calls the instance's method in its turn (``patch.object(Trainer, name, wraps=trainer.method)``).
         """
+        first, running = _of_class(owner, name), False
 
         @functools.wraps(getattr(owner, name))
         def timed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal running
             method = _of_class(owner, name)
+            if running and method != first:
+                return first(*args, **kwargs)
+            before, running = running, True
             begun, outer = self.begin(), self._around
             if opaque:
                 self._around = outer or phase
             try:
                 return around(method, *args, **kwargs)
             finally:
-                self.end(begun, _own_name(getattr(method, "__func__", method)), phase)
-                self._around = outer
+                self.end(begun, _own_name(method), phase)
+                self._around, running = outer, before
 
         timed.timed = timed  # type: ignore[attr-defined]
         setattr(owner, name, timed)
@@ -113,9 +119,8 @@ def _of_class(owner: Any, name: str) -> Any:
     raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
 
 
-@functools.lru_cache(maxsize=256)
 def _own_name(function: Any) -> str | None:
-    """``Class.method`` of a function outside the libraries."""
+    """``Class.method`` of a method outside the libraries; the class of another callable, which a test's mock may be."""
     if f"{getattr(function, '__module__', '')}.".startswith(_LIBRARIES):
         return None
     return ".".join(getattr(function, "__qualname__", type(function).__name__).split(".")[-2:])
