@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -137,6 +138,7 @@ def test_the_package_s_messages_go_to_stderr_during_the_block(capsys):
 @pytest.mark.slow
 def test_the_first_start_says_what_it_waits_for_and_nothing_else(recipe, tmp_path):
     command = [sys.executable, "-c", "from hf_efficient.cli.app import main; main()", "validate", "r.yaml"]
+    Path("chats.jsonl").write_text('{"text": "a"}\n')
     environment = {**os.environ, "HF_EFFICIENT_CACHE": str(tmp_path / "empty")}
     runs = (subprocess.run(command, capture_output=True, text=True, env=environment, check=True) for _ in range(2))
     first, second = runs

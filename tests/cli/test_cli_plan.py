@@ -99,6 +99,7 @@ def test_fix_writes_a_recipe_that_validates_and_fits(run, tiny, shrunk):
     assert fixed.train == {**load_recipe("r.yaml").train, "max_steps": 3} | {
         key.removeprefix("train."): value for key, value in best["overrides"].items()
     }
+    Path("chats.jsonl").write_text('{"text": "a"}\n')
     assert run("validate", "out.yaml").code == 0
     again = run("plan", "out.yaml", "--gpu", "L4", "--json")
     assert again.code == 0
