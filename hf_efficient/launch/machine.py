@@ -219,7 +219,8 @@ def keep_freed_memory() -> None:
     nothing where there is an accelerator, or where ``GLIBC_TUNABLES`` says otherwise.
 
     glibc gives each large block back to the kernel, which clears it at the next allocation. SmolLM2-135M, LoRA, bf16,
-    4 x 512 packed tokens, two cores of an AMD EPYC: 662 tokens/s without, 816 with; the peak 3.5 and 3.3 GiB.
+    4 x 512 packed tokens, two cores of an AMD EPYC: 662 tokens/s without, 815 with the same settings given by
+    ``GLIBC_TUNABLES``; the peak 3.5 and 3.3 GiB.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
     import torch

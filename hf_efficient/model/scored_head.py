@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 import trl.trainer.utils
+from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from hf_efficient.data.sources import replaced
 
@@ -122,21 +123,36 @@ class _ScoredTokens(torch.autograd.Function):
             (at_once,) = ctx.saved_tensors
             return at_once * given.to(at_once.dtype), None, None, *rest
         hidden, weight, bias, targets, positions = ctx.saved_tensors
-        weight_used, bias_used = weight.to(ctx.dtype), None if bias is None else bias.to(ctx.dtype)
-        grad_hidden = torch.zeros_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
-        for part in positions.split(_piece(weight)):
-            rows = hidden[part].to(ctx.dtype)
-            log_probs, slope = ctx.logits.log_probs(rows, weight_used, bias_used)
-            slopes = _slopes(log_probs, targets[part][:, None], slope).mul_(given[part])
-            if grad_bias is not None:
-                grad_bias += slopes.sum(0)
-            slopes = slopes.to(ctx.dtype)
-            grad_hidden[part] = (slopes @ weight_used).to(hidden.dtype)
-            grad_weight += slopes.t() @ rows
-        grad_bias = None if grad_bias is None or bias is None else grad_bias.to(bias.dtype)
-        return grad_hidden, grad_weight.to(weight.dtype), grad_bias, *rest
+        with maybe_gather_lm_head_ctx(weight, bias):  # ZeRO-3 has taken the head apart again after the forward
+            found = _recomputed(ctx, hidden, weight, bias, targets, positions, given)
+        return *found, *rest
+
+
+def _recomputed(
+    ctx: Any,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    positions: torch.Tensor,
+    given: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The gradients of hidden states, weight and bias of a head that is trained; ``given`` is that of the scores."""
+    weight_used, bias_used = weight.to(ctx.dtype), None if bias is None else bias.to(ctx.dtype)
+    grad_hidden = torch.zeros_like(hidden)
+    grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+    grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+    for part in positions.split(_piece(weight)):
+        rows = hidden[part].to(ctx.dtype)
+        log_probs, slope = ctx.logits.log_probs(rows, weight_used, bias_used)
+        slopes = _slopes(log_probs, targets[part][:, None], slope).mul_(given[part])
+        if grad_bias is not None:
+            grad_bias += slopes.sum(0)
+        slopes = slopes.to(ctx.dtype)
+        grad_hidden[part] = (slopes @ weight_used).to(hidden.dtype)
+        grad_weight += slopes.t() @ rows
+    grad_bias = None if grad_bias is None or bias is None else grad_bias.to(bias.dtype)
+    return grad_hidden, grad_weight.to(weight.dtype), grad_bias
 
 
 def _compute_dtype(hidden: torch.Tensor) -> torch.dtype:
