@@ -298,7 +298,7 @@ def test_the_losses_are_sft_trainers(train, tiny_llama_dir, chats_jsonl, tmp_pat
         name="t",
         model={"id": str(tiny_llama_dir)},
         adapter={"method": "full"},
-        data={"train": [{"path": str(chats_jsonl)}]},
+        data={"train": [{"path": str(chats_jsonl)}], "targets": "all"},
         train={**TRAIN, **train},
         output_dir=str(tmp_path / "ours"),
     )
