@@ -7,8 +7,6 @@ them in a fresh process: the account, the series behind the plots, the account o
 the resident memory of that process and all that it starts, added up fifty times a second, at its highest.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -14,8 +14,6 @@ Measured in two ways:
 Of each round the step times are paired; told are the median of the pairs and the interval that holds it with 95%.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import sys

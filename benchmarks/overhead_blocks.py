@@ -8,8 +8,6 @@ that records in the background end with that trainer, so that its threads do not
 As a script this is the process of one arm: it imports nothing of hf_efficient but what the arm itself uses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

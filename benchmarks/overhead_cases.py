@@ -1,7 +1,5 @@
 """What the overhead is measured on: models, data, and how many steps make a measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -10,8 +10,6 @@ with one process, so that what is told last is what a rank more costs.
     python overhead_ranks.py rank FOLDER ROUNDS STEPS      is such a process; launched with its environment by the first
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -6,8 +6,6 @@ A machine's speed drifts by more than what is measured here. So A and B are run 
 order, and each pair gives one ratio or one difference; what drifts slowly falls out of it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ A tiny Llama with random weights on two CPU processes (gloo), each strategy in a
 generates; FSDP2 through the door that a run on GPUs does not use (``model/on_cpu.py``).
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

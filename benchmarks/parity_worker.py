@@ -1,7 +1,5 @@
 """One process of a launch of ``parity.py``: the recipes that it is given, one after the other."""
 
-from __future__ import annotations
-
 import sys
 
 from hf_efficient.facts.libraries import quieten_libraries

@@ -7,8 +7,6 @@ order alternates. A step counts from its start to its end; the first three are l
 padding. An arm that does not learn (no gradient, or a loss that does not fall) is refused.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -7,8 +7,6 @@ trains a real model of that shape, with random weights, and the profiler's alloc
 share the recipe and nothing of the measurement.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import statistics

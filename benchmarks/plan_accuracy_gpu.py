@@ -8,8 +8,6 @@ planned, and trained in a process of its own by the recipe's trainer: the peaks 
 ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``, the speed that of eight steps after three others.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import gc

@@ -5,8 +5,6 @@
 A process of its own for each, so that nothing of another training is left in the allocator.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -7,8 +7,6 @@ each fault's top remedy and holds what it gives against what was predicted. ``--
 under ``traceml run`` and puts TraceML's verdict beside ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import os

@@ -3,8 +3,6 @@
 python planted_process.py SPEC      SPEC: JSON with ``case`` and the fields of ``Setup``
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -12,8 +12,6 @@ Every figure was read at its source, in the revision that is named; so were the 
 what a plan does not do, is in ``NOT_COMPARED``.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

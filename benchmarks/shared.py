@@ -1,7 +1,5 @@
 """The file of a benchmark's figures: what was run, where, and with which versions, beside them."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import importlib.metadata

@@ -3,8 +3,6 @@
 python straggler_process.py SPEC      SPEC: JSON with ``case`` (fields of StragglerCase), ``folder``, ``slow_seconds``
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -7,8 +7,6 @@ step and a save take, and may have no finding. Then twelve are slowed, each in o
 on one of the ranks, by sleeping or by computing, by 30% of a healthy step (of a healthy save, where that is slowed).
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

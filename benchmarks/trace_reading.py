@@ -24,8 +24,6 @@ a whole process: imports, reading, and all figures; of this package also everyth
 The runs alternate; the ratio is the median of the pairs. Memory is the largest resident size of the process.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import gzip

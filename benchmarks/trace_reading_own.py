@@ -1,7 +1,5 @@
 """This package's figures of one trace, as JSON; run by ``trace_reading.py`` in a process of its own."""
 
-from __future__ import annotations
-
 import time
 
 _START = time.perf_counter()

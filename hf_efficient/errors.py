@@ -12,8 +12,6 @@
 Anything else that is raised is a defect of ours, and keeps its traceback.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``accelerate launch -m hf_efficient.train RECIPE [a.b=value ...] [--resume | --overwrite] [--debug]``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

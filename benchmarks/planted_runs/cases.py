@@ -1,7 +1,5 @@
 """What a planted run is, and the list that each adds itself to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -9,8 +9,6 @@ rows.npy           the examples joined, cut into rows of 128 tokens; int64 (rows
 documents.json     the longest modules, as text
 """
 
-from __future__ import annotations
-
 import difflib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """A planted run from its launch to its diagnosis."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

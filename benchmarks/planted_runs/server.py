@@ -6,8 +6,6 @@
 The wait is latency: requests of several clients wait side by side, and nobody computes meanwhile.
 """
 
-from __future__ import annotations
-
 import http.server
 import sys
 import time

@@ -1,7 +1,5 @@
 """What the findings of planted runs are worth: which is right, what is confused with what, and what gains came true."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Supervised fine-tuning by trl, on requests and docstrings as text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import datasets

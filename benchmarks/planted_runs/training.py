@@ -1,7 +1,5 @@
 """The model and the trainer that the runs share: healthy, until a run changes something."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """The account of a run: built once from its records, written to ``run.json``, read again."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Records as columns: tables with a row per record, exact sums over them, and their thinning for plots."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, pairwise

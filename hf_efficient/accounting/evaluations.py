@@ -1,7 +1,5 @@
 """What a run noted of its evaluations: their figures, of thousands some, and answers that the model gave."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

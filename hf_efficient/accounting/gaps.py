@@ -1,7 +1,5 @@
 """What an account leaves out, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from hf_efficient.accounting.processes import ProcessSpans

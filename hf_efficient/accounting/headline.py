@@ -1,7 +1,5 @@
 """The few figures that stand first for a run, how those of several runs differ, and phases by part of a run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

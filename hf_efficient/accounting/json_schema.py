@@ -1,7 +1,5 @@
 """The JSON Schema (2020-12) of ``run.json``; run this module to write the file that is shipped beside it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

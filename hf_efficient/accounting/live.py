@@ -1,7 +1,5 @@
 """A run that goes on, as an onlooker sees it: where it is, what is to come, what it did last."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A program, started by ``accounting/run_records.py``, that reads records for another process; readers are pickled."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import sys

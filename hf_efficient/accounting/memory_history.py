@@ -1,7 +1,5 @@
 """A snapshot of the CUDA allocator in, what its peak was made of out, by line of code and by module; no torch."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import pickle

@@ -5,8 +5,6 @@ phases share by their time. An idling evaluation is so charged with less; forwar
 Estimates stay marked. Phases are those of rank 0, energy that of all ranks, taken to have started together.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What came before and beside a run: its plan against what it came to, its preflight check, its profilers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path

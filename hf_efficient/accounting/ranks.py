@@ -1,7 +1,5 @@
 """Each rank by itself, and what training on several cost: skew by phase, communication, waits for the late."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal

@@ -1,7 +1,5 @@
 """A run over its time, thinned without losing extremes: the columns behind every plot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The step records of a rank: as columns, and added up by ``train()`` call; the one reader of ``steps.jsonl``."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

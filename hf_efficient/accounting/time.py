@@ -1,7 +1,5 @@
 """Where the time of a run's processes went: their phases, their ``train()`` calls, and what restarts cost."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a run computed and on what: tokens, sequences, FLOPs, the data loader, memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The account of a run by a callback alone, in a Trainer that is not ours; and what ours takes from the events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run says of its budget."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

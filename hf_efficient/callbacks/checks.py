@@ -1,7 +1,5 @@
 """Checks before and in the first step of a training: 4-bit weights, gradients, packed examples, a fused head."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterator, Sequence

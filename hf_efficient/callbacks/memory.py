@@ -1,7 +1,5 @@
 """Memory by category: weights, adapter, gradients and optimizer state exactly; activations and logits measured."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping, MutableMapping

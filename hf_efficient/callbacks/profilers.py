@@ -1,7 +1,5 @@
 """The deeper instruments in any Trainer: each a callback, whose files go to ``OUTPUT_DIR/efficiency/profile``."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Trainer's progress bar with the figures of the run beside it, and its logs as lines that a person reads."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Facts of a training that a Trainer knows: its schedule, how it was set up, and what fails in it without an error."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -8,8 +8,6 @@ Exit codes: 0 done; 1 the command ran and the answer is no, or a defect of ours;
 flags, this machine); 130 interrupted from the keyboard.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import re

@@ -1,7 +1,5 @@
 """``hf-efficient check-node``: what every machine of a cluster's job does before it trains."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``hf-efficient convert``: the YAML of TRL or Axolotl as a recipe."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from enum import Enum

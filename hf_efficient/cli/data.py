@@ -1,7 +1,5 @@
 """``hf-efficient data``: the examples as the model will see them."""
 
-from __future__ import annotations
-
 import tempfile
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Flags that a command does not have: what to write in their place."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any

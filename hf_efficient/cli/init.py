@@ -1,7 +1,5 @@
 """``hf-efficient init``: a recipe from a model, data and a GPU."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable

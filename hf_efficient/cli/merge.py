@@ -1,7 +1,5 @@
 """``hf-efficient merge``: a trained adapter into its model."""
 
-from __future__ import annotations
-
 from enum import Enum
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What commands share: arguments that mean the same everywhere, JSON, and files that they write."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

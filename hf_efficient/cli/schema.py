@@ -1,7 +1,5 @@
 """``hf-efficient schema``: the JSON Schema of a recipe file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

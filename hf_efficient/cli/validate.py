@@ -1,7 +1,5 @@
 """``hf-efficient validate``: check a recipe, tell all its problems."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated
 

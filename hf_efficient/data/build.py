@@ -1,7 +1,5 @@
 """The room's door: a recipe and a tokenizer in, the data that a trainer takes out."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

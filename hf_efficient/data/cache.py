@@ -3,8 +3,6 @@
 An unreadable entry is made again; a cache that cannot be written is done without.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

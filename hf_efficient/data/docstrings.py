@@ -4,8 +4,6 @@ The standard library's sources are parsed, never imported. The user asks with mo
 is the answer. The same Python gives the same examples in the same order.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

@@ -1,7 +1,5 @@
 """From the sources of a recipe to two canonical data sets: which examples, how often, for training and evaluation."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

@@ -9,8 +9,6 @@ All rows of a data set are of one kind. Chats (``messages``) can be cut into a c
 such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into strings.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass

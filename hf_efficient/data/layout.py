@@ -1,7 +1,5 @@
 """What a data file holds, from its first rows, before there is a recipe for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice

@@ -1,7 +1,5 @@
 """The data of a recipe as its model will see them: examples token by token, and their counts."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Preference pairs to token ids, by the preparation of TRL's DPOTrainer, before the model is loaded."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import nullcontext
 from typing import Literal, NamedTuple

@@ -4,8 +4,6 @@ SFTTrainer's preparation, which needs no model, is called twice: to tokenise wit
 policy for overlong examples sees their full length; then with the recipe's settings. The rows are SFTTrainer's.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator

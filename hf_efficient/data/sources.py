@@ -3,8 +3,6 @@
 What cannot be read is a ``DataError`` with the file and the line or row.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

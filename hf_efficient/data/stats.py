@@ -1,7 +1,5 @@
 """What a prepared data set holds, counted from its Arrow columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ statements that print an answer are marked in the template's own text. A version
 the template does. Where none does, the beginnings of a chat are rendered, and what each answer adds is its target.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What the rules see of a run: its account, its settings and facts, its steps as columns."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence

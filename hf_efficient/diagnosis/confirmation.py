@@ -1,7 +1,5 @@
 """What a remedy predicts for the next run, and what became of it there: the figures by which two runs are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,8 +1,6 @@
 """All rules over a run, the variants of a recipe or a trace: findings ranked, abstentions, and the limit of what is
 healthy."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Sequence

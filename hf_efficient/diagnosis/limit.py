@@ -1,7 +1,5 @@
 """What bounds the steps of a run that has nothing to mend."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from hf_efficient.diagnosis.case import Case

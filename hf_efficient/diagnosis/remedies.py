@@ -1,7 +1,5 @@
 """A remedy as a recipe; the global batch that remedies keep or change."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

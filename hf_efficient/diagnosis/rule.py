@@ -1,7 +1,5 @@
 """What a rule is, and what rules judge: a run (``Case``), the variants of a recipe, one device of a trace."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence

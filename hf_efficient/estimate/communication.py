@@ -36,8 +36,6 @@ The weights of ZeRO-1 and 2 are gathered at the end of the optimizer's step (``a
 Left out: that kernels which communicate slow those which compute down.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

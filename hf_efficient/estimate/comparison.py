@@ -1,7 +1,5 @@
 """Variants of a training step by step, a step's time by their differences, and whether a predicted gain came."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

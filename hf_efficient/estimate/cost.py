@@ -22,8 +22,6 @@ checkpoint interval", Communications of the ACM 17 (1974), 530-531, doi 10.1145/
 Left out: a notice before the machine is taken (a run that saves in time loses less), prices that move.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Energy between the readings of a meter, estimates of it, and the carbon that it stands for."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What is still to come of a training, in seconds, and which limit of its budget comes first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, replace

@@ -21,8 +21,6 @@ CPU nothing overlaps, and the two add up.
 Only products (matmul, fused attention) have a math rate; the other families do a few FLOPs per byte.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

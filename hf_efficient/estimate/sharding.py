@@ -15,8 +15,6 @@ trained there. FSDP2 keeps all gradients, T g, from one micro-batch to the next;
 weights that are gathered for a while.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

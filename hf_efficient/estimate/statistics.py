@@ -1,7 +1,5 @@
 """Percentiles, medians of pairs with their spread, steady growth, and sums in which missing is not zero."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -16,8 +16,6 @@ CPU work adds to the computing:
 Left out: what a worker costs itself, copying batches and memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What accelerators can do as their vendors state it, what kernels reach of that, and how fast they exchange data."""
 
-from __future__ import annotations
-
 import functools
 import statistics
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """What electricity emits by country (``data/grid.yaml``), and what a CPU draws where nothing measures it."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

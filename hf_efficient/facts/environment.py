@@ -3,8 +3,6 @@
 What cannot be found out is None or absent.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Which packages are here and what they log, and whether the model hub can be reached."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import logging

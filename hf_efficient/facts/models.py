@@ -6,8 +6,6 @@ A file holds what transformers needs of a ``config.json`` to build the architect
 ``AutoModelForCausalLM`` builds it; its language model alone is ``config["text_config"]``.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import dataclass

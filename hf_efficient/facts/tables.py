@@ -5,8 +5,6 @@ A user's ``accelerators.yaml`` and ``prices.yaml`` lie in ``$HF_EFFICIENT_FACTS`
 replace an accelerator of the same name, and all prices of the same accelerator and market.
 """
 
-from __future__ import annotations
-
 import datetime
 import difflib
 import os

@@ -1,7 +1,5 @@
 """Which variants run, in which order, how often; and one run of a variant, in processes that do not outlive it."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What is measured of a variant, in a process of its own: steps, a forward, a loader, pauses, a tokenisation."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

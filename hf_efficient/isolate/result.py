@@ -1,7 +1,5 @@
 """The room's door: a recipe in, its variants run, the time of its step by their differences out."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import statistics

@@ -8,8 +8,6 @@ From ``as_is`` each of the chain leaves out one thing more, so that the differen
 The others measure one thing by itself. To add one: name it in ``VARIANTS``, and what measures it in ``measuring.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

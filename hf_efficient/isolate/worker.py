@@ -1,7 +1,5 @@
 """``python -m hf_efficient.isolate.worker``: measures one variant; ``measurement.json`` holds the result or failure."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

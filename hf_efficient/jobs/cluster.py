@@ -1,7 +1,5 @@
 """The description of a cluster: one YAML file for Slurm, SkyPilot and Kubernetes, and the flags laid over it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A recipe on a cluster: what the jobs of all three say, checked before any of them is written."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Iterator

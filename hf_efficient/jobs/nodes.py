@@ -1,7 +1,5 @@
 """What a machine of a job checks before it trains, by files in the run directory: GPUs, version, shared storage."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

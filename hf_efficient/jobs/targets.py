@@ -4,8 +4,6 @@ Kubernetes means Kubeflow Trainer 2.2 and newer: a TrainJob, and a TrainingRunti
 which the installed ``torch-distributed`` lacks.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The model card of a run: README.md with the Hub's metadata, the results and the recipe."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath

@@ -1,7 +1,5 @@
 """What a run writes to its output directory, and whether another start can go on from one of its checkpoints."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The recipe to the processes that run it: their layout, the configuration of accelerate and DeepSpeed, the command."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

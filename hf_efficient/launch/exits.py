@@ -3,8 +3,6 @@
 accelerate's launcher exits with 1 for any fault, so a run leaves its code in a file, with the start that it is of.
 """
 
-from __future__ import annotations
-
 import errno
 import subprocess
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a run says while it goes on, and how that is shown on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

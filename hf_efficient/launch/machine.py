@@ -1,7 +1,5 @@
 """What is asked of this machine before any process is started: engine, port, network, hub, Nsight."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import os

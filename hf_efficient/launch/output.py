@@ -3,8 +3,6 @@
 Deciding changes nothing. What a run of ours left is removed right before the first step, when all else has been read.
 """
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A launch is known by its agents, which live as long as it does. ``TORCHELASTIC_R
 one machine's processes alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

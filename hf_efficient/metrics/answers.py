@@ -1,7 +1,5 @@
 """Answers that the model in training gives to a sample of prompts, leaving no trace on it; how many are right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

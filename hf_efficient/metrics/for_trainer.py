@@ -4,8 +4,6 @@ The Trainer stores what ``preprocess_logits_for_metrics`` returns for the whole 
 logits of 1,000 examples of 1,000 tokens, vocabulary 128,000, would take 512 GB; this takes 12 bytes per token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Perplexity, token accuracy and exact match, as ``evaluate.Metric`` classes that touch neither a hub nor the disk."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

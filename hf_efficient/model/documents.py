@@ -5,8 +5,6 @@ causal attention of its own, one after the other; it has been run on CPUs only. 
 cache, goes to transformers' own ``sdpa``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise

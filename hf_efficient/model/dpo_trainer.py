@@ -1,7 +1,5 @@
 """TRL's ``DPOTrainer`` for recipes. Importing it takes a second, which other recipes need not spend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from datasets import Dataset

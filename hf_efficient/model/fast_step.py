@@ -4,8 +4,6 @@ Each has its own switch: ``model.attn_implementation``, ``adapter.fused``, ``tra
 computed; rounding differs.
 """
 
-from __future__ import annotations
-
 from hf_efficient.recipe.schema import Recipe
 
 

@@ -7,8 +7,6 @@ and once in the backward.
     dA = s (dy B)' x                dB = s dy' (x A')
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

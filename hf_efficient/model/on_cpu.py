@@ -3,8 +3,6 @@
 accelerate's and the Trainer's own code then runs with torch's ``fully_shard`` on gloo. Runs on accelerators do without.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from typing import Any

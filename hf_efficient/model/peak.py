@@ -1,7 +1,5 @@
 """The dtype that a trainer's matrix products run in, and the peak FLOP/s of what it computes on."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ computed twice:
     log p(y) = z_y / T - log sum exp(z / T)          d log p(y) / dz = (1_y - p) / T
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

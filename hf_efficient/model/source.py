@@ -1,7 +1,5 @@
 """From ``model.id`` to what transformers loads: a hub name, a folder, or a GGUF file, converted once and remembered."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import importlib.util

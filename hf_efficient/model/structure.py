@@ -1,7 +1,5 @@
 """What a live model is made of, held against its configuration; and which parameters of it are trained."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The FLOPs of a trainer's steps, and the peak that they are held against: looked at once, when training begins."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """The shapes of a run's batches, from its tokenised rows, and how these could be batched instead."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

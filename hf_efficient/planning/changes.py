@@ -5,8 +5,6 @@ already set, or could not matter. ``CHANGES`` holds them in the order of this fi
 in what it costs, and ``--fix`` never writes it.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping

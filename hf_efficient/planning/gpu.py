@@ -1,7 +1,5 @@
 """A simulated training on one accelerator: does it fit, how long does it take?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """What a planned run costs on an accelerator, on demand and spot, in money and energy."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The preflight check: a short launch that trains on the longest batch, evaluates and saves, and one that resumes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

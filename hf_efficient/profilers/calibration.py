@@ -3,8 +3,6 @@
 Matrices are made without a random number, but hold no constant: products of zeros draw less power and run faster.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The CUDA allocator's history: snapshots after chosen steps, at the end, and when memory runs out; by module."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 import time

@@ -1,7 +1,5 @@
 """For Nsight Systems and Nsight Compute: NVTX ranges of steps and phases, and which steps to capture."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

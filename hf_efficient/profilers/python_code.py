@@ -1,7 +1,5 @@
 """Where Python's own time and memory go: functions of the training thread and of loader workers, lines, host memory."""
 
-from __future__ import annotations
-
 import cProfile
 import linecache
 import logging

@@ -1,7 +1,5 @@
 """Census of the places where the host reads a tensor's values, and so waits for the device."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

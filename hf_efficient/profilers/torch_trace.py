@@ -1,7 +1,5 @@
 """The torch profiler on a schedule: a trace per rank and cycle, and the table of the dearest operators."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import itertools

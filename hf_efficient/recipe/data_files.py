@@ -1,7 +1,5 @@
 """Local files that the sources of a recipe name, looked for without reading them."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from pathlib import Path

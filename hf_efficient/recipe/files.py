@@ -4,8 +4,6 @@ The layers, lowest first: the files of ``extends`` (in the order written, each a
 file's folder, or shipped names), the file itself, the command line. Mappings are merged, lists and scalars replaced.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

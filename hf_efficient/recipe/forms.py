@@ -1,7 +1,5 @@
 """Short forms of a recipe, and evaluation data that goes with its training data: changes of the unchecked tree."""
 
-from __future__ import annotations
-
 from hf_efficient.recipe.tree import KeyPath, Node
 
 ALIASES: dict[KeyPath, str] = {

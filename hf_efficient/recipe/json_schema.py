@@ -1,7 +1,5 @@
 """JSON Schema (2020-12) of a recipe file, for completion and checks in an editor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A recipe file to a checked ``Recipe`` that knows where each of its values was set."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A short recipe for a model, data and an accelerator, with a comment for each choice."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

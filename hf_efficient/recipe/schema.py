@@ -3,8 +3,6 @@
 Contradictions between sections are found in ``rules/``, the fields of ``train:`` are checked in ``train_fields.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tree against the sections of ``schema.py``: pydantic's errors in plain words, with the likely name of keys."""
 
-from __future__ import annotations
-
 import math
 import types
 import typing

@@ -3,8 +3,6 @@
 They are cached by version, so that checking a recipe again imports neither trl nor torch nor transformers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import functools

@@ -1,7 +1,5 @@
 """Recipes written and read back: YAML, new files, and the resolved recipe in a run directory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A run held against its limits, step by step, and how rank 0's decision reaches the others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

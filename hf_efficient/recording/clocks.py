@@ -1,7 +1,5 @@
 """Clocks that the system keeps: when this process started, and how long a thread waited for a core."""
 
-from __future__ import annotations
-
 import functools
 import os
 import threading

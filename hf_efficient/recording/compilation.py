@@ -1,7 +1,5 @@
 """torch.compile: its time, by dynamo's own callbacks, and what it did, by dynamo's own counters."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The time of a training's device by phase, from events that nobody waits for, and its memory by the allocator."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import time

@@ -1,7 +1,5 @@
 """What a run had spent before this process: the processes in its records."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The one guard of everything that records: a fault is logged once and switches its part off; training goes on."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The run under way: sums over its steps, what it has spent and will have spent, and the figures that join its logs."""
 
-from __future__ import annotations
-
 import threading
 from array import array
 from collections import deque

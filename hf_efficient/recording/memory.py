@@ -1,7 +1,5 @@
 """Peaks of memory that can be read without waiting for a device."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@
 No collective, no tensor and no order of work changes.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

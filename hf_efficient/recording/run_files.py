@@ -2,8 +2,6 @@
 and samples the machine. Training waits for it at the end alone.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import threading

@@ -1,7 +1,5 @@
 """A request that a run ends after a step: asked for by a signal, agreed on by its ranks, and heard by its training."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is seen of the machine about once per second: memory, load of the machine and its GPUs, energy meters."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

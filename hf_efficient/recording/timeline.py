@@ -2,8 +2,6 @@
 began, so that no second is in two accounts. What happens before a run is known is kept until it is.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib
 import os

@@ -3,8 +3,6 @@
 A batch on a device is counted by small reductions queued there, and read when an event says that they arrived.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields

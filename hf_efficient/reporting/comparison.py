@@ -1,7 +1,5 @@
 """Several runs' headline figures beside each other: the rows for terminal and page, and the table on a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A run on a terminal: its account when it is over, and one screen while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

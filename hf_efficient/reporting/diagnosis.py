@@ -1,7 +1,5 @@
 """A diagnosis in words, the same on a terminal and on the page; and on a terminal."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any

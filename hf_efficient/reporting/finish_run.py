@@ -1,7 +1,5 @@
 """The end of a run, once: its account, its diagnosis and its page, made from one reading of its records."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

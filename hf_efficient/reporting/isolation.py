@@ -1,7 +1,5 @@
 """A recipe by its variants on a terminal: where an optimizer step goes, and what each variant took."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 

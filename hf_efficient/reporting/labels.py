@@ -1,7 +1,5 @@
 """What phases and kinds of memory are called, the one colour of each in every plot, and figures in columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

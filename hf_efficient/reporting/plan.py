@@ -1,7 +1,5 @@
 """A plan in words, the same on a terminal and on the page; and on a terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence

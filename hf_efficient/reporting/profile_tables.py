@@ -1,7 +1,5 @@
 """What the deeper instruments of a run found, as tables of one shape for terminal and page; and on a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType

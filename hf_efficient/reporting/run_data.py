@@ -1,7 +1,5 @@
 """Everything that the page of a run is made from, gathered from its folder."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The end of a training on a terminal, in at most 40 lines; ``hf-efficient report`` prints the whole account."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

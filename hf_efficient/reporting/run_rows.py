@@ -1,7 +1,5 @@
 """Rows about a run, made once for terminal and page: how much, where, what it was planned to be, rank by rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

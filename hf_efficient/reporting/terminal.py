@@ -1,7 +1,5 @@
 """Tables: of one shape for terminal and page; on a terminal words give way, and figures do not."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO

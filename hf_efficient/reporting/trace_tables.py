@@ -1,7 +1,5 @@
 """The breakdown of a trace: tables of one shape for terminal and page, lines beside them; and on a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """Operators in parts: what their kernels allocate and free before they return."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any

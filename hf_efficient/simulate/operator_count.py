@@ -1,7 +1,5 @@
 """What a simulated step computes: every operator with its FLOPs and bytes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

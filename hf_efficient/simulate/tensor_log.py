@@ -4,8 +4,6 @@ A ``TorchDispatchMode`` sees each operator's results, blank or real. A storage s
 that operator; a weak reference shows when it dies. Allocations that an operator frees itself are unseen.
 """
 
-from __future__ import annotations
-
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from big_runs import write_run
 
 from hf_efficient.accounting.account import account_of, account_run

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from overhead_cases import Target
 from overhead_summary import columns, compare, verdict

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from overhead_summary import Spread, alternating_orders, differences, judge, median_spread, ratios
 

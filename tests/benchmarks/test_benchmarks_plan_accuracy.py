@@ -1,7 +1,5 @@
 """The cases that the plan's memory is measured on, and the table of errors."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """The GPU's side of the plan's accuracy: its arithmetic by hand, and its training on a CPU."""
 
-from __future__ import annotations
-
 import io
 
 import plan_accuracy_gpu as gpu

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from planted_runs.summary import Score, check_gain, confusion, judge_findings, noise, score
 

@@ -1,7 +1,5 @@
 """Plans against published figures: every case is a recipe, and says where its figure is from."""
 
-from __future__ import annotations
-
 import re
 
 import published

@@ -1,7 +1,5 @@
 """Every strategy trains as one process does: real launches of two processes on the CPU."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

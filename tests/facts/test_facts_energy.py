@@ -1,7 +1,5 @@
 """The tables of grid intensities and of CPU power."""
 
-from __future__ import annotations
-
 import pytest
 
 from hf_efficient.errors import SetupError

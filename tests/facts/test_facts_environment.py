@@ -1,7 +1,5 @@
 """This machine, its packages, and what a process may use of it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

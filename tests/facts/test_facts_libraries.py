@@ -1,7 +1,5 @@
 """Which packages are here, and their chatter."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -1,7 +1,5 @@
 """The shipped shapes: where each is from, how it is found, and what transformers builds of it."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 from typing import Any

@@ -1,7 +1,5 @@
 """A script of the user's own under ``hf-efficient run``, and the two examples."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

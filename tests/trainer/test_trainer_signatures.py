@@ -1,7 +1,5 @@
 """The ready trainers show the arguments of the class below, at run time and to a type checker."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from pathlib import Path

@@ -4,8 +4,6 @@ To add one: write a function in the file of its topic, with ``@rule()`` above it
 ``Abstention`` where its evidence is missing, or None where it found nothing; name it below.
 """
 
-from __future__ import annotations
-
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import IsolatedRecipe, Rule, TracedDevice
 from hf_efficient.diagnosis.rules import (

@@ -1,7 +1,5 @@
 """Padding, and micro-batches so small that what each costs by itself outweighs its tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Activation checkpointing that is missing where memory is full, or on where memory is idle."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Communication between ranks that no computation covers, and the wrong way to spread a model over them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

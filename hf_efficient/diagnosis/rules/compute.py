@@ -1,7 +1,5 @@
 """Attention and optimizer that are computed operator by operator, and graphs that are compiled again and again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -12,8 +12,6 @@ waited for a core that others had (see ``cpu_contention``). What is left has one
 Without workers the slow part itself is named, and workers are the first of its remedies where cores lie idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

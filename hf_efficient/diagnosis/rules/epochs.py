@@ -1,7 +1,5 @@
 """Epochs that start slowly: because their workers start anew, or for another reason."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A device that waits for the host: for launches, for batches, for lines that read tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple

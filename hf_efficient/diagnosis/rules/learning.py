@@ -1,7 +1,5 @@
 """Training that goes wrong without an error: learning rates, losses, gradients, labels and examples."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cores that somebody else has or that the run asks for too many of, a GPU that is held back, one that is too large."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Memory that is full, torn, spent on logits or the optimizer, or that grows; and how much room a run has left."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Evaluations, checkpoints and logs that are too frequent, or too slow: in a run, and by the variants of a recipe."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

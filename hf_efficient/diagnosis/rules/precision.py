@@ -1,7 +1,5 @@
 """Matrix products in a dtype that is slower than it need be."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """One rank that all others wait for: ranks that train together, held against each other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """What can be wrong with a trace alone, of whatever run. Costs and gains are of the device's traced time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hf_efficient.diagnosis.rule import Row, TracedDevice, Verdict, finding, rule

@@ -1,7 +1,5 @@
 """What torch's ``fully_shard`` allocates on the way through a step (torch 2.13, ``_fsdp_param_group.py``)."""
 
-from __future__ import annotations
-
 from hf_efficient.planning.ranks.log import Score, Walk
 from hf_efficient.planning.ranks.shares import Sizes, gradient_indices
 from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit

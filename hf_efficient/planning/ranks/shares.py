@@ -1,7 +1,5 @@
 """A rank's share of weights, gradients and optimizer state, by the recipe's strategy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

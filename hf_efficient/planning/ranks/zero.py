@@ -1,7 +1,5 @@
 """What DeepSpeed's ZeRO allocates on the way through a step (0.19.8), set as the launch sets it."""
 
-from __future__ import annotations
-
 from hf_efficient.planning.ranks.log import Score, Walk
 from hf_efficient.planning.ranks.shares import Sizes, gradient_indices, layer_uses
 from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit

@@ -1,7 +1,5 @@
 """The YAML of Axolotl, its keys as of its schemas in 2025 and 2026."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The room's way from another tool's YAML to a recipe that validates, with a list of what is not in it."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The keys of another tool's file, each taken once, and the recipe that they make."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath

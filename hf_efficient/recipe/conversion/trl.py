@@ -1,7 +1,5 @@
 """The YAML of ``trl sft --config`` and ``trl dpo --config``: TRL's script, model and data arguments, and its config."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

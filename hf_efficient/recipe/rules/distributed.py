@@ -1,7 +1,5 @@
 """How the model is spread over processes, and how often they accumulate gradients to fill the global batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rates, budget, and instruments that could not do what the recipe asks of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Evaluation, and what depends on it: the best checkpoint, early stopping, schedulers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule

@@ -1,7 +1,5 @@
 """What a rule sees, and the list of all rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Adapter, ``train:``, packing, the loss and the method."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The page of several runs beside each other."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from datetime import datetime

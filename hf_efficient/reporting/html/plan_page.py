@@ -1,7 +1,5 @@
 """The page of a plan."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What every page has in common: its frame, its colours and scripts, and the data of its figures, safely embedded."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Sections of a run's page about causes: the findings with their remedies, the trace of its profiler, its profiles."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a run: its sections in their order, and those of what it was, how it ended, and of its parts."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime

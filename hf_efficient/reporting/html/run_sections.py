@@ -1,7 +1,5 @@
 """Sections of a run's page that show where time, memory, tokens, money and energy went."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What a plot is: traces and a layout of plotly.js, and the words that go with them; the axes and lines of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The evidence of a finding, plotted: which plot shows which rule, and what it costs where none does."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial

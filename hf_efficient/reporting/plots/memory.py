@@ -1,7 +1,5 @@
 """Memory over the time of a run and over the steps of a plan; accelerators by time and money."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a run did step by step: speed, tokens, lengths, learning; and several runs over each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

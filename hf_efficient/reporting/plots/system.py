@@ -1,7 +1,5 @@
 """What the sampler saw of the machine over the time of a run; all over the same axis, which zooms as one."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Where time went: of a run, of its steps, of several runs, of a trace; and money and energy beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from hf_efficient.accounting.series import per_step
