@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -304,18 +304,24 @@ def _logits(model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tenso
 
 
 class FusedHeadCheck(TrainerCallback):
-    """Before the first step, compare the fused head's log-probabilities with the model's own (TrainingCheckError)."""
+    """Before the first step, compare the fused head's log-probabilities with the model's own. Where they differ, raise
+    ``TrainingCheckError``, or train with whole logits where ``falls_back``."""
 
     _LIMIT = 0.1
 
-    def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
+    def __init__(self, *, falls_back: bool = False) -> None:
+        self._falls_back = falls_back
+
+    def on_train_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         model = kwargs["model"]
-        if head_error(model) > self._LIMIT:
-            family = model.config.model_type
-            raise TrainingCheckError(
-                f"train.loss_type: the fused head of chunked_nll does not compute the logits of {family} as the model "
-                "does. Write `train.loss_type: nll`."
-            )
+        if head_error(model) <= self._LIMIT:
+            return
+        family = model.config.model_type
+        fault = f"the fused head of chunked_nll does not compute the logits of {family} as the model does"
+        if not self._falls_back:
+            raise TrainingCheckError(f"train.loss_type: {fault}. Write `train.loss_type: nll`.")
+        logger.warning("train.loss_type: %s; the loss is computed on whole logits (nll).", fault)
+        cast("Any", args).loss_type = "nll"
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.launch.command import deepspeed_config, is_zero, largest_share
 from hf_efficient.launch.machine import check_use_cpu
 from hf_efficient.launch.started import launch_contradiction, started_engine, started_nodes, started_recipe
-from hf_efficient.model.fast_step import settle_fast_step
+from hf_efficient.model.fast_step import settle_fast_step, settled_options
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     from hf_efficient.model.on_cpu import choose_deepspeed_device, join_deepspeed, open_fsdp2_on_cpu
     from hf_efficient.model.recipe_trainer import sft_arguments
 
-    options: dict[str, Any] = {"output_dir": recipe.output_dir, **recipe.train}
+    options: dict[str, Any] = {"output_dir": recipe.output_dir, **settled_options(recipe)}
     engine = started_engine(os.environ)
     has_accelerator = torch.accelerator.is_available()
     if has_accelerator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,7 +32,13 @@ from hf_efficient.metrics.answers import Answer, AnswerEvaluator
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.model.adapter import add_adapter, check_wrap_classes
 from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_tokenizer
-from hf_efficient.model.recipe_trainer import CHUNKED_NLL, RecipeTrainerMixin, apply_sft_fields, objective
+from hf_efficient.model.recipe_trainer import (
+    CHUNKED_NLL,
+    RecipeTrainerMixin,
+    apply_sft_fields,
+    head_obstacle,
+    objective,
+)
 from hf_efficient.model.structure import whole_count
 from hf_efficient.profilers.instrument import named_functions
 from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe, Section
@@ -59,6 +66,8 @@ _INSTRUMENTS: dict[str, Callable[..., InstrumentCallback]] = {
     "synchronisations": SynchronisationsCallback,
 }
 """By their keys under ``efficiency.profile``."""
+
+logger = logging.getLogger(__name__)
 
 _MOST_NOTED_ANSWERS = 8
 
@@ -308,7 +317,13 @@ def _sft_trainer(
     if args.packing and args.packing_strategy != "wrapped":
         checks.append(PackingCheck())
     if args.loss_type == CHUNKED_NLL:
-        checks.append(FusedHeadCheck())
+        falls_back = recipe.train.get("loss_type") == "auto"
+        obstacle = head_obstacle(model) if falls_back else None
+        if obstacle:
+            args.loss_type = "nll"
+            logger.warning("train.loss_type: chunked_nll %s; the loss is computed on whole logits (nll).", obstacle[0])
+        else:
+            checks.append(FusedHeadCheck(falls_back=falls_back))
     return RecipeTrainer(
         model=model,
         args=args,

@@ -4,7 +4,12 @@ Each has its own switch: ``model.attn_implementation``, ``adapter.fused``, ``tra
 computed; rounding differs.
 """
 
+from typing import Any
+
+from hf_efficient.recipe.rules.settings import Settings
+from hf_efficient.recipe.rules.training import fits_chunked_loss
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import train_fields
 
 
 def settle_fast_step(recipe: Recipe, device_type: str) -> Recipe:
@@ -22,12 +27,22 @@ def settle_fast_step(recipe: Recipe, device_type: str) -> Recipe:
     return recipe.model_copy(update={"model": model, "adapter": adapter})
 
 
+def settled_options(recipe: Recipe) -> dict[str, Any]:
+    """``train:`` with the loss that its ``auto`` means: ``chunked_nll``, but ``nll`` where something needs whole
+    logits, and with ZeRO-3 and FSDP2."""
+    if recipe.train.get("loss_type") != "auto":
+        return recipe.train
+    whole = recipe.distributed.strategy not in ("zero3", "fsdp2")
+    fits = whole and fits_chunked_loss(Settings(recipe, train_fields(recipe.method)))
+    return {**recipe.train, "loss_type": "chunked_nll" if fits else "nll"}
+
+
 def fast_step_lines(recipe: Recipe) -> list[str]:
     """What is fast in a settled recipe, and the key that switches it off."""
     on = {
         "each document's attention by itself (model.attn_implementation)": _keeps_documents_apart(recipe),
         "LoRA layers as one function (adapter.fused)": recipe.adapter.fused is True,
-        "head and loss on targets alone (train.loss_type)": recipe.train.get("loss_type") == "chunked_nll",
+        "head and loss on targets alone (train.loss_type)": settled_options(recipe).get("loss_type") == "chunked_nll",
     }
     return ["fast step: " + "; ".join(name for name, is_on in on.items() if is_on)] if any(on.values()) else []
 

@@ -47,22 +47,25 @@ def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) ->
     """Let ``model(..., labels=labels, fused_lm_head=True)`` compute its loss by tiles; other calls stay as they are.
     For a model that is adapted already. ``with_top1``: the output also says where the label is the most likely token.
     Raises ``ModelError``: the head has an adapter, or is quantized."""
+    obstacle = head_obstacle(model)
+    if obstacle:
+        why, instead = obstacle
+        raise ModelError(f"train.loss_type: {CHUNKED_NLL} {why}; {instead}, or write `train.loss_type: nll`.")
+    base: Any = getattr(model, "get_base_model", lambda: model)()
+    add_fused_lm_head(base, outputs=("log_probs", "is_top1") if with_top1 else ("log_probs",))
+
+
+def head_obstacle(model: PreTrainedModel | PeftModel) -> tuple[str, str] | None:
+    """Why the head cannot be fused, and what could be changed."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     head = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     if isinstance(head, BaseTunerLayer):
-        raise _no_fused_head(
-            "reads the weight of lm_head, and would leave out its adapter", "take lm_head out of the adapter"
-        )
+        return "reads the weight of lm_head, and would leave out its adapter", "take lm_head out of the adapter"
     if not isinstance(weight, torch.Tensor) or not weight.is_floating_point():
-        raise _no_fused_head("needs an LM head with a weight that is not quantized", "quantize the other layers alone")
-    base: Any = getattr(model, "get_base_model", lambda: model)()
-    add_fused_lm_head(base, outputs=("log_probs", "is_top1") if with_top1 else ("log_probs",))
-
-
-def _no_fused_head(why: str, instead: str) -> ModelError:
-    return ModelError(f"train.loss_type: {CHUNKED_NLL} {why}; {instead}, or write `train.loss_type: nll`.")
+        return "needs an LM head with a weight that is not quantized", "quantize the other layers alone"
+    return None
 
 
 LossFunction = Callable[..., torch.Tensor]
@@ -144,12 +147,15 @@ class RecipeTrainerMixin(_Base):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         model = cast("PreTrainedModel", self.model)
-        self.chunked_loss = getattr(self.args, "loss_type", None) == CHUNKED_NLL
         if self.chunked_loss:
             fuse_head(model, with_top1=self.compute_metrics is not None)
         self._offloading: AbstractContextManager[Any] = nullcontext()
         if getattr(self.args, "activation_offloading", False):
             self._offloading = get_act_offloading_ctx_manager(model)
+
+    @property
+    def chunked_loss(self) -> bool:
+        return getattr(self.args, "loss_type", None) == CHUNKED_NLL
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._offloading:

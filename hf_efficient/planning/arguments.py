@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
+from hf_efficient.model.fast_step import settled_options
 from hf_efficient.model.recipe_trainer import sft_arguments
 from hf_efficient.recipe.schema import Recipe
 
@@ -199,7 +200,7 @@ def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
     from trl import DPOConfig
 
-    fields = {name: value for name, value in recipe.train.items() if name not in _LEFT_OUT}
+    fields = {name: value for name, value in settled_options(recipe).items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
         fields["bf16"] = True  # a CPU has no float16 training; the tensors are as large
     options = {**fields, **_ELSEWHERE, **other, "output_dir": directory}

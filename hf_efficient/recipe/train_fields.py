@@ -35,7 +35,7 @@ _ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",)}
 _NULL_IS_NO_VALUE = ("report_to",)
 _KINDS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "mapping"}
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "mapping": dict[str, Any], "null": None}
-_FORMAT = 3
+_FORMAT = 4
 
 # Values beyond these are refused by the libraries only after the model was loaded, or train nothing at all.
 # NumPy takes no larger seed.
@@ -125,7 +125,9 @@ def _read_fields(method: str) -> dict[str, TrainField]:
             from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
             # What transformers can report to, which its annotations leave out.
-            more_choices = {"report_to": ("none", "all", *sorted(INTEGRATION_TO_CALLBACK))}
+            more_choices: dict[str, tuple[str, ...]] = {"report_to": ("none", "all", *sorted(INTEGRATION_TO_CALLBACK))}
+            if method == "sft":
+                more_choices["loss_type"] = ("auto",)
     except (ImportError, RuntimeError, AttributeError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SetupError(f"trl {train_versions()['trl']} cannot be imported: {why}. Reinstall it.") from error

@@ -156,7 +156,7 @@ def model(request, tiny_llama_dir):
 
 def test_a_head_that_computes_the_same_passes(model):
     assert head_error(model) < (1e-5 if model.dtype == torch.float32 else 0.02)
-    FusedHeadCheck().on_train_begin(None, None, None, model=model)
+    FusedHeadCheck().on_train_begin(SimpleNamespace(), None, None, model=model)
     assert model.training
 
 
@@ -164,4 +164,7 @@ def test_a_model_that_scales_its_logits_otherwise_is_named(model):
     """As a family would that TRL does not know."""
     model.lm_head.register_forward_hook(lambda module, args, output: 1.5 * output)
     with pytest.raises(TrainingCheckError, match=r"chunked_nll does not compute the logits of llama as the model does"):
-        FusedHeadCheck().on_train_begin(None, None, None, model=model)
+        FusedHeadCheck().on_train_begin(SimpleNamespace(), None, None, model=model)
+    args = SimpleNamespace(loss_type="chunked_nll")
+    FusedHeadCheck(falls_back=True).on_train_begin(args, None, None, model=model)
+    assert args.loss_type == "nll"

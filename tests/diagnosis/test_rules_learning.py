@@ -55,11 +55,18 @@ def test_a_run_within_its_warm_up(tmp_path):
 
 
 AT_FIRST = [8.4, 15.4, 27.6, 44.7, 29.0, 30.2, 18.2, 17.5, 14.7, 13.8, 10.8, 10.7]
+WITHIN_A_WINDOW = [8.4, 15.4, 27.6, 44.7, 29.0, 30.2, 18.2, 17.5, 14.7, 13.8, 10.8, 10.7, 10.1, 9.4, 8.4, 8.1, 7.4,
+                   7.1, 7.5, 8.3, 7.1, 8.1, 7.4, 7.4, 8.3, 6.9, 7.9, 7.2, 6.7, 6.7]  # fmt: skip
 AT_THE_END = [4.0, 2.5, 1.8, 1.5, 1.4, 1.4, 1.5, 2.1, 2.9, 3.6]  # never above its start
 
 
 @pytest.mark.parametrize(
-    ("losses", "rate", "told"), [(AT_FIRST, 0.3, "from 8.4 to 44.7"), (AT_THE_END, 0.002, "from 1.4 to 3.6")]
+    ("losses", "rate", "told"),
+    [
+        (AT_FIRST, 0.3, "from 8.4 to 44.7"),
+        (WITHIN_A_WINDOW, 0.3, "from 8.4 to 44.7"),
+        (AT_THE_END, 0.002, "from 1.4 to 3.6"),
+    ],
 )
 def test_a_loss_that_grows_is_critical(tmp_path, losses, rate, told):
     found = learning_rate_diverges(run(tmp_path, losses, [rate], learning_rate=rate))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_efficient.model.fast_step import fast_step_lines, settle_fast_step
+from hf_efficient.model.fast_step import fast_step_lines, settle_fast_step, settled_options
 from hf_efficient.recipe.schema import Recipe
 
 
@@ -60,3 +60,20 @@ def test_a_run_says_what_is_fast_and_by_which_key():
     for key in ("model.attn_implementation", "adapter.fused", "train.loss_type"):
         assert key in line
     assert fast_step_lines(settle_fast_step(recipe(adapter={"method": "full"}, train={"packing": False}), "cpu")) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "chunked_nll"),
+        ({"adapter": {"method": "full"}}, "chunked_nll"),
+        ({"train": {"label_smoothing_factor": 0.1}}, "nll"),
+        ({"train": {"use_liger_kernel": True}}, "nll"),
+        ({"adapter": {"target_modules": ["q_proj", "lm_head"]}}, "nll"),
+        ({"distributed": {"strategy": "zero3", "processes": 2}}, "nll"),
+        ({"train": {"loss_type": "dft"}}, "dft"),
+    ],
+)
+def test_the_loss_that_auto_means(fields, expected):
+    train = {"loss_type": "auto", **fields.pop("train", {})}
+    assert settled_options(recipe(train=train, **fields))["loss_type"] == expected

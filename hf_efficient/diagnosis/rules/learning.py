@@ -92,7 +92,8 @@ def learning_rate_diverges(case: Case) -> Verdict:
     windows = np.array_split(losses, min(10, len(losses)))
     medians = [float(np.median(window)) for window in windows]
     noise = float(np.median(np.abs(np.diff(losses))))  # what a log differs by without a trend
-    start, best, peak, end = medians[0], min(medians), max(medians), medians[-1]
+    start = min(medians[0], float(losses[0]))  # a window may hold the rise already
+    best, peak, end = min(medians), max(medians), medians[-1]
     if best <= 0:
         return None  # of a loss that may be negative a ratio says nothing
 
