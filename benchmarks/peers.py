@@ -1,10 +1,10 @@
 """The same chats, model, adapter and optimizer in our recipe, in TRL's ``SFTTrainer``, and in a loop by hand.
 
-    python benchmarks/peers.py --data CHATS [--model FOLDER] [--only trl,recipe] [--rounds 5] [--steps 12] [--json FILE]
+    python benchmarks/peers.py --data CHATS --model FOLDER [--only trl,recipe] [--qlora] [--rounds 5] [--json FILE]
 
-CHATS is JSONL with ``messages``, or with ``question`` and ``answer``. Each arm trains in a process of its own; the
-order alternates. A step counts from its start to its end; the first three are left out. Tokens are those without
-padding. An arm that does not learn (no gradient, or a loss that does not fall) is refused.
+CHATS is JSONL with ``messages``, or with ``question`` and ``answer``. ``--qlora``: the base in 4-bit NF4. Each arm
+trains in a process of its own; the order alternates. A step counts from its start to its end; the first three are left
+out. Tokens are those without padding. An arm that does not learn (no gradient, or a loss that does not fall) is refused.
 """
 
 import argparse
@@ -16,10 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from overhead_summary import alternating_orders
 from shared import load_average, write_result
@@ -33,10 +33,10 @@ ARMS = {
     "trl": "SFTTrainer as it comes: 8 chats a step, padded",
     "trl_packed": "SFTTrainer, packed rows of 512 tokens, 4 a step, its chunked loss",
     "recipe_plain": "hf-efficient train, packed, no fast key",
-    "recipe": "hf-efficient train, packed: documents, fused LoRA, chunked loss",
+    "recipe": "hf-efficient train, packed, its fast keys on auto",
     "loop": "a loop by hand over packed rows, with the recipe's layers and no Trainer",
 }
-FAST = {"model.attn_implementation": "documents", "adapter.fused": "true", "train.loss_type": "chunked_nll"}
+FAST = {"model.attn_implementation": "auto", "adapter.fused": "auto", "train.loss_type": "auto"}
 
 
 def chats(path: Path, most: int) -> list[dict[str, Any]]:
@@ -52,17 +52,27 @@ def _messages(question: str, answer: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def by_trl(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, *, packed: bool) -> dict[str, Any]:
+class Work(NamedTuple):
+    """What every arm trains."""
+
+    rows: list[dict[str, Any]]
+    model: str
+    steps: int
+    folder: Path
+    qlora: bool
+
+
+def by_trl(work: Work, *, packed: bool) -> dict[str, Any]:
     import torch
     from datasets import Dataset
     from peft import LoraConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoTokenizer, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
     batches: dict[str, Any] = {"packing": True, "max_length": LENGTH, "per_device_train_batch_size": ROWS}
     args = SFTConfig(
-        str(folder / "trl"),
-        max_steps=steps,
+        str(work.folder / "trl"),
+        max_steps=work.steps,
         learning_rate=RATE,
         logging_steps=1,
         report_to="none",
@@ -84,10 +94,10 @@ def by_trl(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, *, 
             moments[-1] = time.perf_counter() - moments[-1]
 
     trainer = SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16),
+        model=_base(work),
         args=args,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=AutoTokenizer.from_pretrained(model),
+        train_dataset=Dataset.from_list(work.rows),
+        processing_class=AutoTokenizer.from_pretrained(work.model),
         peft_config=LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"),
         callbacks=[Clock()],
     )
@@ -105,17 +115,37 @@ def by_trl(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, *, 
     return _figures(moments, counted, [one["loss"] for one in logs], [one["grad_norm"] for one in logs])
 
 
-def by_recipe(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, *, fast: bool) -> dict[str, Any]:
+def _base(work: Work, attention: str | None = None) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    nf4 = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    options = {"quantization_config": nf4 if work.qlora else None, "attn_implementation": attention}
+    return AutoModelForCausalLM.from_pretrained(work.model, dtype=torch.bfloat16, **options)
+
+
+def by_recipe(work: Work, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    folder = work.folder
     data, recipe, output = folder / "chats.jsonl", folder / "peer.yaml", folder / "run"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data.write_text("".join(json.dumps(row) + "\n" for row in work.rows), encoding="utf-8")
     settings = {
         "name": "peer",
         "method": "sft",
-        "model": {"id": model, "dtype": "bfloat16"},
-        "adapter": {"method": "lora", "r": RANK, "alpha": ALPHA, "target_modules": "all-linear"},
+        "model": {"id": work.model, "dtype": "bfloat16"},
+        "adapter": {
+            "method": "qlora" if work.qlora else "lora",
+            "r": RANK,
+            "alpha": ALPHA,
+            "target_modules": "all-linear",
+        },
         "data": {"train": [{"path": str(data)}], "targets": "all"},  # as TRL
         "train": {
-            **{"max_steps": steps, "max_length": LENGTH, "packing": True, "per_device_train_batch_size": ROWS},
+            **{"max_steps": work.steps, "max_length": LENGTH, "packing": True, "per_device_train_batch_size": ROWS},
             **{"bf16": True, "gradient_checkpointing": False, "learning_rate": RATE, "logging_steps": 1, "seed": 42},
             **{"save_strategy": "no", "loss_type": "nll"},
         },
@@ -123,8 +153,8 @@ def by_recipe(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, 
     }
     recipe.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
     command = [str(Path(sys.executable).with_name("hf-efficient")), "train", str(recipe)]
-    command += [f"{key}={value}" for key, value in FAST.items()] if fast else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command += [f"{key}={value}" for key, value in overrides.items()]
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     steps_found = [json.loads(line) for line in (output / "efficiency/steps.jsonl").read_text().splitlines()]
@@ -141,11 +171,11 @@ def by_recipe(rows: list[dict[str, Any]], model: str, steps: int, folder: Path, 
     return figures | {"peak_host_bytes": peak, "model_flops_per_second": median(works)}
 
 
-def by_loop(rows: list[dict[str, Any]], model: str, steps: int, folder: Path) -> dict[str, Any]:
+def by_loop(work: Work) -> dict[str, Any]:
     """Packed greedily in the order of the rows; no Trainer, no accelerate, no records."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from hf_efficient.launch.machine import keep_freed_memory
     from hf_efficient.model.documents import known_attention
@@ -155,7 +185,7 @@ def by_loop(rows: list[dict[str, Any]], model: str, steps: int, folder: Path) ->
 
     keep_freed_memory()
     attention = known_attention("documents")
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16, attn_implementation=attention)
+    base = _base(work, attention)
     torch.manual_seed(42)
     config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM")
     trained: Any = get_peft_model(base, config)
@@ -164,9 +194,9 @@ def by_loop(rows: list[dict[str, Any]], model: str, steps: int, folder: Path) ->
     fuse_head(trained)
     weights = [one for one in trained.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0, fused=True)
-    batches = _packed(rows, AutoTokenizer.from_pretrained(model))
+    batches = _packed(work.rows, AutoTokenizer.from_pretrained(work.model))
     seconds, counted, losses, norms = [], [], [], []
-    for _ in range(steps):
+    for _ in range(work.steps):
         started = time.perf_counter()
         ids, positions, labels = (torch.tensor([one]) for one in next(batches))
         with torch.autocast("cpu", torch.bfloat16), scored_head(target_positions(labels)):
@@ -219,35 +249,57 @@ def learns(figures: dict[str, Any]) -> bool:
     return min(figures["gradient_norms"]) > 0 and sum(losses[-third:]) < sum(losses[:third])
 
 
-_RUN: dict[str, Callable[..., dict[str, Any]]] = {
-    "trl": lambda *given: by_trl(*given, packed=False),
-    "trl_packed": lambda *given: by_trl(*given, packed=True),
-    "recipe_plain": lambda *given: by_recipe(*given, fast=False),
-    "recipe": lambda *given: by_recipe(*given, fast=True),
+_RUN: dict[str, Callable[[Work], dict[str, Any]]] = {
+    "trl": lambda work: by_trl(work, packed=False),
+    "trl_packed": lambda work: by_trl(work, packed=True),
+    "recipe_plain": lambda work: by_recipe(work, {}),
+    "recipe": lambda work: by_recipe(work, FAST),
     "loop": by_loop,
 }
 
 
-def run_arm(name: str, data: Path, model: str, steps: int) -> dict[str, Any]:
+def _environment() -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(os.cpu_count()), **os.environ, "TOKENIZERS_PARALLELISM": "false"}
+
+
+def run_arm(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """The arm's figures, from a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
+        if name.startswith("recipe"):
+            return _RUN[name](work_of(asked, Path(folder)))
         result = Path(folder) / "figures.json"
-        command = [sys.executable, __file__, "--worker", name, "--data", str(data), "--model", model]
-        command += ["--steps", str(steps), "--json", str(result)]
-        environment = {"OMP_NUM_THREADS": str(os.cpu_count()), **os.environ, "TOKENIZERS_PARALLELISM": "false"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        command = [sys.executable, __file__, "--worker", name, "--data", str(asked.data), "--model", asked.model]
+        command += ["--steps", str(asked.steps), "--json", str(result), *(["--qlora"] if asked.qlora else [])]
+        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{name}: {done.stderr[-2000:]}")
         found: dict[str, Any] = json.loads(result.read_text())
         return found
 
 
-def _worker(name: str, data: Path, model: str, steps: int, result: Path) -> None:
-    rows = chats(data, 100 * steps)
-    result.write_text(json.dumps(_RUN[name](rows, model, steps, result.parent)), encoding="utf-8")
+def work_of(asked: argparse.Namespace, folder: Path) -> Work:
+    return Work(chats(asked.data, 100 * asked.steps), asked.model, asked.steps, folder, asked.qlora)
 
 
-def _summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def compare(
+    benchmark: str, arms: Mapping[str, str], run: Callable[[str], dict[str, Any]], asked: argparse.Namespace
+) -> None:
+    """Run the arms in alternating orders; print the table, and write the figures to ``--json``."""
+    started, load = datetime.datetime.now(datetime.UTC), load_average()
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
+    for order in alternating_orders(list(arms), asked.rounds):
+        for name in order:
+            found = run(name)
+            runs[name].append(found)
+            print(f"{name}: {found['tokens_per_second']:.0f} tokens/s", flush=True)
+    told = _summary(runs, arms)
+    print(_table(told))
+    if asked.json:
+        figures = {"load_average_at_start": load, "steps": asked.steps, "rounds": asked.rounds, "arms": told}
+        write_result(asked.json, benchmark, started, {**figures, "runs": runs})
+
+
+def _summary(runs: dict[str, list[dict[str, Any]]], arms: Mapping[str, str]) -> dict[str, Any]:
     base = next(iter(runs))
     told = {}
     for name, found in runs.items():
@@ -256,7 +308,7 @@ def _summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         ]
         spread = median_spread(ratio)
         told[name] = {
-            "what": ARMS[name],
+            "what": arms[name],
             "tokens_per_second": median(one["tokens_per_second"] for one in found),
             "peak_host_bytes": median(one["peak_host_bytes"] for one in found),
             "padding_share": found[-1]["padding_share"],
@@ -278,38 +330,28 @@ def _table(told: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", required=True, help="folder of a model and its tokenizer")
+    parser.add_argument("--qlora", action="store_true", help="the base in 4-bit NF4")
     parser.add_argument("--only", help="names of arms, with commas; the first is what the others are compared with")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--json", type=Path)
+    return parser
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
-        _worker(asked.worker, asked.data, asked.model, asked.steps, asked.json)
+        found = _RUN[asked.worker](work_of(asked, asked.json.parent))
+        asked.json.write_text(json.dumps(found), encoding="utf-8")
         return 0
     names = asked.only.split(",") if asked.only else list(ARMS)
-    started, load = datetime.datetime.now(datetime.UTC), load_average()
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for order in alternating_orders(names, asked.rounds):
-        for name in order:
-            found = run_arm(name, asked.data, asked.model, asked.steps)
-            runs[name].append(found)
-            print(f"{name}: {found['tokens_per_second']:.0f} tokens/s", flush=True)
-    told = _summary(runs)
-    print(_table(told))
-    if asked.json:
-        figures = {
-            "load_average_at_start": load,
-            "steps": asked.steps,
-            "rounds": asked.rounds,
-            "arms": told,
-            "runs": runs,
-        }
-        write_result(asked.json, "peers", started, figures)
+    compare("peers", {name: ARMS[name] for name in names}, lambda name: run_arm(name, asked), asked)
     return 0
 
 
