@@ -4,7 +4,7 @@
 
 CHATS is JSONL with ``messages``, or with ``question`` and ``answer``. ``--qlora``: the base in 4-bit NF4. Each arm
 trains in a process of its own; the order alternates. A step counts from its start to its end; the first three are left
-out. Tokens are those without padding. An arm that does not learn (no gradient, or a loss that does not fall) is refused.
+out. Tokens are those without padding. An arm without gradients, or whose loss does not fall, is refused.
 """
 
 import argparse
