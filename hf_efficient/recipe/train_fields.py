@@ -35,7 +35,7 @@ _ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",)}
 _NULL_IS_NO_VALUE = ("report_to",)
 _KINDS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "mapping"}
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "mapping": dict[str, Any], "null": None}
-_FORMAT = 4
+_FORMAT = 7
 
 # Values beyond these are refused by the libraries only after the model was loaded, or train nothing at all.
 # NumPy takes no larger seed.
