@@ -1,8 +1,10 @@
 """Write the pages of docs/ that are made from the code: commands, recipe keys, diagnosis rules, shipped recipes.
 
+recipes/plans.json holds the plans of the shipped recipes, for `hf-efficient recipes` and the table in docs/.
+
     python docs/generate.py                   write all pages
     python docs/generate.py --check           exit 1 where a page is stale, and write nothing
-    python docs/generate.py cli.md rules.md   these pages alone; recipe-table.md takes minutes
+    python docs/generate.py cli.md rules.md   these pages alone; plans.json takes minutes
 
 A new page is a function that returns Markdown and a line in ``PAGES``.
 """
@@ -10,6 +12,7 @@ A new page is a function that returns Markdown and a line in ``PAGES``.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import inspect
 import json
 import os
@@ -178,23 +181,66 @@ def first_sentence(documented: Any) -> str:
     return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]
 
 
-def recipe_table() -> str:
-    """Every shipped recipe, planned on the GPU that it fits at the lowest price per token."""
-    from hf_efficient.planning.plan import plan
+def plans() -> str:
+    """Every shipped recipe, planned on the GPU that it fits at the lowest price per token, for `recipes` and tables."""
     from hf_efficient.recipe.files import list_recipes
+
+    rows = [planned_row(one.name) for one in list_recipes()]
+    return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]\n"
+
+
+def planned_row(name: str) -> dict[str, Any]:
+    """The fields of ``recipe.files.ShippedPlan``."""
+    from hf_efficient.facts.models import licence_of
+    from hf_efficient.planning.plan import plan
     from hf_efficient.recipe.load import load_recipe
 
+    recipe = load_recipe(name)
+    planned = plan(recipe, read_data=False)
+    gpu = planned.gpus[0]
+    return {
+        "recipe": name,
+        "model": recipe.model.id,
+        "method": method(recipe),
+        "row_tokens": planned.row_tokens,
+        "micro_batch": recipe.train.get("per_device_train_batch_size", 8),
+        "gpus": planned.ranks.count if planned.ranks else 1,
+        "gpu": gpu.name if gpu.fits else None,
+        "tensors_gib": round(planned.memory.peak_allocated_bytes / 2**30, 1),
+        "needed_gib": round(gpu.needed_bytes / 2**30, 1),
+        # Two significant digits: an estimate has no more.
+        "tokens_per_second": None if gpu.tokens_per_second is None else float(f"{gpu.tokens_per_second:.2g}"),
+        "licence": licence_of(recipe.model.id),
+        "gated": gated(recipe.model.id),
+        "fingerprint": fingerprint(recipe),
+    }
+
+
+def gated(model: str) -> bool | None:
+    from hf_efficient.facts.models import find_model
+
+    return False if model.startswith("package:") else find_model(model).gated
+
+
+def fingerprint(recipe: Any) -> str:
+    """Of all that a plan may depend on."""
+    held = {key: value for key, value in recipe.resolved().items() if key not in ("name", "description", "output_dir")}
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def recipe_table() -> str:
+    """The shipped recipes and their plans, from recipes/plans.json."""
+    from hf_efficient.recipe.files import shipped_plans
+
     rows = []
-    for shipped in list_recipes():
-        recipe = load_recipe(shipped.name)
-        planned = plan(recipe, read_data=False)
-        gpu = planned.gpus[0]
-        count = planned.ranks.count if planned.ranks else 1
-        gib = [f"{held / 2**30:.1f}" for held in (planned.memory.peak_allocated_bytes, gpu.needed_bytes)]
-        fits = [f"{count} x {gpu.name}", *gib, speed(gpu)]
-        shape = [str(planned.row_tokens), str(recipe.train.get("per_device_train_batch_size", 8))]
-        rows.append([f"`{shipped.name}`", recipe.model.id, method(recipe), *shape, *(fits if gpu.fits else ["none"])])
-    header = ["recipe", "model", "method", "tokens a row", "micro-batch", "GPU", "tensors (GiB)", "needs (GiB)"]
+    for one in shipped_plans().values():
+        speed = "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}"
+        gib = [f"{one.tensors_gib:.1f}", f"{one.needed_gib:.1f}"]
+        fits = [f"{one.gpus} x {one.gpu}", *gib, speed] if one.gpu else ["none", "", "", ""]
+        shape = [str(one.row_tokens), str(one.micro_batch)]
+        licence = f"{one.licence}{', gated' if one.gated else ''}"
+        rows.append([f"`{one.recipe}`", one.model, licence, one.method, *shape, *fits])
+    header = ["recipe", "model", "licence", "method", "tokens a row", "micro-batch", "GPU", "tensors (GiB)"]
     parts = [
         "# Shipped recipes",
         GENERATED,
@@ -202,8 +248,9 @@ def recipe_table() -> str:
         "fits the one with the lowest list price per token. `tensors` is the peak of allocated memory, `needs` "
         "adds the allocator's cache and the CUDA context; both are of one GPU. Tokens per second are of all GPUs; they "
         "are missing where the rate of an operator is not known, as of attention in float32. "
-        "These are estimates: [how good they are](benchmarks.md#plan-accuracy).",
-        table([*header, "tokens/s"], rows),
+        "These are estimates: [how good they are](benchmarks.md#plan-accuracy). The licence is the model's; for a "
+        "gated model, accept it on the hub and log in. `hf-efficient recipes` prints and filters this table.",
+        table([*header, "needs (GiB)", "tokens/s"], rows),
     ]
     return page(parts)
 
@@ -212,11 +259,6 @@ def method(recipe: Any) -> str:
     kind = "DoRA" if recipe.adapter.dora else {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}[recipe.adapter.method]
     strategy = recipe.distributed.strategy
     return kind if strategy in ("auto", "none") else f"{kind}, {strategy}"
-
-
-def speed(gpu: Any) -> str:
-    """Two significant digits: an estimate has no more."""
-    return "" if gpu.tokens_per_second is None else f"{float(f'{gpu.tokens_per_second:.2g}'):,.0f}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -234,8 +276,13 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "recipe-keys.md": recipe_keys,
     "rules.md": rules,
+    "plans.json": plans,
     "recipe-table.md": recipe_table,
 }
+
+
+def path_of(name: str) -> Path:
+    return DOCS.parent / "recipes" / name if name == "plans.json" else DOCS / name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -249,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"no such page: {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
     stale = []
     for name in wanted.pages or PAGES:
-        path, text = DOCS / name, PAGES[name]()
+        path, text = path_of(name), PAGES[name]()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             stale.append(name)
             if not wanted.check:

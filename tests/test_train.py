@@ -118,7 +118,7 @@ def test_a_mistake_through_the_command_and_with_its_traceback(recipe, tmp_path):
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert "ModelError: model.id: ./no-such-model does not exist" in done.stderr
-    assert "without saying why" not in done.stderr
+    assert "without a report" not in done.stderr
 
 
 def test_a_fault_that_nobody_foresaw_keeps_its_traceback_in_a_file(recipe, tmp_path, monkeypatch, capsys):

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hf_efficient.cli.flags import arrange_help, unknown_flag
+from hf_efficient.cli.flags import arrange_help, old_spelling, unknown_flag
 from hf_efficient.cli.output import json_alone
 from hf_efficient.errors import HfEfficientError, SetupError
 from hf_efficient.facts.libraries import quieten_libraries
@@ -30,25 +30,29 @@ _INTERRUPTED = 130
 
 COMMANDS = {
     "init": "Write a recipe for a model, data and a GPU.",
-    "data": "Show the examples as the model will see them.",
-    "train": "Fine-tune as a recipe says.",
-    "run": "Run your own training script, and account for it.",
-    "plan": "Predict memory, time and cost of a recipe, without a GPU.",
-    "report": "Show where a run's time, tokens and memory went.",
-    "diagnose": "Tell what slows a run down, and what to change.",
-    "merge": "Merge a trained adapter into its model.",
     "recipes": "List the shipped recipes; show one resolved.",
-    "validate": "Check a recipe and tell all its problems.",
     "convert": "Turn a YAML file of TRL or Axolotl into a recipe.",
+    "validate": "Check a recipe and list all its problems.",
+    "data": "Show the examples as the model will see them.",
+    "plan": "Predict memory, time and cost of a recipe, without a GPU.",
+    "train": "Fine-tune as a recipe says.",
+    "submit": "Submit a recipe as a job of Slurm, SkyPilot or Kubernetes.",
+    "run": "Run your own training script, and account for it.",
+    "merge": "Merge a trained adapter into its model.",
+    "report": "Show where a run's time, tokens and memory went.",
+    "diagnose": "Find what slows a run down, and what to change.",
+    "trace": "Show where the time of a torch profiler's trace went.",
+    "isolate": "Time the parts of a step by short variants of a recipe.",
     "schema": "Print the JSON Schema of a recipe file.",
-    "check-node": "Check a machine of a cluster's job before it trains.",
     "env": "Print versions and hardware, for a bug report.",
+    "check-node": "Check a machine of a cluster's job before it trains.",
 }
 """Name and the line in the list."""
 
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
-    "A run": ("train", "run", "report", "diagnose", "merge"),
+    "A run": ("train", "submit", "run", "merge"),
+    "Understand a run": ("report", "diagnose", "trace", "isolate"),
 }
 
 
@@ -88,7 +92,8 @@ class _LazyGroup(TyperGroup):
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(_unknown(args[0]))
         name, command, rest = super().resolve_command(ctx, args)
-        wrong = None if name == "run" else unknown_flag(command, rest)  # whose script has flags of its own
+        # the script of `run` has flags of its own
+        wrong = None if name is None or name == "run" else old_spelling(name, rest) or unknown_flag(command, rest)
         if wrong is not None:
             raise SetupError(wrong)
         # --debug may stand anywhere; a command that passes it on gets it back.
@@ -172,17 +177,17 @@ def _guarded(action: Callable[[], int], *, debug: bool) -> int:
             usage: Any = error
             usage.show()
             return int(usage.exit_code)
-        _tell_defect(error, debug)
+        _print_defect(error, debug)
         return 1
 
 
-def _tell_defect(error: Exception, debug: bool) -> None:
+def _print_defect(error: Exception, debug: bool) -> None:
     if debug:
         traceback.print_exc()
         return
-    told = " ".join(f"{type(error).__name__}: {error}".split())
+    what = " ".join(f"{type(error).__name__}: {error}".split())
     remedy = "Run it again with --debug for the traceback, and report it with the output of `hf-efficient env`."
-    print(f"error: this is a defect of hf_efficient: {told}. {remedy}", file=sys.stderr)
+    print(f"error: this is a defect of hf_efficient: {what}. {remedy}", file=sys.stderr)
 
 
 class _ToStderr(logging.Handler):

@@ -10,17 +10,17 @@ import typer
 
 def check_node(
     output_dir: Annotated[Path, typer.Argument(metavar="OUTPUT_DIR", help="The run directory, on shared storage.")],
-    job: Annotated[str, typer.Option("--job", help="What the cluster calls the job, the same at every start.")],
-    attempt: Annotated[str, typer.Option("--attempt", help="What tells a start of the job from others.")],
+    job: Annotated[str, typer.Option("--job", help="Name of the job on the cluster, the same at every start.")],
+    attempt: Annotated[str, typer.Option("--attempt", help="Number or name of this start of the job.")],
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Machines of the job.")] = 1,
     node_rank: Annotated[int, typer.Option("--node-rank", min=0, help="This one's number, from 0.")] = 0,
     gpus: Annotated[int, typer.Option("--num-gpus", min=0, help="GPUs that torch must see here.")] = 0,
     written_by: Annotated[str | None, typer.Option("--written-by", help="Version that wrote the job.")] = None,
     patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to wait for the others.")] = 900,
 ) -> None:
-    """Check GPUs, versions and the shared storage; jobs that `train --on` writes call it on every machine.
+    """Check GPUs, versions and the shared storage; jobs of `hf-efficient submit` call it on every machine.
 
-    Prints --resume where an earlier start of the job came to train.
+    Prints --resume where an earlier start of the job has begun to train.
 
     Example: hf-efficient check-node /mnt/runs/a --job 7 --attempt 0 --nodes 2 --node-rank 1 --num-gpus 8
     """
@@ -38,7 +38,7 @@ def check_node(
     if written_by is not None and written_by != own.version:
         print(f"The job was written by hf_efficient {written_by}; {own.host} has {own.version}.", file=sys.stderr)
     if node_rank == 0:
-        told = f"{nodes} machines" if nodes > 1 else own.host
-        print(f"{told}: hf_efficient {own.version}, {gpus or 'no'} GPUs asked for, {output_dir}", file=sys.stderr)
+        who = f"{nodes} machines" if nodes > 1 else own.host
+        print(f"{who}: hf_efficient {own.version}, {gpus or 'no'} GPUs asked for, {output_dir}", file=sys.stderr)
     if started_before(output_dir, job, attempt, output_dir / EFFICIENCY / RESOLVED):
         print("--resume")

@@ -50,16 +50,16 @@ def env(
 def _calibrate(as_json: bool) -> None:
     from hf_efficient.profilers.calibration import benches, calibrate, save_calibration
 
-    told = []
+    found_all = []
     for bench in benches():
         logger.info("Measuring %s ...", bench.name)
         found = calibrate(bench)
         path = str(save_calibration(found))
-        told.append({**dataclasses.asdict(found), "path": path})
+        found_all.append({**dataclasses.asdict(found), "path": path})
         if not as_json:
             print("\n".join([*calibration_lines(found), f"  kept in {path}"]))
     if as_json:
-        print_json({"calibrations": told})
+        print_json({"calibrations": found_all})
 
 
 def calibration_lines(calibration: Calibration) -> list[str]:
@@ -76,9 +76,11 @@ def calibration_lines(calibration: Calibration) -> list[str]:
         f"  launch       {launch} of the host for each kernel",
     ]
     if calibration.busy:
-        lines.append("  Others used it meanwhile: these figures are uncertain. Measure again when it is idle.")
+        lines.append(
+            "  Other processes used it at the same time: these figures are uncertain. Measure again when it is idle."
+        )
     elif calibration.busy is None:
-        lines.append("  Whether others used it meanwhile is not known.")
+        lines.append("  Whether other processes used it at the same time is not known.")
     return lines
 
 

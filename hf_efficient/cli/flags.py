@@ -1,11 +1,45 @@
-"""Flags that a command does not have: what to write in their place."""
+"""Flags that a command does not have: what to write in their place; and the panels of a long help."""
 
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-_RENAMED = {"--gpus": "--gpu NAME for the kind of GPU, --num-gpus N for their number", "--num_gpus": "--num-gpus N"}
-"""Names that a flag had before, or has in other tools."""
+_KIND = ("--gpu", "--gpu NAME for the kind of GPU")
+_NUMBER = ("--num-gpus", "--num-gpus N for their number")
+_RENAMED = {
+    "--gpus": (_KIND, _NUMBER),
+    **dict.fromkeys(("--gpu-type", "--gpu_type", "--accelerator"), (_KIND,)),
+    **dict.fromkeys(("--num_gpus", "--num-processes", "--num_processes"), (_NUMBER,)),
+    **dict.fromkeys(("--nproc-per-node", "--nproc_per_node"), (_NUMBER,)),
+}
+"""Names of other tools, each with our flags and what to write."""
+_OF_SUBMIT = frozenset((
+    "--on", "--submit", "--cluster", "--gpu", "--time", "--shared", "--partition", "--account", "--image", "--infra",
+    "--namespace",
+))  # fmt: skip
+_OF_ISOLATE = frozenset(("--isolate", "--steps"))
+
+
+def old_spelling(name: str, args: Sequence[str]) -> str | None:
+    """The error for a flag that another command has by now, with the whole command to write."""
+    flags = [arg.partition("=")[0] for arg in _before_dashes(args)]
+    moved = {"train": _OF_SUBMIT, "diagnose": _OF_ISOLATE}.get(name, frozenset())
+    found = next((flag for flag in flags if flag in moved), None)
+    if found is None:
+        return None
+    if name == "diagnose":
+        written = _command("isolate", args, "--isolate")
+        return f"{found}: is about variants of a recipe, and diagnose reads a run. Write {written}"
+    is_named = "--on" in flags
+    target = [] if is_named else ["--on", "slurm"]
+    prints = [] if {"--submit", "--output", "--dry-run"} & set(flags) else ["--dry-run"]
+    remedy = f"{'Write' if is_named else 'Leave it out, or write'} "
+    remedy += _command("submit", [*args, *target, *prints], "--submit")
+    return f"{found}: is for the job of a cluster, and train runs on this machine. {remedy}"
+
+
+def _command(name: str, args: Sequence[str], without: str) -> str:
+    return shlex.join(["hf-efficient", name, *(arg for arg in args if arg != without)])
 
 
 def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
@@ -29,8 +63,9 @@ def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
             written = _as_override(name, value if is_joined or following.startswith("--") else following)
             if written is not None:
                 return f"{name}: is no flag. Write {written}"
-        if name in _RENAMED:
-            return f"{name}: is no flag. Write {_RENAMED[name]}."
+        meant = [written for flag, written in _RENAMED.get(name, ()) if flag in known]
+        if meant:
+            return f"{name}: is no flag. Write {', '.join(meant)}."
     return None
 
 
@@ -60,9 +95,8 @@ def _as_override(flag: str, value: str) -> str | None:
 _PANELS = {
     "Several machines": ("node_rank", "main_address"),
     "Profilers": ("nsys", "ncu"),
-    "A cluster's job": (
-        "on", "submit", "output", "cluster", "gpu", "num_gpus", "time", "shared", "partition", "account", "image",
-        "infra", "namespace",
+    "The cluster": (
+        "on", "cluster", "gpu", "num_gpus", "time", "shared", "partition", "account", "image", "infra", "namespace",
     ),
     "Changes of the recipe": ("advise", "fix", "largest"),
     "Output": ("html", "notes", "as_json"),
@@ -71,11 +105,11 @@ _PANELS = {
 
 
 def arrange_help(command: str, params: Sequence[Any]) -> None:
-    """Panels for ``train`` and ``plan``; no ``<bool>`` behind a switch, which takes no value."""
+    """Panels for ``train``, ``submit`` and ``plan``; no ``<bool>`` behind a switch, which takes no value."""
     for param in params:
-        if command in ("train", "plan") and param.param_type_name == "option":
+        if command in ("train", "submit", "plan") and param.param_type_name == "option":
             panels = (panel for panel, names in _PANELS.items() if param.name in names)
-            is_plain = command == "plan" and param.name in ("gpu", "num_gpus")
+            is_plain = command != "submit" and param.name in ("gpu", "num_gpus")
             param.rich_help_panel = None if is_plain else next(panels, None)
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""

@@ -3,14 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import OutputError, SetupError
 
 
 def _recipe_names(incomplete: str) -> list[str]:
@@ -32,7 +32,46 @@ RecipeArgument = Annotated[
     typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.", autocompletion=_recipe_names),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")]
-_REMEDY = "name a file in a folder that is there and can be written"
+Apply = Annotated[
+    Path | None, typer.Option("--apply", metavar="OUT.yaml", help="Write a new recipe with a remedy in it.")
+]
+FindingNumber = Annotated[
+    int | None,
+    typer.Option("--finding", metavar="N", help="Which finding --apply takes; default: the first that it can."),
+]
+_REMEDY = "Name a file in a folder that exists and can be written."
+_PROCESSES = "distributed.processes"
+
+
+def with_num_gpus(overrides: Sequence[str], num_gpus: int | None) -> list[str]:
+    """``--num-gpus`` as ``distributed.processes``, also in place of ``auto``; ``SetupError`` where another number is
+    written as well."""
+    if num_gpus is None:
+        return list(overrides)
+    if num_gpus < 1:
+        raise SetupError(f"--num-gpus: {num_gpus} cannot train. Write the number of GPUs, 1 or more.")
+    written = [one.partition("=")[2].strip() for one in overrides if one.startswith(f"{_PROCESSES}=")]
+    if written and written[-1] not in (str(num_gpus), "auto"):
+        message = f"is {num_gpus}, but {_PROCESSES}={written[-1]} was written as well"
+        raise SetupError(f"--num-gpus: {message}. Write one of them.")
+    return [*overrides, f"{_PROCESSES}={num_gpus}"]
+
+
+def check_apply(path: Path | None, finding: int | None) -> None:
+    """Before long work: ``OutputError`` for a file that cannot be written, ``SetupError`` for a number without one."""
+    from hf_efficient.recipe.writing import check_new_file
+
+    if path is not None:
+        check_new_file(path, "--apply")
+    elif finding is not None:
+        raise SetupError("--finding: chooses what --apply writes. Add --apply OUT.yaml.")
+
+
+def check_switches(*, resume: bool, overwrite: bool) -> list[str]:
+    """Those that were given; ``SetupError`` for both."""
+    if resume and overwrite:
+        raise SetupError("--overwrite: --resume is given too. Leave one of them out.")
+    return ["--resume"] * resume + ["--overwrite"] * overwrite
 
 
 _answers: TextIO | None = None
@@ -84,21 +123,21 @@ def write_text(flag: str, path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        told = f"{flag}: {path} cannot be written: {error.strerror or error}."
-        raise OutputError(f"{told} Name a file in a folder that exists.") from error
+        message = f"{flag}: {path} cannot be written: {error.strerror or error}."
+        raise OutputError(f"{message} Name a file in a folder that exists.") from error
 
 
 def check_page_file(path: Path) -> None:
     """Refuse a page's file before long work: ``OutputError`` for a missing folder, or a name that is taken."""
     path = path.expanduser()
     if path.is_dir():
-        raise OutputError(f"--html: {path} is a folder; {_REMEDY}")
+        raise OutputError(f"--html: {path} is a folder. {_REMEDY}")
     if not path.parent.is_dir():
-        raise OutputError(f"--html: there is no folder {path.parent}; {_REMEDY}")
+        raise OutputError(f"--html: there is no folder {path.parent}. {_REMEDY}")
 
 
-def write_page(named: Path | None, default: Path, make: Callable[[], str], told_to: TextIO | None = None) -> None:
-    """Write a page, and print where it is to ``told_to`` (default: standard output). ``named`` is the user's choice, or
+def write_page(named: Path | None, default: Path, make: Callable[[], str], stream: TextIO | None = None) -> None:
+    """Write a page, and print where it is to ``stream`` (default: standard output). ``named`` is the user's choice, or
     ``OutputError``; None: at ``default``, or nowhere where that cannot be written."""
     from hf_efficient.run_dir.json_file import write_whole
 
@@ -106,9 +145,9 @@ def write_page(named: Path | None, default: Path, make: Callable[[], str], told_
     try:
         write_whole(path, make())
     except OSError as error:
-        told = f"{path} cannot be written: {error.strerror or error}"
+        message = f"{path} cannot be written: {error.strerror or error}"
         if named is not None:
-            raise OutputError(f"--html: {told}; {_REMEDY}") from error
-        print(f"{told}; --html FILE puts the page elsewhere.", file=sys.stderr)
+            raise OutputError(f"--html: {message}. {_REMEDY}") from error
+        print(f"{message}. Write --html FILE for another place.", file=sys.stderr)
         return
-    print(f"The page is {path}", file=told_to)
+    print(f"The page is {path}", file=stream)

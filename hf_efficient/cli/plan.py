@@ -8,7 +8,7 @@ import gc
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, check_page_file, gpu_names, print_json, write_page
+from hf_efficient.cli.output import (
+    Overrides,
+    RecipeArgument,
+    check_page_file,
+    gpu_names,
+    print_json,
+    with_num_gpus,
+    write_page,
+)
 from hf_efficient.errors import SetupError
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.records.plan import Plan
-
-_PROCESSES = "distributed.processes"
 
 
 def plan(
@@ -33,7 +39,7 @@ def plan(
     gpu: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="An accelerator, again for more; default: all known.", autocompletion=gpu_names
+            metavar="NAME", help="The kind of GPU; repeat for several; default: all known.", autocompletion=gpu_names
         ),
     ] = None,
     num_gpus: Annotated[
@@ -61,11 +67,11 @@ def plan(
         bool,
         typer.Option(
             "--data/--no-data",
-            help="Read the recipe's data where they are on this machine, or take every row to be as long as may be.",
+            help="Read the recipe's data where they are on this machine, or assume rows of full length.",
         ),
     ] = True,
     notes: Annotated[
-        bool, typer.Option("--notes", help="Print all that is taken for granted, and what spot markets change.")
+        bool, typer.Option("--notes", help="Print all assumptions, and what spot markets change.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
@@ -123,26 +129,16 @@ def plan(
         raise typer.Exit(1)
 
 
-def with_num_gpus(overrides: Sequence[str], num_gpus: int | None) -> list[str]:
-    """``--num-gpus`` as ``distributed.processes``; ``SetupError`` where both say how many, and not the same."""
-    if num_gpus is None:
-        return list(overrides)
-    if num_gpus < 1:
-        raise SetupError(f"--num-gpus: {num_gpus} cannot train. Write the number of GPUs, 1 or more.")
-    said = [one.partition("=")[2] for one in overrides if one.startswith(f"{_PROCESSES}=")]
-    if said and said[-1].strip() != str(num_gpus):
-        told = f"{_PROCESSES}={said[-1]} was written as well"
-        raise SetupError(f"--num-gpus: is {num_gpus}, but {told}. Write one of them.")
-    return [*overrides, f"{_PROCESSES}={num_gpus}"]
-
-
 def _checked_names(gpu: list[str] | None) -> list[str] | None:
-    """The accelerators by their own names, each once; a wrong name is told before torch is loaded."""
+    """The accelerators by their own names, each once; a wrong name is reported before torch is loaded."""
     if gpu is None:
         return None
     from hf_efficient.facts.accelerators import accelerator
 
-    return list(dict.fromkeys(accelerator(name).name for name in gpu))
+    try:
+        return list(dict.fromkeys(accelerator(name).name for name in gpu))
+    except SetupError as error:
+        raise SetupError(f"--gpu: {error}") from error
 
 
 def _need_one_gpu(**asked: bool) -> None:
@@ -152,7 +148,7 @@ def _need_one_gpu(**asked: bool) -> None:
 
 
 def _wants_advice(advise: bool | None, fits: bool, fix: Path | None) -> bool:
-    """Where it is not said: of what does not fit; a fix needs it there in any case."""
+    """Without the flag: for what does not fit; a fix needs advice there in any case."""
     if advise is None or (fix is not None and not fits):
         return not fits
     return advise

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,6 +18,7 @@ import typer
 from hf_efficient.cli.output import Overrides, RecipeArgument, print_json
 
 if TYPE_CHECKING:
+    from hf_efficient.recipe.files import ShippedPlan, ShippedRecipe
     from hf_efficient.recipe.schema import Origin, Recipe
 
 _LEAST_WIDTH = 80
@@ -22,25 +26,109 @@ _LEAST_WIDTH = 80
 recipes = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
+class _Method(str, Enum):
+    lora = "lora"
+    dora = "dora"
+    qlora = "qlora"
+    full = "full"
+
+
 @recipes.callback(invoke_without_command=True)
 def _list(
-    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False
+    context: typer.Context,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only models with this in their name: 8b.")] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option(metavar="GB", min=1, help="Only what fits GPUs with this memory: 24.")
+    ] = None,
+    method: Annotated[_Method | None, typer.Option(help="Only this kind of training.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List the shipped recipes, or show one resolved.
+    """List the shipped recipes with the memory, GPU and speed that their plans predict; show one resolved.
+
+    Example: hf-efficient recipes --model llama --gpu-memory 24 --method qlora
 
     Example: hf-efficient recipes show quickstart/qlora --explain
     """
     if context.invoked_subcommand is not None:
         return
-    from hf_efficient.recipe.files import list_recipes
+    from hf_efficient.facts.accelerators import usable_gib
+    from hf_efficient.recipe.files import list_recipes, shipped_plans
 
-    found = list_recipes()
+    plans = shipped_plans()
+    usable = None if gpu_memory is None else usable_gib(gpu_memory)
+    found = [
+        (one, plans.get(one.name))
+        for one in list_recipes()
+        if _matches(one.name, plans.get(one.name), model, None if usable is None else usable[1], method)
+    ]
     if as_json:
-        print_json([{"name": one.name, "description": one.description, "path": str(one.path)} for one in found])
-        return
-    width = max((len(one.name) for one in found), default=0)
-    for one in found:
-        print(f"{one.name:<{width}}  {one.description}".rstrip())
+        print_json([_as_json(one, plan) for one, plan in found])
+    elif found:
+        _show_list(found, gpu_memory, usable)
+    else:
+        print("No shipped recipe matches. Leave out a filter.", file=sys.stderr)
+    if not found:
+        raise typer.Exit(1)
+
+
+def _matches(
+    name: str, plan: ShippedPlan | None, model: str | None, usable: float | None, method: _Method | None
+) -> bool:
+    """A recipe without a plan matches by its name alone."""
+    if model is not None:
+        full = "" if plan is None else plan.model
+        names = (full,) if "/" in model else (name, full.rpartition("/")[2])
+        if not any(_letters(model) in _letters(one) for one in names):
+            return False
+    if plan is None:
+        return usable is None and method is None
+    fits = usable is None or plan.needed_gib <= usable
+    return fits and (method is None or plan.method.lower().partition(",")[0] == method.value)
+
+
+def _letters(text: str) -> str:
+    return "".join(one for one in text.lower() if one.isalnum())
+
+
+def _as_json(recipe: ShippedRecipe, plan: ShippedPlan | None) -> dict[str, Any]:
+    own = {"name": recipe.name, "description": recipe.description, "path": str(recipe.path)}
+    held = {} if plan is None else {**dataclasses.asdict(plan), "estimated": True}
+    return own | {key: value for key, value in held.items() if key not in ("recipe", "fingerprint")}
+
+
+def _show_list(
+    found: Sequence[tuple[ShippedRecipe, ShippedPlan | None]],
+    gpu_memory: float | None,
+    usable: tuple[float, float] | None,
+) -> None:
+    from hf_efficient.reporting.terminal import show, table
+
+    listed = table("recipe", "GiB", "GPU", "tokens/s", "licence", words=(0, 2, 4))
+    for column in listed.columns:
+        column.no_wrap = True
+    for one, plan in found:
+        listed.add_row(one.name, *_figures(plan))
+    remarks = [
+        "",
+        "~ estimated by `hf-efficient plan RECIPE --no-data`: GiB of each GPU, tokens/s of all, on the cheapest GPU "
+        "per token. The licence is the model's.",
+    ]
+    if any(plan is not None and plan.gated for _, plan in found):
+        remarks.append("* gated: accept the licence on the hub, and log in (`hf auth login`).")
+    if gpu_memory is not None and usable is not None and usable[0] < usable[1]:
+        remarks.append(
+            f"GPUs with {gpu_memory:g} GB have {usable[0]:.1f} to {usable[1]:.1f} GiB usable. Check yours: "
+            "`hf-efficient plan RECIPE --gpu NAME`."
+        )
+    show([listed, *remarks])
+
+
+def _figures(plan: ShippedPlan | None) -> list[str]:
+    if plan is None:
+        return ["n/a"] * 4
+    gpu = f"{plan.gpus} x {plan.gpu}" if plan.gpu else "none"
+    speed = "n/a" if plan.tokens_per_second is None else f"~{plan.tokens_per_second:,.0f}"
+    return [f"~{plan.needed_gib:.1f}", gpu, speed, f"{plan.licence or 'unknown'}{' *' if plan.gated else ''}"]
 
 
 @recipes.command()
@@ -90,11 +178,11 @@ def explained(recipe: Recipe) -> list[ExplainedValue]:
 
     rows: dict[str, list[ExplainedValue]] = {section: [] for section in type(recipe).model_fields}
     for key, value in _leaves(recipe.resolved()):
-        rows[key.partition(".")[0]].append(ExplainedValue(key, value, _told(recipe.provenance[key])))
+        rows[key.partition(".")[0]].append(ExplainedValue(key, value, _set_by(recipe.provenance[key])))
     if not recipe.train:
         rows["train"].clear()
-    told = f"default of trl {train_versions()['trl']}"
-    rows["train"] += [ExplainedValue(key, value, told) for key, value in _leaves({"train": train_defaults(recipe)})]
+    default = f"default of trl {train_versions()['trl']}"
+    rows["train"] += [ExplainedValue(key, value, default) for key, value in _leaves({"train": train_defaults(recipe)})]
     return [row for of_section in rows.values() for row in of_section]
 
 
@@ -105,7 +193,7 @@ def _leaves(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     return ((dotted(path), node.value) for path, node in wrap(data, Origin("default")).leaves())
 
 
-def _told(origin: Origin) -> str:
+def _set_by(origin: Origin) -> str:
     """The origin, with a path below the current directory relative to it."""
     if origin.line is None:
         return str(origin)
@@ -156,8 +244,8 @@ def launch_page(recipe: Recipe, argument: str, overrides: Sequence[str], *, as_j
     zero = launching.deepspeed_config(recipe, engine, share) if launching.is_zero(engine) else None
     command = shlex.join(launching.accelerate_command(recipe, argument, overrides, layout))
     if as_json:
-        told = {"strategy": engine, "accelerate": config, "deepspeed": zero, "command": command}
-        return f"{json.dumps(told, indent=2)}\n"
+        page = {"strategy": engine, "accelerate": config, "deepspeed": zero, "command": command}
+        return f"{json.dumps(page, indent=2)}\n"
     parts = [f"# accelerate launch --config_file FILE -m hf_efficient.train {argument}\n{dump_yaml(config)}"]
     if zero is not None:
         held = json.dumps(zero, indent=2)

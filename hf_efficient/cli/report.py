@@ -1,4 +1,4 @@
-"""``hf-efficient report``: the account of a run and its page, several runs side by side, and a run as it goes on."""
+"""``hf-efficient report``: the account of a run and its page, several runs side by side, and a run while it trains."""
 
 from __future__ import annotations
 
@@ -44,21 +44,23 @@ def report(
     ] = None,
     no_html: Annotated[bool, typer.Option("--no-html", help="Print only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON, as run.json holds it.")] = False,
-    live: Annotated[bool, typer.Option("--watch", help="Look on while the run goes on; Ctrl-C ends it.")] = False,
+    live: Annotated[bool, typer.Option("--watch", help="Show the run while it trains; Ctrl-C ends it.")] = False,
 ) -> None:
-    """Show where a run's time, tokens, memory, energy and money went; while it runs, when it is over, after a crash.
+    """Show where a run's time, tokens, memory, energy and money went; during it, after its end, after a crash.
 
-    Prints the account and writes it as a page, report.html, with plots. Several runs are put beside each other.
+    Prints the account and writes it as a page with plots, report.html. Several runs are compared side by side.
 
     Example: hf-efficient report outputs/quickstart-qlora
     """
     if live:
         if as_json or html is not None or len(run_dirs) > 1:
-            raise typer.BadParameter("--watch shows one run in the terminal: without --json, --html or a second run.")
+            raise typer.BadParameter(
+                "--watch shows one run in the terminal. Leave out --json, --html and further runs."
+            )
         watch(run_dirs[0])
         return
     if html is not None and no_html:
-        raise OutputError("--html names a file and --no-html says that there is none: give one of them")
+        raise OutputError("--no-html: --html FILE is given too. Leave one of them out.")
     if as_json:
         _print_json(run_dirs, html)
     elif len(run_dirs) == 1:
@@ -77,7 +79,7 @@ def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
     print_json(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]")
     if html is not None:
         runs = [read_run(records_folder(directory), trace=len(run_dirs) == 1) for directory in run_dirs]
-        write_page(html, html, lambda: _page(runs), told_to=sys.stderr)
+        write_page(html, html, lambda: _page(runs), stream=sys.stderr)
 
 
 def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
@@ -124,7 +126,7 @@ def watch(run_dir: Path) -> None:
 
     console = Console(highlight=False)
     looking = _Looking(run_dir)
-    with _half_lines_unsaid(), Live(console=console, auto_refresh=False) as live:
+    with _without_warnings_of_half_lines(), Live(console=console, auto_refresh=False) as live:
         try:
             while True:
                 began = time.monotonic()
@@ -207,8 +209,8 @@ def _is_to_come(run_dir: Path) -> bool:
 
 
 @contextmanager
-def _half_lines_unsaid() -> Iterator[None]:
-    """A line that is being written while it is read is no news."""
+def _without_warnings_of_half_lines() -> Iterator[None]:
+    """A line that is read while it is written is expected here."""
     loggers = [logging.getLogger(f"hf_efficient.{room}") for room in ("accounting", "run_dir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""The launch of a run in a process of its own: signals, the exit code, and why where the run itself does not say."""
+"""The launch of a run in a process of its own: signals, the exit code, and why a run ended that did not report it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATIENCE_OTHERWISE_SECONDS = 30.0
 
 
 def run_command(command: list[str], output_dir: str, environment: Mapping[str, str] | None = None) -> int:
-    """Run the launch and return the exit code that the run itself left; say so where it left none. Signals go to the
+    """Run the launch and return the exit code that the run itself left; report it where it left none. Signals go to the
     training processes, which save and end by themselves; a further signal ends all, hanging ones too."""
     from hf_efficient.launch.agent import agent_command, agent_environment, failure_in
     from hf_efficient.launch.exits import read_code
@@ -35,9 +35,9 @@ def run_command(command: list[str], output_dir: str, environment: Mapping[str, s
 
     with tempfile.TemporaryDirectory() as folder:
         status = Path(folder) / "status"
-        told = {**(environment or {}), **agent_environment(Path(folder)), STATUS_FILE: str(status)}
+        variables = {**(environment or {}), **agent_environment(Path(folder)), STATUS_FILE: str(status)}
         # A group of its own: the terminal's Ctrl-C reaches this process alone, which passes it on.
-        launcher = subprocess.Popen(agent_command(command), env={**os.environ, **told}, start_new_session=True)
+        launcher = subprocess.Popen(agent_command(command), env={**os.environ, **variables}, start_new_session=True)
         signals = _Signals(launcher.pid, status)
         previous = {
             number: signal.signal(number, lambda received, frame: signals.pass_on(received, time.monotonic()))
@@ -63,8 +63,8 @@ def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str
         who = "the training ended" if failure is None else f"rank {failure.rank} ended"
         how = f"exit code {code}" if failure is None else failure.how
         print(
-            f"error: {who} without saying why ({how}): it was killed, for want of memory perhaps, or crashed outside "
-            f"Python. `hf-efficient report {shlex.quote(output_dir)}` shows what it recorded; the same command with "
+            f"error: {who} without a report ({how}): it was killed, perhaps because memory ran out, or crashed "
+            f"outside Python. `hf-efficient report {shlex.quote(output_dir)}` shows its records; the same command with "
             "--resume continues from its last checkpoint.",
             file=sys.stderr,
         )

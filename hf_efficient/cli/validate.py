@@ -1,4 +1,4 @@
-"""``hf-efficient validate``: check a recipe, tell all its problems."""
+"""``hf-efficient validate``: check a recipe, list all its problems."""
 
 import dataclasses
 from typing import Annotated
@@ -13,9 +13,9 @@ def validate(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Check a recipe and tell all its problems at once; exit code 2 where there are any.
+    """Check a recipe and list all its problems at once; exit code 2 where there are any.
 
-    A setting that has no effect is remarked on.
+    A setting that has no effect is named in a remark.
 
     Example: hf-efficient validate recipes/llama3.1-8b/qlora.yaml train.max_length=4096
     """
@@ -33,7 +33,7 @@ def validate(
         raise typer.Exit(error.exit_code) from error
     remarks = recipe_remarks(loaded)
     if as_json:
-        told = {"name": loaded.name, "method": loaded.method, "adapter": loaded.adapter.method}
-        print_json({"ok": True, **told, "path": str(loaded.path), "remarks": remarks})
+        about = {"name": loaded.name, "method": loaded.method, "adapter": loaded.adapter.method}
+        print_json({"ok": True, **about, "path": str(loaded.path), "remarks": remarks})
     else:
         print("\n".join([f"ok: {loaded.name} ({loaded.method}, {loaded.adapter.method})", *remarks]))

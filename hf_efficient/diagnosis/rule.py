@@ -129,10 +129,10 @@ class IsolatedRecipe(Subject):
         part = self.found.part(name)
         assert part is not None
         return [
-            (what, self.taken(name), "seconds", f"--isolate: {part.how}"),
-            ("at least", part.low, "seconds", "--isolate: its spread"),
-            ("at most", part.high, "seconds", "--isolate: its spread"),
-            ("its share of a step", self.of_a_step(self.taken(name)), "share", "--isolate"),
+            (what, self.taken(name), "seconds", f"isolate: {part.how}"),
+            ("at least", part.low, "seconds", "isolate: its spread"),
+            ("at most", part.high, "seconds", "isolate: its spread"),
+            ("its share of a step", self.of_a_step(self.taken(name)), "share", "isolate"),
         ]
 
 

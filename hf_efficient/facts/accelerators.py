@@ -117,6 +117,13 @@ def accelerator(name: str) -> Accelerator:
     return found
 
 
+def usable_gib(memory_gib: float) -> tuple[float, float]:
+    """The least and the most that torch reports of GPUs that are sold with so much memory; else an estimate."""
+    known = [one.usable_memory_bytes / _GIB for one in accelerators() if one.memory_bytes == round(memory_gib * _GIB)]
+    estimated = memory_gib * USABLE_SHARE
+    return min(known, default=estimated), max(known, default=estimated)
+
+
 def accelerator_of_device(device_name: str) -> Accelerator | None:
     """The accelerator of a device's name in torch, compared whole; None where it is not in the table."""
     wanted = plain(device_name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.errors import ModelError
-from hf_efficient.facts.tables import nearest, plain
+from hf_efficient.facts.tables import nearest, plain, rows
 
 _FOLDER = Path(__file__).with_name("configs")
 
@@ -84,3 +84,8 @@ def _read(path: Path) -> ModelFact:
     held = json.loads(path.read_text(encoding="utf-8"))
     config = json.dumps(held.pop("config"))
     return ModelFact(**{**held, "aliases": tuple(held["aliases"])}, config_json=config)
+
+
+def licence_of(model: str) -> str | None:
+    """The licence of a shipped recipe's model, as the hub calls it; None where it is not known."""
+    return next((row["licence"] for row in rows("licences") if model in row["of"]), None)

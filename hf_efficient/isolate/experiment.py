@@ -159,7 +159,7 @@ def _round(
             outcomes[variant.name] = dataclasses.replace(held, runs=[*held.runs, measured])
         progress.ends(variant, time.monotonic() - began, failure)
         if variant.name == _BASE and not outcomes[_BASE].runs:
-            raise SetupError(f"--isolate: the recipe as it is does not train: {failure}")
+            raise SetupError(f"isolate: the recipe as it is does not train: {failure}")
 
 
 def _again(outcomes: Iterable[VariantOutcome]) -> set[str]:

@@ -148,7 +148,7 @@ def check_whole_models(recipe: Recipe) -> None:
     strategy = recipe.distributed.strategy
     if strategy not in ("auto", "none", "ddp"):
         raise SetupError(
-            f"--isolate: distributed.strategy is {strategy}, and one process alone does not hold the model. Write "
+            f"isolate: distributed.strategy is {strategy}, and one process alone does not hold the model. Write "
             "distributed.strategy=ddp with a model that fits one process, or diagnose a run of this recipe."
         )
 

@@ -44,9 +44,9 @@ def clock_time(seconds: int) -> str:
     return f"{days}-{text}" if days else text
 
 
-def gpus_of(said: int | str) -> Gpus | None:
+def gpus_of(text: int | str) -> Gpus | None:
     """``8``, ``H100:8``; None for anything else, and for none."""
-    read = _GPUS.fullmatch(str(said).strip())
+    read = _GPUS.fullmatch(str(text).strip())
     return Gpus(read[1], int(read[2])) if read and int(read[2]) else None
 
 
@@ -132,13 +132,13 @@ def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
     tree = _tree(file) if file is not None else Node({}, Origin("command line"))
     kind = flags.get("--gpu")
     if kind is not None and flags.get("--num-gpus") is None:
-        raise SetupError("--gpu: says of which kind, and not how many. Add --num-gpus N.")
+        raise SetupError("--gpu: names the kind of GPU, and their number is missing. Add --num-gpus N.")
     for flag, text in flags.items():
         if text is None or flag == "--gpu":
             continue
         is_of_kind = flag == "--num-gpus" and kind is not None
-        said = f"--gpu {kind} {flag} {text}" if is_of_kind else f"{flag} {text}"
-        _lay(tree, FLAGS[flag], f"{kind}:{text}" if is_of_kind else text, Origin("command line", text=said))
+        written = f"--gpu {kind} {flag} {text}" if is_of_kind else f"{flag} {text}"
+        _lay(tree, FLAGS[flag], f"{kind}:{text}" if is_of_kind else text, Origin("command line", text=written))
     findings = check_schema(tree, root=Cluster, kind="a cluster's description")
     if not findings:
         findings = list(_wrong_amounts(tree))
@@ -170,17 +170,17 @@ def _lay(tree: Node, path: tuple[str, ...], text: str, origin: Origin) -> None:
 
 
 def _wrong_amounts(tree: Node) -> Iterator[Finding]:
-    said: dict[str, Any] = {key: node.value for key, node in tree.value.items()}
-    if said.get("gpus") is not None and gpus_of(said["gpus"]) is None:
-        message = f"is {found(said['gpus'])}, but must be a count of at least 1, or TYPE:COUNT."
+    given: dict[str, Any] = {key: node.value for key, node in tree.value.items()}
+    if given.get("gpus") is not None and gpus_of(given["gpus"]) is None:
+        message = f"is {found(given['gpus'])}, but must be a count of at least 1, or TYPE:COUNT."
         yield Finding(("gpus",), message, "Write, for instance, H100:8.")
-    if said.get("time_limit") is not None and seconds_of(said["time_limit"]) is None:
-        message = f"is {found(said['time_limit'])}, but must be a time: 90m, 12h, 2d, 12:00:00 or 1-12:00:00."
+    if given.get("time_limit") is not None and seconds_of(given["time_limit"]) is None:
+        message = f"is {found(given['time_limit'])}, but must be a time: 90m, 12h, 2d, 12:00:00 or 1-12:00:00."
         yield Finding(("time_limit",), message, "Write, for instance, 12h.")
-    shared = said.get("shared")
+    shared = given.get("shared")
     if shared is not None and not PurePosixPath(shared).is_absolute():
         message = f"is {found(shared)}, but must be an absolute path."
         yield Finding(("shared",), message, "Write the path at which every machine sees the storage.")
-    for name in (tree.plain().get("env") or {}) if isinstance(said.get("env"), dict) else ():
+    for name in (tree.plain().get("env") or {}) if isinstance(given.get("env"), dict) else ():
         if not name.isidentifier() or not name.isascii():
-            yield Finding(("env", name), "is no name of an environment variable.", "Letters, digits and _.")
+            yield Finding(("env", name), "is no name of an environment variable.", "Write letters, digits and _ only.")

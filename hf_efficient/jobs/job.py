@@ -1,4 +1,4 @@
-"""A recipe on a cluster: what the jobs of all three say, checked before any of them is written."""
+"""A recipe on a cluster: what all three kinds of job have in common, checked before one is written."""
 
 import posixpath
 import re
@@ -17,7 +17,7 @@ from hf_efficient.recipe.tree import KeyPath, any_of, dotted, nearest
 from hf_efficient.recipe.writing import dump_yaml
 from hf_efficient.version import __version__
 
-# What becomes of an earlier run is said by a job's own switches, at its first start and at later ones.
+# A job decides by its own switches, at each start, what becomes of an earlier run.
 _LEFT_OUT = frozenset({"existing_output"})
 
 
@@ -70,12 +70,12 @@ class Job:
     cluster: Cluster
 
 
-def target_of(said: str) -> Target:
-    if said in TARGETS:
-        return cast("Target", said)
-    meant = _OTHER_NAMES.get(said.lower()) or nearest(said, TARGETS)
+def target_of(name: str) -> Target:
+    if name in TARGETS:
+        return cast("Target", name)
+    meant = _OTHER_NAMES.get(name.lower()) or nearest(name, TARGETS)
     remedy = f"Did you mean --on {meant}?" if meant else f"Write {any_of(TARGETS)}."
-    raise SetupError(f"--on: {said} is no kind of cluster that a job can be written for. {remedy}")
+    raise SetupError(f"--on: {name} is not a known kind of cluster. {remedy}")
 
 
 def job_of(
@@ -121,8 +121,8 @@ def _name(name: str) -> str:
 
 def _output_dir(target: Target, recipe: Recipe, directory: str) -> str:
     """Absolute where the current folder is the machines' own as well."""
-    said = recipe.output_dir
-    return posixpath.normpath(posixpath.join(directory, said) if target == "slurm" and said[:1] != "~" else said)
+    named = recipe.output_dir
+    return posixpath.normpath(posixpath.join(directory, named) if target == "slurm" and named[:1] != "~" else named)
 
 
 def _process_problems(recipe: Recipe, cluster: Cluster, gpus: Gpus | None) -> Iterator[Problem]:
@@ -130,8 +130,8 @@ def _process_problems(recipe: Recipe, cluster: Cluster, gpus: Gpus | None) -> It
     if processes == "auto":
         if gpus is not None or recipe.train.get("use_cpu"):
             return
-        message = "is auto, one process per GPU, but nothing says how many GPUs a machine of the cluster has."
-        remedy = "Give them (--gpu H100 --num-gpus 8), or write distributed.processes=N."
+        message = "is auto, one process per GPU, but the number of GPUs of a machine is not given."
+        remedy = "Write --gpu H100 --num-gpus 8, or distributed.processes=N."
     elif gpus is None or processes == gpus.count:
         return
     elif processes > gpus.count:
@@ -168,7 +168,7 @@ def _unreachable_inputs(target: Target, recipe: Recipe, cluster: Cluster, direct
         copied = target == "skypilot" and not Path(text).is_absolute() and path.resolve().is_relative_to(directory)
         if not copied and key != "data.cache_dir":
             others = "SkyPilot copies the current folder alone" if target == "skypilot" else "no pod sees it"
-            message = f"is {text}, which lies on this machine's disk; {others}."
+            message = f"is {text}, which is on the disk of this machine; {others}."
             remedy = f"Copy it to {cluster.shared or 'the shared storage'}, and write the path that it has there."
             yield Problem(_where(recipe, key), key, message, remedy)
 

@@ -28,7 +28,7 @@ class Machine:
 def answer(
     directory: Path, job: str, attempt: str, own: Machine, nodes: int, *, patience: float, look_every: float = 0.5
 ) -> list[Machine]:
-    """Say that this machine is here, and wait for all others."""
+    """Register this machine, and wait for all others."""
     folder = _folder(directory, job)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def answer(
     except OSError as error:
         raise OutputError(
             f"output_dir: {directory} cannot be written by {own.host} (machine {own.node_rank}): "
-            f"{error.strerror or error}. It must lie on storage that every machine may write to."
+            f"{error.strerror or error}. Write an output_dir on storage that every machine may write to."
         ) from error
     seen: dict[int, Machine] = {}
     until = time.monotonic() + patience
@@ -69,12 +69,12 @@ def check_gpus(needed: int, host: str) -> None:
 
 def same_versions(machines: list[Machine]) -> None:
     if len({machine.version for machine in machines}) > 1:
-        told = ", ".join(f"{one.host} (machine {one.node_rank}) has {one.version}" for one in machines)
-        raise SetupError(f"hf_efficient: {told}. Install the same version on all of them.")
+        found = ", ".join(f"{one.host} (machine {one.node_rank}) has {one.version}" for one in machines)
+        raise SetupError(f"hf_efficient: {found}. Install the same version on all of them.")
 
 
 def started_before(directory: Path, job: str, attempt: str, run_file: Path) -> bool:
-    """Whether an earlier start of this job came to train: its ``run_file`` is younger than the job."""
+    """Whether an earlier start of this job has begun to train: its ``run_file`` is younger than the job."""
     first = _folder(directory, job) / _FIRST
     if first.read_text(encoding="utf-8") == attempt:
         return False

@@ -25,7 +25,7 @@ _NODE = """\
 }}
 recipe=$(mktemp -d)/{name}.yaml
 cat > "$recipe" {document}
-# --resume where an earlier start of this job came to train, else nothing.
+# --resume where an earlier start of this job has begun to train, else nothing.
 again=$(hf-efficient check-node {output_dir} --job "$job" --attempt "$attempt" \\
   --nodes {nodes} --node-rank "$node_rank" --num-gpus {gpus} --written-by {version})
 exec hf-efficient train "$recipe" {switch}{debug}{place}
@@ -37,7 +37,7 @@ def node_script(job: Job, *, remedy: str) -> str:
     becomes ``hf-efficient train``, which a signal to end reaches."""
     activate = job.cluster.activate
     return _NODE.format(
-        # What sites and environments provide rarely bears unset variables.
+        # Lines of sites and environments often use unset variables.
         activate=f"set +u\n{activate.rstrip()}\nset -u\n" if activate else "",
         remedy=remedy,
         name=job.name,
@@ -90,7 +90,7 @@ fi
 
 if [[ -n $time_is_up && $code -ne 0 ]]; then
   if (( attempt < {restarts} )); then
-    echo "The time limit is near: the job goes back to the queue, and on from its last checkpoint."
+    echo "The time limit is near: the job goes back to the queue, and resumes from its last checkpoint."
     scontrol requeue "$SLURM_JOB_ID"
     sleep 60  # Slurm ends this script
   fi
@@ -146,7 +146,7 @@ def _sbatch_options(job: Job) -> Iterator[str]:
 
 
 def _srun_options(job: Job) -> list[str]:
-    # A run that one machine's processes left cannot go on: --kill-on-bad-exit.
+    # Without the processes of one machine a run cannot continue: --kill-on-bad-exit.
     own = [f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
     return [*own, "--cpu-bind=none", *job.cluster.slurm.srun_options]
 
@@ -207,11 +207,16 @@ def _refuse(problems: Iterator[Problem]) -> None:
 def _skypilot_problems(job: Job) -> Iterator[Problem]:
     cluster, sky = job.cluster, job.cluster.skypilot
     if job.gpus is not None and job.gpus.kind is None:
-        message = f"is {job.gpus.count}, but SkyPilot has to know of which type."
-        yield Problem(cluster.where("gpus"), "gpus", message, f"Write, for instance, H100:{job.gpus.count}.")
+        message = f"is {job.gpus.count}, but SkyPilot needs their type."
+        yield Problem(
+            cluster.where("gpus"),
+            "gpus",
+            message,
+            f"Write --gpu H100 --num-gpus {job.gpus.count}, or gpus: H100:{job.gpus.count}.",
+        )
     if (sky.bucket is None) == (sky.volume is None):
-        told = "and a volume are both given" if sky.bucket is not None else "is missing, and no volume is given"
-        message = f"{told}: one of the two is mounted at {cluster.shared}."
+        fault = "and a volume are both given" if sky.bucket is not None else "is missing, and no volume is given"
+        message = f"{fault}: one of the two is mounted at {cluster.shared}."
         yield Problem(cluster.where("skypilot.bucket"), "skypilot.bucket", message, "Write bucket: s3://NAME.")
     if cluster.image is None and not sky.setup:
         message = "is missing: SkyPilot's machines start without hf_efficient."
@@ -388,8 +393,8 @@ def check_program(target: Target) -> None:
     program, home = _PROGRAMS[target]
     if shutil.which(program) is None:
         raise SetupError(
-            f"--submit: there is no `{program}` on the PATH. {home}; run this there, or write the job to a file "
-            "(--output FILE) and take it there."
+            f"--on {target}: there is no `{program}` on the PATH. {home}. Run this command there, or write the job to "
+            "a file (--output FILE) and take it there."
         )
 
 
@@ -402,12 +407,11 @@ def submit_command(target: Target, job: Job, file: str) -> list[str]:
     return ["sky", "jobs", "launch", "--yes", "--detach-run", *secrets, file]
 
 
-def submit(target: Target, job: Job, text: str, file: Path | None) -> int:
-    """Hand the job over, and return the exit code of the cluster's command."""
+def submit_job(target: Target, job: Job, text: str) -> int:
+    """The exit code of the cluster's command."""
     with tempfile.TemporaryDirectory() as folder:
-        if file is None:
-            file = Path(folder) / f"{job.name}.{'sbatch' if target == 'slurm' else 'yaml'}"
-            file.write_text(text, encoding="utf-8")
+        file = Path(folder) / f"{job.name}.{'sbatch' if target == 'slurm' else 'yaml'}"
+        file.write_text(text, encoding="utf-8")
         command = submit_command(target, job, str(file))
         print(f"$ {shlex.join(command)}", flush=True)
         return subprocess.run(command, check=False).returncode

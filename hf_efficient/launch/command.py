@@ -64,8 +64,8 @@ def node_place(recipe: Recipe, rank: int, main_address: str | None) -> NodePlace
     if main_address is None:
         raise SetupError(
             f"--main-address: is missing, and distributed.nodes is {nodes}. Start the same command on every machine, "
-            f"with --node-rank 0 to {nodes - 1} and --main-address HOST:PORT of machine 0; `--on slurm` writes a job "
-            "that does it."
+            f"with --node-rank 0 to {nodes - 1} and --main-address HOST:PORT of machine 0. As a job: hf-efficient "
+            "submit RECIPE --on slurm."
         )
     if rank >= nodes:
         raise SetupError(f"--node-rank: is {rank}, but distributed.nodes is {nodes}: write 0 to {nodes - 1}.")

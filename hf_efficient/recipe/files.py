@@ -5,6 +5,7 @@ file's folder, or shipped names), the file itself, the command line. Mappings ar
 """
 
 import functools
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -48,6 +49,40 @@ def shipped_files(root: Path, *, bases: bool = False) -> dict[str, Path]:
     files = {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.yaml"))}
     hidden = {_OTHER} if bases else {_OTHER, _BASES}
     return {name: path for name, path in files.items() if hidden.isdisjoint(name.split("/")[:-1])}
+
+
+@dataclass(frozen=True)
+class ShippedPlan:
+    """What a shipped recipe needs, as planned by ``docs/generate.py`` with full rows; all figures are estimates.
+
+    Attributes:
+        gpu: of those that it fits, the one with the lowest list price per token; None where it fits none.
+        tensors_gib, needed_gib: of one GPU: the peak of allocated memory, and with the allocator's cache and CUDA's.
+        tokens_per_second: of all GPUs; None where the rate of an operator is not known.
+        licence: of the model, as the hub calls it.
+        gated: whether the hub asks for consent before it hands out the weights.
+    """
+
+    recipe: str
+    model: str
+    method: str
+    row_tokens: int
+    micro_batch: int
+    gpus: int
+    gpu: str | None
+    tensors_gib: float
+    needed_gib: float
+    tokens_per_second: float | None
+    licence: str | None
+    gated: bool | None
+    fingerprint: str  # of the resolved recipe that was planned
+
+
+def shipped_plans(root: Path | None = None) -> dict[str, ShippedPlan]:
+    """By the name of the recipe, in the order of the names; none where the file is missing."""
+    file = (shipped_root() if root is None else root) / "plans.json"
+    held = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return {row["recipe"]: ShippedPlan(**row) for row in held}
 
 
 def list_recipes(root: Path | None = None) -> list[ShippedRecipe]:

@@ -47,3 +47,27 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = Path("r.yaml")
     path.write_text(RECIPE, encoding="utf-8")
     return path
+
+
+WRITES_DOWN = """#!/bin/sh
+printf '%s\\n' "$@" > "$0.told"
+for file; do :; done
+[ -f "$file" ] && cat "$file" > "$0.text"
+exit 0
+"""
+
+
+@pytest.fixture
+def program_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Put a program on the PATH that writes down how it was called; returns its folder."""
+    folder = tmp_path / "bin"
+    monkeypatch.setenv("PATH", str(folder))
+
+    def put(name: str, text: str = WRITES_DOWN) -> Path:
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+        return folder
+
+    return put

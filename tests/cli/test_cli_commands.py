@@ -1,5 +1,6 @@
 """The short commands: recipes, validate, schema, env, check-node."""
 
+import dataclasses
 import json
 import types
 from importlib.metadata import version
@@ -9,6 +10,7 @@ import pytest
 
 from hf_efficient.cli.recipes import ExplainedValue, explanation_table
 from hf_efficient.facts.environment import Environment, GpuFacts
+from hf_efficient.recipe.files import ShippedPlan
 from hf_efficient.recipe.json_schema import json_schema
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Origin
@@ -28,8 +30,55 @@ def shipped(tmp_path, monkeypatch):
     return root
 
 
-def test_the_list(run, shipped):
-    assert run("recipes") == (0, "llama/lora  LoRA\nquick\n", "")
+LORA = ShippedPlan("llama/lora", "meta/Llama-8B", "LoRA, ddp", 2048, 1, 2, "T4", 10, 12.5, 780.0, "llama3.1", True, "")
+
+
+@pytest.fixture
+def planned(shipped):
+    (shipped / "plans.json").write_text(json.dumps([dataclasses.asdict(LORA)]), encoding="utf-8")
+
+
+def test_the_list(run, planned):
+    code, out, err = run("recipes")
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["recipe", "GiB", "GPU", "tokens/s", "licence"]
+    assert rows[1] == ["llama/lora", "~12.5", "2", "x", "T4", "~780", "llama3.1", "*"]
+    assert rows[2] == ["quick", *["n/a"] * 4]
+    assert "~ estimated by `hf-efficient plan" in out
+    assert "* gated: accept the licence" in out
+
+
+def test_the_list_without_plans(run, shipped):
+    assert [line.split()[0] for line in run("recipes").out.splitlines()[:3]] == ["recipe", "llama/lora", "quick"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ("", ["llama/lora", "quick"]),
+        ("--model llama-8b", ["llama/lora"]),
+        ("--model meta/", ["llama/lora"]),
+        ("--model meta", []),
+        ("--model quick", ["quick"]),
+        ("--method lora", ["llama/lora"]),
+        ("--method qlora", []),
+        ("--gpu-memory 16", ["llama/lora"]),
+        ("--gpu-memory 13", []),  # 91% of them are usable
+    ],
+)
+def test_filters_of_the_list(run, planned, flags, names):
+    code, out, err = run("recipes", "--json", *flags.split())
+    assert [one["name"] for one in json.loads(out)] == names
+    assert (code, err) == (0 if names else 1, "")
+    if not names:
+        assert run("recipes", *flags.split()) == (1, "", "No shipped recipe matches. Leave out a filter.\n")
+
+
+def test_the_list_as_json(run, planned):
+    lora, quick = json.loads(run("recipes", "--json").out)
+    assert (lora["needed_gib"], lora["estimated"], lora["gpus"], lora["licence"]) == (12.5, True, 2, "llama3.1")
+    assert set(quick) == {"name", "description", "path"}
 
 
 def test_show_prints_the_resolved_recipe_which_loads_to_the_same(run, recipe):
@@ -182,7 +231,7 @@ def test_calibrate_as_text(run, measured):
         "  memory       1,000.0 GB/s, read and written by a copy",
         "  launch       5.00 us of the host for each kernel",
     ]
-    busy = "  Others used it meanwhile: these figures are uncertain. Measure again when it is idle."
+    busy = "  Other processes used it at the same time: these figures are uncertain. Measure again when it is idle."
     assert told.code == 0
     assert told.out.splitlines() == [
         *("Idle, torch 2.13.0, 2026-01-02", *figures, f"  kept in {measured / 'idle.json'}"),

@@ -1,4 +1,4 @@
-"""``hf-efficient diagnose``: a run, a recipe by its variants, a trace."""
+"""``hf-efficient diagnose`` of a run, ``isolate`` of a recipe by its variants, ``trace`` of a trace."""
 
 import json
 
@@ -52,7 +52,7 @@ def test_the_remedy_is_written_as_a_recipe(run, saved_often, tmp_path):
     assert (confirms["rule"], confirms["run"]) == ("saves_cost", "out/run")
     assert confirms["seconds_per_token"] == pytest.approx(150 / 40_000)
     assert confirms["predicted_saving"] == pytest.approx((50 - 4) / 150, rel=1e-4)  # 33, 66, 99 and the end
-    assert "its report says whether it came" in told
+    assert "its report confirms or retracts it" in told
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def isolated(recipe, monkeypatch):
 
 
 def test_the_attribution_is_printed_and_progress_goes_to_standard_error(run, recipe, isolated):
-    code, out, err = run("diagnose", str(recipe), "--isolate", "train.learning_rate=1e-5")
+    code, out, err = run("isolate", str(recipe), "train.learning_rate=1e-5")
     assert code == 0
     assert isolated == [(str(recipe), ["train.learning_rate=1e-5"], 12)]
     assert "An optimizer step of tiny: 1.13 s" in out
@@ -99,7 +99,7 @@ def test_the_attribution_is_printed_and_progress_goes_to_standard_error(run, rec
 
 
 def test_json_is_strict_and_whole(run, recipe, isolated):
-    code, out, _ = run("diagnose", str(recipe), "--isolate", "--steps", "8", "--json")
+    code, out, _ = run("isolate", str(recipe), "--steps", "8", "--json")
     assert code == 0
     found = json.loads(out)
     assert (found["schema_version"], found["steps"]) == (1, 8)
@@ -109,7 +109,7 @@ def test_json_is_strict_and_whole(run, recipe, isolated):
 
 def test_the_remedy_is_a_recipe_that_extends_the_one_that_was_measured(run, recipe, isolated, tmp_path):
     new = tmp_path / "next.yaml"
-    code, _, err = run("diagnose", str(recipe), "train.warmup_steps=7", "--isolate", "--apply", str(new))
+    code, _, err = run("isolate", str(recipe), "train.warmup_steps=7", "--apply", str(new))
     assert code == 0
     written = yaml.safe_load(new.read_text())
     found = load_recipe(new)
@@ -124,21 +124,25 @@ def test_the_remedy_is_a_recipe_that_extends_the_one_that_was_measured(run, reci
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("RECIPE",), "is a recipe, which has recorded nothing: add --isolate"),
-        (("FOLDER", "--isolate"), "is a folder, and variants are made of a recipe"),
-        (("RECIPE", "--isolate", "--steps", "5"), "--steps: 5 are too few"),
-        (("RECIPE", "--isolate", "--finding", "1"), "--finding says what --apply takes"),
-        (("FOLDER", "--steps", "8"), "--steps goes with --isolate"),
-        (("FOLDER", "a.b=1"), "a.b=1 goes with --isolate"),
-        (("no/such.yaml", "--isolate"), "no/such.yaml"),
-        (("RECIPE", "--isolate", "train.learning_rat=1"), "learning_rate"),
-        (("RECIPE", "--isolate", "--apply", "next.txt"), "ends in .yaml"),
-        (("a.json.gz", "--apply", "b.yaml"), "a trace has none"),
+        ("diagnose RECIPE", "r.yaml: is a recipe, and diagnose reads a run. Name its output directory, or run short"),
+        ("diagnose quickstart/lora", "variants of the recipe: hf-efficient isolate quickstart/lora"),
+        ("diagnose RECIPE --isolate a.b=1", "and diagnose reads a run. Write hf-efficient isolate r.yaml a.b=1"),
+        ("diagnose RECIPE --isolate --steps 8", "Write hf-efficient isolate r.yaml --steps 8"),
+        ("diagnose FOLDER --steps 8", "--steps: is about variants of a recipe"),
+        ("diagnose FOLDER --finding 1", "--finding: chooses what --apply writes. Add --apply OUT.yaml."),
+        ("diagnose a.json.gz --apply b.yaml", "a.json.gz: is no run. For a trace: hf-efficient trace a.json.gz"),
+        ("isolate FOLDER", "is a folder, and isolate runs a recipe. Name a recipe file or a shipped recipe."),
+        ("isolate RECIPE --steps 5", "--steps: 5 are too few"),
+        ("isolate RECIPE --finding 1", "--finding: chooses what --apply writes. Add --apply OUT.yaml."),
+        ("isolate no/such.yaml", "no/such.yaml"),
+        ("isolate RECIPE train.learning_rat=1", "learning_rate"),
+        ("isolate RECIPE --apply next.txt", "ends in .yaml"),
+        ("trace none.json", "none.json cannot be read"),
     ],
 )
 def test_bad_input_is_a_sentence(run, recipe, tmp_path, args, said):
     names = {"RECIPE": str(recipe), "FOLDER": str(tmp_path)}
-    code, out, err = run("diagnose", *(names.get(arg, arg) for arg in args))
+    code, out, err = run(*(names.get(arg, arg) for arg in args.split()))
     assert code == 2
     assert said in " ".join(err.split())
     assert "Traceback" not in err
@@ -149,8 +153,6 @@ def test_a_trace_is_printed_and_given_as_json(run, tmp_path):
     trace = tmp_path / "trace.json"
     kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
     trace.write_text(json.dumps({"traceEvents": [kernel]}), encoding="utf-8")
-    assert "computing" in run("diagnose", str(trace)).out
-    told = json.loads(run("diagnose", str(trace), "--json").out)
+    assert "computing" in run("trace", str(trace)).out
+    told = json.loads(run("trace", str(trace), "--json").out)
     assert told["devices"][0]["busy"]["busy_seconds"] == 5e-6
-    gone = run("diagnose", str(trace.with_name("none.json")))
-    assert (gone.code, "cannot be read" in gone.err) == (2, True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch  # noqa: F401  a process that has loaded it is not the plan's own
 
-from hf_efficient.cli.plan import with_num_gpus
+from hf_efficient.cli.output import with_num_gpus
 from hf_efficient.errors import SetupError
 from hf_efficient.facts import accelerators as accelerators_module
 from hf_efficient.recipe.load import load_recipe
@@ -127,8 +127,8 @@ def test_fix_where_nothing_helps(run, tiny, shrunk):
         ("--fix out.yaml --gpu L4 --gpu T4", "--fix: is for one accelerator."),
         ("--fix r.yaml --gpu L4", "--fix: r.yaml exists already."),
         ("--fix none/out.yaml --gpu L4", "--fix: there is no folder none."),
-        ("--html none/plan.html", "--html: there is no folder none; name a file in a folder"),
-        ("--html .", "--html: . is a folder; name a file"),
+        ("--html none/plan.html", "--html: there is no folder none. Name a file in a folder"),
+        ("--html .", "--html: . is a folder. Name a file"),
         ("--gpu L4 efficiency.price_usd_per_hour=-1", "efficiency.price_usd_per_hour"),
         ("--gpu L4 model.id=nobody/nothing", "Write a local folder that holds its config.json"),
         ("--gpu L4 model.id=./nowhere", "model.id: "),

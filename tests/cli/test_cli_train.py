@@ -1,4 +1,4 @@
-"""``hf-efficient train``: what is launched, what is checked before, and the job of a cluster."""
+"""``hf-efficient train``: what is launched, and what is checked before."""
 
 import importlib
 import json
@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hf_efficient.cli.recipes import launch_page
 from hf_efficient.cli.run_command import run_command
@@ -30,11 +29,11 @@ TELLS_TWO = "import os, pathlib; pathlib.Path(os.environ['HF_EFFICIENT_STATUS_FI
         ("import os; os.kill(os.getpid(), 9)", 137, True),
     ],
 )
-def test_a_run_that_ends_without_a_word_is_told_of(capsys, code, ends_with, told):
+def test_a_run_that_ends_without_a_report(capsys, code, ends_with, told):
     assert run_command([sys.executable, "-c", code], "outputs/a run") == ends_with
     assert capsys.readouterr().err == (
-        f"error: the training ended without saying why (exit code {ends_with}): it was killed, for want of memory "
-        "perhaps, or crashed outside Python. `hf-efficient report 'outputs/a run'` shows what it recorded; the same "
+        f"error: the training ended without a report (exit code {ends_with}): it was killed, perhaps because memory "
+        "ran out, or crashed outside Python. `hf-efficient report 'outputs/a run'` shows its records; the same "
         "command with --resume continues from its last checkpoint.\n"
         if told
         else ""
@@ -53,7 +52,7 @@ raise SystemExit(1)
 def test_a_rank_that_was_killed_is_named_and_not_the_one_that_was_ended_for_it(capsys):
     assert run_command([sys.executable, "-c", TELLS_KILLED], "out") == 137
     said = capsys.readouterr().err
-    assert said.startswith("error: rank 1 ended without saying why (SIGKILL, the last of 3 starts): it was killed, ")
+    assert said.startswith("error: rank 1 ended without a report (SIGKILL, the last of 3 starts): it was killed, ")
 
 
 DEAF = """
@@ -84,34 +83,12 @@ def test_signals_that_come_together_are_no_impatience(monkeypatch, tmp_path):
     assert (signals.insisted, passed) == (15, [15, 2, 15, 15])
 
 
-WRITES_DOWN = """#!/bin/sh
-printf '%s\\n' "$@" > "$0.told"
-for file; do :; done
-[ -f "$file" ] && cat "$file" > "$0.text"
-exit 0
-"""
 FAKE_NSYS = """#!/bin/sh
 printf '%s\\n' "$@" > "$0.told"
 shift
 while [ "${1#--}" != "$1" ]; do shift; done
 exec "$@"
 """
-
-
-@pytest.fixture
-def program_on_path(tmp_path, monkeypatch):
-    """Put a program on the PATH that writes down how it was called; returns its folder."""
-    folder = tmp_path / "bin"
-    monkeypatch.setenv("PATH", str(folder))
-
-    def put(name, text=WRITES_DOWN):
-        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-        folder.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-        return folder
-
-    return put
 
 
 def test_a_launch_under_nsight(recipe, program_on_path, monkeypatch, capsys):
@@ -141,85 +118,32 @@ def test_processes_that_do_not_divide_the_global_batch(recipe, monkeypatch):
         launch_page(load_recipe(recipe, batch), "r.yaml", batch, as_json=False)
 
 
-def cluster_file(**sections):
-    path = Path("cluster.yaml")
-    path.write_text(yaml.safe_dump({"shared": "/mnt/runs", **sections}), encoding="utf-8")
-    return str(path)
-
-
-KUBERNETES = {"image": "train:1", "kubernetes": {"volume_claim": "runs"}}
-SKYPILOT = {"skypilot": {"bucket": "s3://runs", "setup": "pip install .", "secrets": ["HF_TOKEN"]}}
-
-
-def test_a_job_is_printed_and_nothing_else(run, recipe, tmp_path):
-    ended = run("train", str(recipe), "distributed.nodes=2", "--on", "slurm", "--time", "2h", "--partition", "gpu")
-    assert ended.code == 0
-    assert ended.out.startswith("#!/usr/bin/env bash\n#SBATCH --job-name=tiny\n#SBATCH --nodes=2\n")
-    assert "#SBATCH --partition=gpu\n#SBATCH --time=02:00:00\n" in ended.out
-    assert f"#SBATCH --chdir={tmp_path}\n" in ended.out
-    assert ended.err == "No GPUs are asked for; --num-gpus N does.\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.yaml"]
-
-
 @pytest.mark.parametrize(
-    ("target", "sections", "name", "arguments"),
+    ("arguments", "written"),
     [
-        ("slurm", {}, "sbatch", []),
-        ("skypilot", SKYPILOT, "sky", ["jobs", "launch", "--yes", "--detach-run", "--secret", "HF_TOKEN"]),
-        ("kubernetes", KUBERNETES, "kubectl", ["create", "-f"]),
+        ("--on slurm --time 2h", "submit r.yaml --on slurm --time 2h --dry-run"),
+        ("--on slurm --submit --overwrite", "submit r.yaml --on slurm --overwrite"),
+        ("--on=skypilot --output job.yaml", "submit r.yaml --on=skypilot --output job.yaml"),
+        ("--gpu H100", "submit r.yaml --gpu H100 --on slurm --dry-run"),
     ],
 )
-def test_a_job_is_submitted_where_the_cluster_has_a_command(
-    target, sections, name, arguments, run, recipe, program_on_path
-):
-    output = "output_dir=out" if target == "slurm" else "output_dir=/mnt/runs/a"
-    described = ["--cluster", cluster_file(**sections)] if target != "slurm" else []
-    job = ("train", str(recipe), output, "--on", target, *described)
-    ended = run(*job, "--submit")
-    assert ended.code == 2
-    assert ended.err.startswith(f"error: --submit: there is no `{name}` on the PATH. ")
-    assert not Path("out").exists()
-    programs = program_on_path(name)
-    ended = run(*job, "--submit")
-    assert (ended.code, ended.err) == (0, "")
-    assert (programs / f"{name}.told").read_text().splitlines()[:-1] == arguments
-    assert (programs / f"{name}.text").read_text() == run(*job).out
-
-
-def test_a_run_that_lies_there_is_told_before_the_queue(run, recipe, program_on_path, tmp_path):
-    programs = program_on_path("sbatch")
-    resolved = tmp_path / "out" / "efficiency" / "recipe.resolved.yaml"
-    resolved.parent.mkdir(parents=True)
-    resolved.write_text("")
-    ended = run("train", str(recipe), "--on", "slurm", "--submit")
-    assert (ended.code, "already holds a run" in ended.err) == (2, True)
-    assert not (programs / "sbatch.told").exists()
-    assert run("train", str(recipe), "--on", "slurm", "--submit", "--overwrite").code == 0
-
-
-ABOUT_A_JOB = "is about a cluster's job. Add --on slurm, --on skypilot or --on kubernetes, or leave"
-ABOUT_THIS_MACHINE = "is about a run on this machine, and --on asks for a cluster's"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ("--on slrum", "--on: slrum is no kind of cluster that a job can be written for. Did you mean --on slurm?"),
-        ("--submit", f"--submit: {ABOUT_A_JOB}"),
-        ("--time 2h", f"--time: {ABOUT_A_JOB}"),
-        ("--on slurm --dry-run", f"--dry-run: {ABOUT_THIS_MACHINE}"),
-        ("--on slurm --node-rank 1", f"--node-rank: {ABOUT_THIS_MACHINE}"),
-        ("--on slurm --nsys", f"--nsys: {ABOUT_THIS_MACHINE}"),
-        ("--on slurm --time soon", "command line: --time soon: time_limit: is the text 'soon', but must be"),
-        ("--on slurm --shared /mnt/runs", "r.yaml:7: output_dir: is out, which is not on the shared storage"),
-        ("--on slurm --output no/such/folder", "--output: no/such/folder cannot be written: "),
-        ("--on slurm --cluster gone.yaml", "gone.yaml: there is no such file. Check the path."),
-    ],
-)
-def test_what_is_refused(arguments, told, run, recipe):
+def test_flags_of_a_job_are_answered_with_the_command(run, recipe, arguments, written):
     ended = run("train", str(recipe), *arguments.split())
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"error: {told}")
+    assert ended.err.startswith("error: --")
+    assert ended.err.endswith(f"rite hf-efficient {written}\n")
+
+
+def test_num_gpus_is_the_number_of_processes(run, recipe):
+    ended = run("train", str(recipe), "--num-gpus", "2", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "--num_processes=2" in ended.out
+    assert ended.out.endswith("r.yaml distributed.processes=2\n")
+
+
+def test_both_ways_to_treat_an_earlier_run(run, recipe):
+    told = "error: --overwrite: --resume is given too. Leave one of them out.\n"
+    assert run("train", str(recipe), "--resume", "--overwrite") == (2, "", told)
 
 
 @pytest.mark.slow

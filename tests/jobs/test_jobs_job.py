@@ -36,9 +36,8 @@ def test_names_that_kubernetes_takes(name, expected):
 
 def test_auto_without_a_number_of_gpus():
     assert told("slurm", cluster_of(), AUTO) == [
-        "command line: distributed.processes=auto: distributed.processes: is auto, one process per GPU, but nothing "
-        "says how many GPUs a machine of the cluster has. Give them (--gpu H100 --num-gpus 8), or "
-        "write distributed.processes=N."
+        "command line: distributed.processes=auto: distributed.processes: is auto, one process per GPU, but the "
+        "number of GPUs of a machine is not given. Write --gpu H100 --num-gpus 8, or distributed.processes=N."
     ]
 
 
@@ -95,11 +94,11 @@ def test_local_files_that_no_machine_would_find(tmp_path):
     assert judged("skypilot", "chats.jsonl") is None
     assert judged("skypilot", "/mnt/runs/chats.jsonl") is None
     assert judged("kubernetes", "gone.jsonl") is None
-    assert "lies on this machine's disk; SkyPilot copies the current" in judged("skypilot", outside / "chats.jsonl")
+    assert "is on the disk of this machine; SkyPilot copies the current" in judged("skypilot", outside / "chats.jsonl")
     assert "SkyPilot copies the current" in judged("skypilot", "../elsewhere/chats.jsonl")
     assert judged("kubernetes", "chats.jsonl") == (
-        "command line: data.train.0.path=chats.jsonl: data.train.0.path: is chats.jsonl, which lies on this machine's "
-        "disk; no pod sees it. Copy it to /mnt/runs, and write the path that it has there."
+        "command line: data.train.0.path=chats.jsonl: data.train.0.path: is chats.jsonl, which is on the disk of "
+        "this machine; no pod sees it. Copy it to /mnt/runs, and write the path that it has there."
     )
 
 
@@ -108,7 +107,7 @@ def test_an_unknown_target(said, meant):
     with pytest.raises(SetupError) as error:
         target_of(said)
     remedy = f"Did you mean --on {meant}?" if meant else "Write slurm, skypilot or kubernetes."
-    assert str(error.value) == f"--on: {said} is no kind of cluster that a job can be written for. {remedy}"
+    assert str(error.value) == f"--on: {said} is not a known kind of cluster. {remedy}"
 
 
 def test_the_gpus_of_the_cluster_divide_the_global_batch():
@@ -198,7 +197,7 @@ def test_unknown_keys_are_named_with_the_nearest_one(described):
         ("cpus: many", "cpus: is the text 'many', but must be a whole number."),
         ("restarts: -1", "restarts: is the number -1, but must be at least 0."),
         ("env: {A: 1}", "env.A: is the number 1, but must be text."),
-        ("env: {a-b: x}", "env.a-b: is no name of an environment variable. Letters, digits and _."),
+        ("env: {a-b: x}", "env.a-b: is no name of an environment variable. Write letters, digits and _ only."),
         ("gpus: H100", "gpus: is the text 'H100', but must be a count of at least 1, or TYPE:COUNT. Write, for "),
         ("time_limit: soon", "time_limit: is the text 'soon', but must be a time: 90m, 12h, 2d, 12:00:00 or 1-12:00"),
         ("shared: runs", "shared: is the text 'runs', but must be an absolute path. Write the path at which every "),

@@ -141,7 +141,7 @@ def test_one_pod_without_gpus_says_nothing_that_nobody_gave():
 
 
 SKYPILOT_NEEDS = (
-    "gpus: is 1, but SkyPilot has to know of which type. Write, for instance, H100:1.",
+    "gpus: is 1, but SkyPilot needs their type. Write --gpu H100 --num-gpus 1, or gpus: H100:1.",
     "skypilot.bucket: is missing, and no volume is given: one of the two is mounted at /mnt/runs. Write bucket: "
     "s3://NAME.",
     "skypilot.setup: is missing: SkyPilot's machines start without hf_efficient. Write the lines that install it, "

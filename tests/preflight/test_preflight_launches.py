@@ -6,7 +6,7 @@ import time
 import psutil
 import pytest
 
-from hf_efficient.cli.train import prove_run, run_proven
+from hf_efficient.cli.train import run_checked, run_preflight
 from hf_efficient.errors import PreflightError
 from hf_efficient.preflight.launches import (
     PreflightLaunch,
@@ -215,23 +215,23 @@ def proves(fake, tiny_recipe):
 
 
 def test_a_run_that_wants_a_check_gets_one_and_is_started_again(proves, tmp_path, capsys):
-    assert run_proven(*proves(), {}, debug=False) == 0
+    assert run_checked(*proves(), {}, debug=False) == 0
     assert (tmp_path / "out/started").read_text().split() == ["run", "save", "load", "run"]
     told = capsys.readouterr().out
-    assert "Proven first, since the run is planned for 2 h 00 min:" in told
+    assert "Preflight check first, because the run is planned for 2 h 00 min:" in told
     assert "passed in" in told
 
 
 def test_true_is_checked_without_asking_and_once(proves, tmp_path):
-    assert run_proven(*proves("efficiency.preflight=true"), {}, debug=False) == 0
-    assert run_proven(*proves("efficiency.preflight=true", wants=False), {}, debug=False) == 0
+    assert run_checked(*proves("efficiency.preflight=true"), {}, debug=False) == 0
+    assert run_checked(*proves("efficiency.preflight=true", wants=False), {}, debug=False) == 0
     assert (tmp_path / "out/started").read_text().split() == ["save", "load", "run", "run"]
 
 
 def test_a_run_that_would_fail_is_not_started(proves, tmp_path, capsys):
     with pytest.raises(PreflightError, match=r"preflight: Oh\."):
-        run_proven(*proves(fails="load"), {}, debug=False)
+        run_checked(*proves(fails="load"), {}, debug=False)
     assert "failed in" in capsys.readouterr().out
     with pytest.raises(PreflightError):
-        prove_run(*proves(fails="save"), {}, debug=False)
+        run_preflight(*proves(fails="save"), {}, debug=False)
     assert (tmp_path / "out/started").read_text().split() == ["run", "save", "load", "save"]

@@ -18,7 +18,7 @@ from hf_efficient.records.isolation import MicroBatchLine
 from hf_efficient.text import share
 
 MOST_TIMES = 16
-_ISOLATE = "hf-efficient diagnose RECIPE --isolate"
+_ISOLATE = "hf-efficient isolate RECIPE"
 NO_LINE: Final = (
     "what a micro-batch costs by itself is not known: too few steps, or their tokens hardly differ",
     _ISOLATE,
@@ -369,14 +369,14 @@ def isolated_small_micro_batch(recipe: IsolatedRecipe) -> Verdict:
     taken = fixed / line.seconds if line.seconds > 0 else 0.0
     if taken < _MUCH_FIXED:
         return None
-    source = f"--isolate: {', '.join(line.variants)}"
+    source = f"isolate: {', '.join(line.variants)}"
     return finding(
         _small_title(schedule.micro_batch_rows, taken),
         [
             ("fixed time of a micro-batch", fixed, "seconds", source),
-            ("time of a micro-batch", line.seconds, "seconds", "--isolate: as_is"),
+            ("time of a micro-batch", line.seconds, "seconds", "isolate: as_is"),
             ("its share", taken, "share", source),
-            ("tokens of a micro-batch", line.tokens, "tokens", "--isolate: as_is"),
+            ("tokens of a micro-batch", line.tokens, "tokens", "isolate: as_is"),
             ("rows of a micro-batch", schedule.micro_batch_rows, "count", "recipe"),
         ],
         [_isolated_larger(recipe, line, fixed)],

@@ -319,8 +319,8 @@ def isolated_few_workers(recipe: IsolatedRecipe) -> Verdict:
         return recipe.unknown("data")
     evidence = recipe.evidence("data", "data wait of a step")
     if loader is not None:
-        evidence.append(("the loader alone", loader.step_seconds, "seconds", "--isolate: loader"))
-        evidence.append(("the model alone", loader.model_step_seconds, "seconds", "--isolate: held_batches"))
+        evidence.append(("the loader alone", loader.step_seconds, "seconds", "isolate: loader"))
+        evidence.append(("the model alone", loader.model_step_seconds, "seconds", "isolate: held_batches"))
     loads = f"of {workers} workers" if workers else "in the process that trains"
     return finding(
         f"{share(recipe.of_a_step(taken))} of a step is waiting for the data loader, which loads {loads}",

@@ -166,7 +166,7 @@ def _of_variants(recipe: IsolatedRecipe, pause: _Pause, each: float | None, ever
     return finding(
         f"{share(recipe.of_a_step(taken))} of the training loop goes to {pause.one}s",
         [
-            (pause.an_one, each, "seconds", "--isolate: pauses"),
+            (pause.an_one, each, "seconds", "isolate: pauses"),
             ("steps between two", every, "count", "recipe"),
             *recipe.evidence(pause.phase, f"{pause.one}s, of each step"),
         ],
@@ -188,7 +188,7 @@ def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
     return finding(
         f"{share(recipe.of_a_step(taken))} of a step goes to logging",
         [
-            ("a log", each, "seconds", "--isolate: logged less quiet"),
+            ("a log", each, "seconds", "isolate: logged less quiet"),
             ("steps between two", every, "count", "recipe"),
             *recipe.evidence("logging", "logs, of each step"),
         ],

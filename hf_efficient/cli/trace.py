@@ -1,0 +1,33 @@
+"""``hf-efficient trace``: where the time of a trace went that torch's profiler wrote."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_efficient.cli.output import print_json
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="NAME.json or NAME.json.gz, of whatever run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print breakdown and findings as JSON.")] = False,
+) -> None:
+    """Show where a trace of torch's profiler spent its time: busy, idle, kernels, copies, communication, waits.
+
+    Below the breakdown: what to change. A run writes traces with `efficiency.profile.trace={}`.
+
+    Example: hf-efficient trace outputs/slow/efficiency/profile/trace.rank0.cycle0.pt.trace.json.gz
+    """
+    from hf_efficient.diagnosis.engine import findings_of_trace
+    from hf_efficient.reporting.diagnosis import OF_THE_TRACE, finding_renderables
+    from hf_efficient.reporting.terminal import show
+    from hf_efficient.reporting.trace_tables import trace_renderables
+    from hf_efficient.trace.breakdown import trace_breakdown
+
+    found = trace_breakdown(file.expanduser())
+    findings = findings_of_trace(found)
+    if as_json:
+        print_json({**dataclasses.asdict(found), "findings": [dataclasses.asdict(one) for one in findings]})
+        return
+    show([*trace_renderables(found), *([""] if findings else []), *finding_renderables(findings, of=OF_THE_TRACE)])
