@@ -43,8 +43,11 @@ from hf_efficient.version import __version__
 if TYPE_CHECKING:
     from hf_efficient.accounting.account import load_run
     from hf_efficient.diagnosis.engine import diagnose
-    from hf_efficient.facts.prices import Rates
+    from hf_efficient.errors import HfEfficientError
+    from hf_efficient.facts.accelerators import accelerators
+    from hf_efficient.facts.prices import Rates, prices
     from hf_efficient.launch.run import run_recipe
+    from hf_efficient.planning.model_config import model_config
     from hf_efficient.planning.plan import plan
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.schema import Recipe
@@ -57,13 +60,17 @@ __all__ = [
     "EfficientSFTTrainer",
     "EfficientTrainer",
     "EfficientTrainerMixin",
+    "HfEfficientError",
     "Rates",
     "Recipe",
     "__version__",
+    "accelerators",
     "diagnose",
     "load_recipe",
     "load_run",
+    "model_config",
     "plan",
+    "prices",
     "run_recipe",
 ]
 
@@ -73,12 +80,16 @@ _HOMES = {
     "EfficientSFTTrainer": "hf_efficient.trl_trainers",
     "EfficientTrainer": "hf_efficient.trainer",
     "EfficientTrainerMixin": "hf_efficient.trainer",
+    "HfEfficientError": "hf_efficient.errors",
     "Rates": "hf_efficient.facts.prices",
     "Recipe": "hf_efficient.recipe.schema",
+    "accelerators": "hf_efficient.facts.accelerators",
     "diagnose": "hf_efficient.diagnosis.engine",
     "load_recipe": "hf_efficient.recipe.load",
     "load_run": "hf_efficient.accounting.account",
+    "model_config": "hf_efficient.planning.model_config",
     "plan": "hf_efficient.planning.plan",
+    "prices": "hf_efficient.facts.prices",
     "run_recipe": "hf_efficient.launch.run",
 }
 
