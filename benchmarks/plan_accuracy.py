@@ -30,7 +30,8 @@ from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import simulation_arguments
-from hf_efficient.planning.trainers import is_evaluated, longest_rows, simulation_trainer
+from hf_efficient.planning.simulated_trainer import is_evaluated
+from hf_efficient.planning.trainers import longest_rows, simulation_trainer
 from hf_efficient.recipe.schema import Recipe
 
 _SMALL = {

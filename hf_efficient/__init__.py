@@ -48,9 +48,10 @@ if TYPE_CHECKING:
     from hf_efficient.facts.prices import Rates, prices
     from hf_efficient.launch.run import run_recipe
     from hf_efficient.planning.model_config import model_config
-    from hf_efficient.planning.plan import plan
+    from hf_efficient.planning.own_trainer import plan
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.schema import Recipe
+    from hf_efficient.reporting.plan import show_plan
     from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
     from hf_efficient.trl_trainers import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer
 
@@ -72,6 +73,7 @@ __all__ = [
     "plan",
     "prices",
     "run_recipe",
+    "show_plan",
 ]
 
 _HOMES = {
@@ -88,9 +90,10 @@ _HOMES = {
     "load_recipe": "hf_efficient.recipe.load",
     "load_run": "hf_efficient.accounting.account",
     "model_config": "hf_efficient.planning.model_config",
-    "plan": "hf_efficient.planning.plan",
+    "plan": "hf_efficient.planning.own_trainer",
     "prices": "hf_efficient.facts.prices",
     "run_recipe": "hf_efficient.launch.run",
+    "show_plan": "hf_efficient.reporting.plan",
 }
 
 

@@ -99,11 +99,11 @@ def plan(
     if html is not None:
         check_page_file(html)
     planned = _planned(loaded, names, read_data=read_data)
-    from hf_efficient.reporting.plan import advice_renderables, largest_renderables, plan_renderables
+    from hf_efficient.reporting.plan import advice_renderables, largest_renderables, show_plan
     from hf_efficient.reporting.terminal import show
 
     if not as_json:  # each part as soon as it is there
-        show(plan_renderables(planned, notes=notes))
+        show_plan(planned, notes=notes)
     fits = any(one.fits for one in planned.gpus)
     is_one = names is not None and len(names) == 1
     if is_one and largest:

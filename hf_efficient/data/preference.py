@@ -13,9 +13,9 @@ from trl.trainer import dpo_trainer
 
 from hf_efficient.data.formats import Kind
 from hf_efficient.data.prepare import check_tokenizer, progress_bars, refused_chat, set_pad_token
-from hf_efficient.data.sources import replaced
 from hf_efficient.data.stats import largest_token_id, lengths
 from hf_efficient.errors import DataError
+from hf_efficient.facts.libraries import replaced
 
 
 class PreparedPairs(NamedTuple):

@@ -19,10 +19,10 @@ from trl.trainer import sft_trainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.formats import CHAT_KINDS, Kind, is_empty
-from hf_efficient.data.sources import replaced
 from hf_efficient.data.stats import DataStats, largest_token_id, lengths, loss_bearing
 from hf_efficient.data.targets import Targets, marked_template, tokenise_by_beginnings
 from hf_efficient.errors import DataError
+from hf_efficient.facts.libraries import replaced
 
 QUIET_UP_TO = 20_000
 """Rows; with more than that the progress bars of `datasets` are shown."""

@@ -9,10 +9,8 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import datasets
@@ -21,7 +19,7 @@ import pyarrow.parquet as pq
 
 from hf_efficient.data.docstrings import SPLITS, docstring_split
 from hf_efficient.errors import DataError
-from hf_efficient.facts.libraries import hub_reachable
+from hf_efficient.facts.libraries import hub_reachable, replaced
 from hf_efficient.recipe.data_files import missing_file
 from hf_efficient.recipe.schema import SourceSection
 
@@ -317,14 +315,3 @@ def _from_hub(section: SourceSection, key: str) -> datasets.Dataset:
         raise DataError(f"{where} the hub cannot be reached ({error}). {_LOCAL_WAYS}") from error
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise DataError(f"{key}: {name} cannot be loaded from the hub: {error}") from error
-
-
-@contextmanager
-def replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
-    """Within, the library's ``module.name`` is ``value``; afterwards as it was. It must exist."""
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)

@@ -8,6 +8,8 @@ import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 from urllib.parse import urlsplit
 
 # bitsandbytes looks for an optional CPU kernel package and reports its absence; transformers reports special
@@ -78,3 +80,14 @@ def quiet_imports() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    """Within, the library's ``module.name`` is ``value``; afterwards as it was. It must exist."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)

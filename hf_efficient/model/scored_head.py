@@ -16,7 +16,7 @@ import torch
 import trl.trainer.utils
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from hf_efficient.data.sources import replaced
+from hf_efficient.facts.libraries import replaced
 
 _LOGITS_AT_ONCE = 2**24
 """Logits of a piece: 64 MiB in float32."""

@@ -20,15 +20,8 @@ from hf_efficient.planning.model_config import model_config, weights_dtype
 from hf_efficient.planning.plan import simulate_shapes
 from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
-from hf_efficient.planning.run_data import (
-    RunRows,
-    RunShapes,
-    data_at_hand,
-    is_cut,
-    rows_as_prepared,
-    rows_of,
-    run_shapes,
-)
+from hf_efficient.planning.run_data import data_at_hand, is_cut, rows_of
+from hf_efficient.planning.run_shapes import RunRows, RunShapes, rows_as_prepared, run_shapes
 from hf_efficient.planning.simulation import planned_memory
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import unnamed_batch

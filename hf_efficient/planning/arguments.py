@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import os
@@ -16,10 +17,10 @@ from torch import nn
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.model.fast_step import settled_options
-from hf_efficient.model.recipe_trainer import sft_arguments
 from hf_efficient.recipe.schema import Recipe
 
 if TYPE_CHECKING:
+    from transformers import TrainingArguments
     from trl import SFTConfig
 
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
@@ -197,8 +198,22 @@ def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
     return _arguments(recipe, directory, {})
 
 
+def own_arguments(args: TrainingArguments, directory: str, **fields: Any) -> TrainingArguments:
+    """A trainer's own arguments for two steps on a CPU, ``fields`` changed; its class and other fields stay."""
+    micro_batches = min(args.gradient_accumulation_steps, MOST_MICRO_BATCHES)
+    changes = {**_SHORT, **_ELSEWHERE, **dict.fromkeys(_LEFT_OUT), **fields, "output_dir": directory}
+    changes |= {"gradient_accumulation_steps": micro_batches, "bf16": args.bf16 or args.fp16, "fp16": False}
+    changes["precompute_ref_log_probs"] = False
+    if is_bitsandbytes(str(getattr(args.optim, "value", args.optim))):
+        changes["optim"] = "adamw_torch"
+    known = {field.name for field in dataclasses.fields(args) if field.init}
+    return dataclasses.replace(args, **{name: value for name, value in changes.items() if name in known})
+
+
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
     from trl import DPOConfig
+
+    from hf_efficient.model.recipe_trainer import sft_arguments
 
     fields = {name: value for name, value in settled_options(recipe).items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):

@@ -5,14 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import datasets
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from hf_efficient.data.prepare import progress_bars
 from hf_efficient.records.plan import PlannedBatching
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
@@ -21,7 +18,11 @@ Lengths: TypeAlias = npt.NDArray[np.int64]
 
 def packs(documents: Lengths, max_length: int) -> Lengths:
     """Tokens of each pack that TRL makes of examples, best fit decreasing, shape (packs,)."""
+    import datasets
+    import pyarrow as pa
     from trl import pack_dataset
+
+    from hf_efficient.data.prepare import progress_bars
 
     ends = np.concatenate([[0], np.cumsum(documents)])
     tokens = pa.LargeListArray.from_arrays(pa.array(ends), pa.array(np.zeros(ends[-1], dtype=np.int8)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hf_efficient.data.sources import replaced
+from hf_efficient.facts.libraries import replaced
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import quantization_config
 from hf_efficient.planning.model_config import meta_model, weights_dtype

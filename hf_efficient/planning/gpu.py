@@ -14,7 +14,7 @@ from hf_efficient.estimate.allocator import (
 from hf_efficient.estimate.roofline import Roofs, accelerator_roofs, step_time
 from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
-from hf_efficient.planning.run_data import RunShapes, unread_pauses
+from hf_efficient.planning.run_shapes import RunShapes, unread_pauses
 from hf_efficient.planning.simulation import Rank, Simulation
 from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.schema import Recipe, mixed_precision

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import energy_from_tdp
 from hf_efficient.estimate.roofline import cpu_roofs, step_time
@@ -21,7 +20,7 @@ from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import Terms, pause_remarks, terms_of, with_costs
 from hf_efficient.planning.ranks.rank import planned_ranks, rank_remarks, simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
-from hf_efficient.planning.run_data import RunShapes, data_at_hand, planned_data, rows_of, run_shapes
+from hf_efficient.planning.run_shapes import RunShapes, run_shapes
 from hf_efficient.planning.simulation import Simulation, held_by_category, planned_memory, planned_timeline
 from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.load import change_recipe
@@ -32,6 +31,8 @@ from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu, PlannedRun,
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
     from trl import SFTConfig
+
+    from hf_efficient.data.build import PreferenceData, SftData
 
 _BATCH_SIZE = 8
 """Of transformers' ``TrainingArguments``, where a recipe is silent."""
@@ -77,13 +78,22 @@ def shape_remarks(shapes: RunShapes) -> list[str]:
     return remarks
 
 
+def devices_of(gpus: str | Sequence[str] | None) -> Sequence[Accelerator]:
+    """All that are known for None; raises ``SetupError`` for a name that is not."""
+    if gpus is None:
+        return accelerators()
+    return [accelerator(name) for name in ([gpus] if isinstance(gpus, str) else gpus)]
+
+
 def plan(
-    recipe: Recipe, gpus: Sequence[str] | None = None, *, num_gpus: int | None = None, read_data: bool = True
+    recipe: Recipe, gpus: str | Sequence[str] | None = None, *, num_gpus: int | None = None, read_data: bool = True
 ) -> Plan:
     """Simulate the recipe's own training on tensors without values; its memory, time and cost. ``read_data``: take the
     examples' lengths where data and tokenizer lie on this machine; otherwise every row is as long as the recipe
     allows."""
-    devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
+    from hf_efficient.planning.run_data import data_at_hand, planned_data, rows_of
+
+    devices = devices_of(gpus)
     if num_gpus is not None:
         recipe = change_recipe(recipe, {"distributed.processes": num_gpus})
     recipe = settle_fast_step(as_planned(recipe), "cuda")
@@ -193,6 +203,8 @@ def plan_run(
 ) -> RunPlan:
     """Simulate the run's largest micro-batch; nothing of the process is different afterwards. The price is of
     everything that the run occupies."""
+    from hf_efficient.planning.run_data import planned_data, rows_of
+
     shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
     on_gpu = args.device.type != "cpu"
     simulation = simulate_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)

@@ -26,13 +26,11 @@ from hf_efficient.planning.blank_model import (
     quantization_constants,
     values_of,
 )
-from hf_efficient.planning.trainers import (
+from hf_efficient.planning.simulated_trainer import (
     SimulatedEvaluation,
     SimulatedTrainer,
     is_evaluated,
-    preference_trainer,
     simulate_evaluation,
-    simulation_trainer,
 )
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
@@ -256,17 +254,37 @@ def simulate(
         if length is None:
             length = args.max_length or int(config.get_text_config().max_position_embeddings)
         trainer = _trainer(recipe, config, model, args, length, padded=padded)
-        wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
-        trainer.micro_batch_factor = wanted / args.gradient_accumulation_steps
-        log, operators = _observe(trainer, model, on_gpu=on_gpu)
-        forward_ends, evaluation = _run(recipe, trainer, model, log, evaluation_length or length)
+        return simulation_of(recipe, trainer, length, evaluation_length or length, loaded=loaded, on_gpu=on_gpu)
+
+
+def simulation_of(
+    recipe: Recipe,
+    trainer: SimulatedTrainer,
+    length: int,
+    evaluation_length: int,
+    *,
+    loaded: dict[str, int],
+    on_gpu: bool = True,
+) -> Simulation:
+    """Train two steps with a trainer of a model without values, and evaluate where the run would.
+
+    Args:
+        recipe: for the steps that it accumulates over, and the classes that are wrapped.
+        length, evaluation_length: tokens of every row.
+        loaded: bytes of an element of each parameter as the run loads it, by name.
+    """
+    model: Any = trainer.model
+    wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
+    trainer.micro_batch_factor = wanted / trainer.args.gradient_accumulation_steps
+    log, operators = _observe(trainer, model, on_gpu=on_gpu)
+    forward_ends, evaluation = _run(recipe, trainer, model, log, evaluation_length)
     return Simulation(
         log=log,
         backward_starts=tuple(trainer.backward_starts),
         second_step=trainer.step_starts[1],
-        vocabulary=config.get_text_config().vocab_size,
+        vocabulary=model.config.get_text_config().vocab_size,
         first_step=trainer.step_starts[0],
-        rows=args.per_device_train_batch_size * (2 if recipe.method == "dpo" else 1),
+        rows=trainer.args.per_device_train_batch_size * (2 if recipe.method == "dpo" else 1),
         length=length,
         micro_batches=wanted,
         operators=operators.works(),
@@ -314,6 +332,8 @@ def _run(
 def _trainer(
     recipe: Recipe, config: PretrainedConfig, model: Any, args: Any, length: int, *, padded: bool
 ) -> SimulatedTrainer:
+    from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
+
     if recipe.method == "sft":
         return simulation_trainer(recipe, model, args, length, padded=padded)
     reference = None

@@ -35,7 +35,8 @@ from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import locked, plan_output
 from hf_efficient.launch.preflight_wanted import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
-from hf_efficient.planning.run_data import rows_of, run_shapes
+from hf_efficient.planning.run_data import rows_of
+from hf_efficient.planning.run_shapes import run_shapes
 from hf_efficient.preflight.launches import (
     STAGES,
     STEPS,

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hf_efficient.records import plan as rec
 from hf_efficient.reporting.labels import category_label, in_gib, or_nothing, phase_label, short_number, tensor_shape
-from hf_efficient.reporting.terminal import table
+from hf_efficient.reporting.terminal import show, table
 from hf_efficient.text import count, flops, seconds, share, short_seconds, size, usd
 
 _SMALLEST_SHARE = 0.001
@@ -21,6 +21,11 @@ _FEW = 3
 """Accelerators whose remarks are shown unasked."""
 _STRATEGIES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp2": "FSDP2"}
 _OFFLOADED = {"optimizer": "optimizer state", "parameters": "weights"}
+
+
+def show_plan(plan: rec.Plan, *, notes: bool = False) -> None:
+    """Print a plan as ``hf-efficient plan`` does; ``notes``: all that is taken for granted, and spot markets."""
+    show(plan_renderables(plan, notes=notes))
 
 
 def plan_renderables(plan: rec.Plan, *, notes: bool = False) -> list[RenderableType]:

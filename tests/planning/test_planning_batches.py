@@ -9,12 +9,12 @@ from transformers import DefaultFlowCallback, TrainerControl, TrainerState
 from trl import SFTConfig
 
 from hf_efficient.planning.batches import Batching, BatchShapes, batch_shapes, batchings, packs
-from hf_efficient.planning.run_data import (
+from hf_efficient.planning.run_data import rows_of
+from hf_efficient.planning.run_shapes import (
     RunRows,
     evaluates_by_epoch,
     evaluations_of,
     rows_as_prepared,
-    rows_of,
     run_shapes,
     saves_by_epoch,
     saves_of,

@@ -10,7 +10,8 @@ from hf_efficient.planning.advice import with_advice, with_largest
 from hf_efficient.planning.gpu import demand_of
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan, simulate_shapes
-from hf_efficient.planning.run_data import data_at_hand, rows_of, run_shapes
+from hf_efficient.planning.run_data import data_at_hand, rows_of
+from hf_efficient.planning.run_shapes import run_shapes
 from hf_efficient.planning.simulation import planned_memory, simulate
 
 slow = pytest.mark.slow

@@ -17,8 +17,9 @@ from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import simulation_arguments
 from hf_efficient.planning.model_config import model_config
+from hf_efficient.planning.simulated_trainer import fused_kernels_of_a_gpu, is_evaluated
 from hf_efficient.planning.simulation import planned_memory, simulate
-from hf_efficient.planning.trainers import fused_kernels_of_a_gpu, is_evaluated, simulation_trainer
+from hf_efficient.planning.trainers import simulation_trainer
 
 CASES = {
     "full": ("llama", "full", {}, {}),

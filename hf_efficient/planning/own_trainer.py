@@ -1,0 +1,350 @@
+"""A Trainer that never saw a recipe to its plan: its own loss, collator and optimizer, on a copy of its model without
+values. ``plan`` takes a recipe as well."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import CellType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler
+
+from hf_efficient.errors import SetupError, first_line
+from hf_efficient.planning.arguments import collector_paused, own_arguments, process_kept, stand_in
+from hf_efficient.planning.batches import Lengths
+from hf_efficient.planning.blank_model import blank_quantized
+from hf_efficient.planning.gpu import demand_of
+from hf_efficient.planning.plan import devices_of, plan_of, shape_remarks
+from hf_efficient.planning.plan import plan as plan_recipe
+from hf_efficient.planning.ranks.rank import spread
+from hf_efficient.planning.ranks.shares import sharding_of
+from hf_efficient.planning.run_shapes import RunRows, RunShapes, run_shapes
+from hf_efficient.planning.simulated_trainer import SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
+from hf_efficient.planning.simulation import Simulation, simulation_of
+from hf_efficient.recipe.schema import Recipe, mixed_precision
+from hf_efficient.records.plan import Plan, PlannedData
+from hf_efficient.simulate.blank import emptied
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+_TOKENS = (("input_ids",), ("prompt_ids", "chosen_ids", "rejected_ids"), ("chosen_ids", "rejected_ids"))
+"""Columns of rows that are tokenised: a text each, or a preference pair."""
+_FIELDS = (
+    *("bf16", "fp16", "optim", "max_steps", "gradient_accumulation_steps", "torch_compile", "activation_offloading"),
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "precompute_ref_log_probs"),
+    *("save_strategy", "eval_strategy", "eval_on_start"),
+)
+"""Of the trainer's arguments, what a plan reads where a recipe has ``train``."""
+
+
+def plan(
+    what: Recipe | Trainer,
+    gpus: str | Sequence[str] | None = None,
+    *,
+    num_gpus: int | None = None,
+    read_data: bool = True,
+) -> Plan:
+    """Memory, time and cost of a recipe, or of a Trainer before its ``train()``, which stays as it is.
+
+    Args:
+        gpus: names of accelerators, as ``hf-efficient plan --gpu`` takes them; default: all that are known.
+        num_gpus: GPUs that train; default: the recipe's, or the processes that the Trainer was started in.
+        read_data: of a recipe: read its data where they are on this machine. A Trainer has its own.
+
+    Raises:
+        SetupError: an accelerator that nobody knows, or a Trainer that cannot be planned; says which and why.
+    """
+    if isinstance(what, Recipe):
+        return plan_recipe(what, gpus, num_gpus=num_gpus, read_data=read_data)
+    if not isinstance(what, Trainer):
+        raise SetupError(
+            f"plan: takes a Trainer or a recipe, not {type(what).__name__}. "
+            'Write plan(trainer), or plan(load_recipe("llama3.1-8b/qlora")).'
+        )
+    devices = devices_of(gpus)
+    ranks = what.args.world_size if num_gpus is None else num_gpus
+    if ranks < 1:
+        raise SetupError(f"num_gpus: {num_gpus} cannot train. Write the number of GPUs, 1 or more.")
+    model = _checked(what)
+    recipe = _as_recipe(what, model, ranks)
+    rows = _lengths(what, recipe)
+    shapes = run_shapes(_with_rows(what, rows), rows, ranks, at_end=False)  # type: ignore[arg-type]
+    simulation = _simulation(what, recipe, model, rows, shapes)
+    simulation = spread(simulation, sharding_of(recipe, ranks), mixed=mixed_precision(recipe) != "no")
+    demand = demand_of(recipe, simulation, shapes, ranks)
+    remarks = [*shape_remarks(shapes), *_remarks(what, recipe)]
+    return plan_of(recipe, simulation, demand, devices, remarks, _planned_data(rows, shapes))
+
+
+def _checked(trainer: Trainer) -> PreTrainedModel | nn.Module:
+    """The model; raises ``SetupError`` for a trainer whose step cannot be simulated, with what to do instead."""
+    model = getattr(trainer, "model", None)
+    if model is None:
+        raise SetupError("plan: the trainer has no model. Build it as Trainer(model=..., args=...), then plan it.")
+    if trainer.state.global_step > 0 or trainer.model_wrapped is not model:
+        raise SetupError("plan: this trainer has trained already. Plan it before train(), or build a new one.")
+    if not isinstance(getattr(model, "get_base_model", lambda: model)(), PreTrainedModel):
+        raise SetupError(f"plan: the model is {type(model).__name__}, and must be one of transformers, or PEFT on one.")
+    args = trainer.args
+    for name in ("deepspeed", "fsdp", "use_liger_kernel"):
+        if getattr(args, name, None):
+            instead = "Plan a recipe with distributed.strategy" if name != "use_liger_kernel" else "Leave it out"
+            raise SetupError(f"plan: a Trainer with {name} cannot be simulated. {instead} for the plan.")
+    if trainer.train_dataset is None:
+        raise SetupError("plan: the trainer has no train_dataset, so that the length of its rows is not known.")
+    return model
+
+
+def _as_recipe(trainer: Trainer, model: Any, ranks: int) -> Recipe:
+    """What the plan of a recipe reads, by the trainer's arguments and model."""
+    args = trainer.args
+    train = {name: _plain(getattr(args, name)) for name in _FIELDS if hasattr(args, name)}
+    bits = (
+        4 if getattr(model, "is_loaded_in_4bit", False) else 8 if getattr(model, "is_loaded_in_8bit", False) else None
+    )
+    method = "qlora" if bits else "lora" if hasattr(model, "peft_config") else "full"
+    pairs = "chosen_ids" in _columns(trainer.train_dataset)
+    return Recipe(
+        name=type(trainer).__name__,
+        method="dpo" if pairs else "sft",
+        model={"id": model.config.name_or_path or type(model).__name__},
+        adapter={"method": method, "quantization": {"bits": bits} if bits else None},
+        data={
+            "train": [{"path": "train_dataset"}],
+            "eval": [] if trainer.eval_dataset is None else [{"path": "eval_dataset"}],
+        },
+        train=train,
+        distributed={"processes": ranks},
+        evaluate={"at_end": False},
+        output_dir=str(args.output_dir),
+    )
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+def _with_rows(trainer: Trainer, rows: RunRows) -> TrainingArguments:
+    """The arguments with batches that the rows can fill."""
+    args = copy.copy(trainer.args)
+    for phase, held in (("train", rows.train), ("eval", rows.evaluation)):
+        if held is not None:
+            name = f"per_device_{phase}_batch_size"
+            setattr(args, name, min(getattr(args, name), len(held)))
+    return args
+
+
+def _columns(dataset: Any) -> Sequence[str]:
+    names = getattr(dataset, "column_names", None)
+    return names if names is not None else list(next(iter(dataset), {}))
+
+
+def _lengths(trainer: Trainer, recipe: Recipe) -> RunRows:
+    held = _evaluation_data(trainer) if is_evaluated(recipe) else None
+    cut = getattr(trainer.args, "max_length", None) if recipe.method == "dpo" else None
+    return RunRows(
+        _lengths_of(trainer.train_dataset, "train_dataset", cut),
+        None if held is None else _lengths_of(held, "eval_dataset", cut),
+    )
+
+
+def _evaluation_data(trainer: Trainer) -> Any:
+    """The largest where there are several."""
+    held = trainer.eval_dataset
+    return max(held.values(), key=len) if isinstance(held, dict) else held
+
+
+def _lengths_of(dataset: Any, name: str, cut: int | None) -> Lengths:
+    """Tokens of each row, shape (rows,); of the answers of pairs, shape (rows, 2)."""
+    if not hasattr(dataset, "__len__") or not len(dataset):
+        raise SetupError(f"plan: {name} must have a length of at least one row, so that the longest can be found.")
+    known = next((names for names in _TOKENS if set(names) <= set(_columns(dataset))), None)
+    if known is None:
+        raise SetupError(
+            f"plan: the rows of {name} must be tokenised, with input_ids, or with chosen_ids and rejected_ids; "
+            f"they have {', '.join(_columns(dataset)) or 'no columns'}."
+        )
+    each = {column: _row_sizes(dataset, column) for column in known}
+    if known == ("input_ids",):
+        return each["input_ids"]
+    prompt = each.get("prompt_ids", 0)
+    both = np.stack([prompt + each["chosen_ids"], prompt + each["rejected_ids"]], axis=1)
+    return both if cut is None else np.minimum(both, cut)
+
+
+def _row_sizes(dataset: Any, column: str) -> Lengths:
+    if type(dataset).__module__.partition(".")[0] == "datasets":
+        from hf_efficient.data.stats import lengths
+
+        return lengths(dataset, column)
+    return np.array([len(dataset[place][column]) for place in range(len(dataset))], dtype=np.int64)
+
+
+def _simulation(trainer: Trainer, recipe: Recipe, model: Any, rows: RunRows, shapes: RunShapes) -> Simulation:
+    with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
+        try:
+            simulated = _copied(trainer, recipe, model, rows, shapes, directory)
+            loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
+            tokens = shapes.train.row_tokens
+            evaluated = tokens if shapes.evaluation is None else shapes.evaluation.row_tokens
+            return simulation_of(recipe, simulated, tokens, evaluated, loaded=loaded)
+        except Exception as error:
+            raise SetupError(
+                f"plan: a step of {type(trainer).__name__} cannot be simulated on tensors without values "
+                f"({type(error).__name__}: {first_line(error)}). Plan a recipe of the same model instead."
+            ) from error
+
+
+def _copied(
+    trainer: Trainer, recipe: Recipe, model: Any, rows: RunRows, shapes: RunShapes, directory: str
+) -> SimulatedTrainer:
+    """A trainer of the same class and settings, on models without values and on the longest rows; its callbacks, and
+    what instruments a run, are left out."""
+    own: Any = type(trainer)
+    kind = type(f"Simulated{own.__name__}", (_OwnSteps, own), {})
+    made: Any = object.__new__(kind)
+    # A method that somebody has wrapped on the instance would run the original.
+    kept = {name: held for name, held in vars(trainer).items() if not callable(getattr(own, name, None))}
+    vars(made).update(kept)
+    sizes = _with_rows(trainer, rows)
+    batch = {name: getattr(sizes, name) for name in ("per_device_train_batch_size", "per_device_eval_batch_size")}
+    made.args = own_arguments(
+        trainer.args, directory, **batch, remove_unused_columns=trainer.args.remove_unused_columns
+    )
+    blank, reference, optimizer = _blank_copies(trainer, model, quantized=recipe.adapter.method == "qlora")
+    made.model = made.model_wrapped = blank
+    if reference is not None:
+        made.ref_model = reference
+    made.optimizer, made.lr_scheduler, made.model_init, made.neftune_noise_alpha = optimizer, None, None, None
+    made.is_in_train, made._created_lr_scheduler, made._train_batch_size = False, False, made.args.train_batch_size
+    made._metrics = copy.deepcopy(getattr(trainer, "_metrics", None))
+    made.state, made.control = TrainerState(is_local_process_zero=True, is_world_process_zero=True), TrainerControl()
+    made.callback_handler = CallbackHandler([DefaultFlowCallback], blank, trainer.processing_class, None, None)
+    count = 2 * made.args.gradient_accumulation_steps * made.args.per_device_train_batch_size
+    made.train_dataset = list(
+        _batch_rows(trainer.train_dataset, rows.train, made.args.per_device_train_batch_size, count)
+    )
+    if shapes.evaluation is not None:
+        made.evaluated, made.eval_lengths = _evaluation_data(trainer), rows.evaluation
+    if made.optimizer is None:
+        made.optimizer = made.stand_in = stand_in(recipe, blank)
+    made.expect_steps()
+    made.create_accelerator_and_postprocess()
+    made.watch()
+    return made
+
+
+class _OwnSteps(SimulatedTrainer):
+    """Leftmost over the class of a user's trainer."""
+
+    evaluated: Any = None
+    eval_lengths: Lengths | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        return Trainer.train(self, *args, **kwargs)
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._as_on_a_gpu():
+            return super().training_step(*args, **kwargs)
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._as_on_a_gpu():
+            return super().prediction_step(*args, **kwargs)
+
+    def _as_on_a_gpu(self) -> AbstractContextManager[None]:
+        """TRL's fused head, where a trainer of TRL has one."""
+        return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu and "trl" in sys.modules else nullcontext()
+
+    def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
+        assert self.eval_lengths is not None
+        return list(_batch_rows(self.evaluated, self.eval_lengths, count, count))
+
+
+def _batch_rows(dataset: Any, lengths: Lengths, batch: int, count: int) -> Iterator[dict[str, Any]]:
+    """So many rows, in batches of the longest row and, last of each, the shortest, which makes the others' mask needed;
+    a batch of one has the longest alone."""
+    held = lengths.reshape(len(lengths), -1).max(axis=1)
+    longest, shortest = dataset[int(held.argmax())], dataset[int(held.argmin())]
+    for place in range(count):
+        yield dict(shortest if batch > 1 and place % batch == batch - 1 else longest)
+
+
+def _blank_copies(trainer: Trainer, model: Any, *, quantized: bool) -> tuple[Any, Any, Any]:
+    """Model, reference model and optimizer, in which each tensor of the models has no values; ties and hooks stay."""
+    reference = getattr(trainer, "ref_model", None)
+    memo: dict[int, Any] = {}
+    for module in filter(None, (model, reference)):
+        for one in module.parameters():
+            memo.setdefault(id(one), _blank_parameter(one))
+        for one in module.buffers():
+            memo.setdefault(id(one), emptied(one))
+    copies = copy.deepcopy((model, reference, trainer.optimizer), memo)
+    for blank in filter(None, copies[:2]):
+        if quantized:
+            blank_quantized(blank, blank.config.dtype or torch.float32)
+        for module in blank.modules():
+            _rebind(module, memo)
+        vars(blank)["to"] = lambda *args, blank=blank, **kwargs: blank  # it is where it is to be
+    return copies
+
+
+def _blank_parameter(one: nn.Parameter) -> nn.Parameter:
+    blank = nn.Parameter(emptied(one.data), requires_grad=one.requires_grad)
+    for name in ("compress_statistics", "quant_type"):  # of bitsandbytes
+        if hasattr(one, name):
+            setattr(blank, name, getattr(one, name))
+    return blank
+
+
+def _rebind(module: nn.Module, memo: dict[int, Any]) -> None:
+    """A forward that wraps another (TRL's fused head does) holds that of the original model in its closure."""
+    forward = vars(module).get("forward")
+    inner = getattr(forward, "__func__", None)
+    if not isinstance(inner, FunctionType) or not inner.__closure__:
+        return
+    cells = tuple(CellType(_rebound(cell.cell_contents, memo)) for cell in inner.__closure__)
+    own = FunctionType(inner.__code__, inner.__globals__, inner.__name__, inner.__defaults__, cells)
+    own.__kwdefaults__ = inner.__kwdefaults__
+    own.__dict__.update(inner.__dict__)
+    vars(module)["forward"] = MethodType(own, module)
+
+
+def _rebound(held: Any, memo: dict[int, Any]) -> Any:
+    if isinstance(held, MethodType) and id(held.__self__) in memo:
+        return MethodType(held.__func__, memo[id(held.__self__)])
+    return memo.get(id(held), held) if isinstance(held, nn.Module) else held
+
+
+def _remarks(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
+    yield "the trainer's callbacks are not simulated, nor what a collator or a loss does outside of torch"
+    reduces: Callable[..., Any] | None = trainer.preprocess_logits_for_metrics
+    if is_evaluated(recipe) and trainer.compute_metrics is not None and reduces is None:
+        yield (
+            "compute_metrics without preprocess_logits_for_metrics keeps the logits of all evaluated rows on the GPU: "
+            "only those of one batch are planned"
+        )
+
+
+def _planned_data(rows: RunRows, shapes: RunShapes) -> PlannedData:
+    whole = rows.train if rows.train.ndim == 1 else rows.train.sum(axis=1)
+    return PlannedData(
+        examples=len(rows.train),
+        tokens=int(whole.sum()),
+        longest_tokens=int(rows.train.max()),
+        padding_share=shapes.train.padding_share,
+        evaluation_rows=0 if rows.evaluation is None else len(rows.evaluation),
+        evaluations=shapes.evaluations,
+        batchings=[],
+    )
