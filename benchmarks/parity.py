@@ -3,7 +3,7 @@
     python benchmarks/parity.py [--only STRATEGY ...] [--steps 50] [--json FILE]
 
 A tiny Llama with random weights on two CPU processes (gloo), each strategy in a launch of its own, which its recipe
-generates; FSDP2 through the door that a run on GPUs does not use (``model/on_cpu.py``).
+generates; FSDP2 through the door that a run on GPUs does not use (``launch/arguments.py``).
 """
 
 import argparse

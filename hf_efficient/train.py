@@ -105,18 +105,18 @@ def _unforeseen(error: Exception, recipe: Recipe | None) -> str:
     """What to tell; keeps the traceback of a recipe's run, unless another process is to blame."""
     if is_lost_peer(error):
         told = f"another process of the run is gone, which this one waited for: {first_line(error)}"
-        return f"{told}\n{_how_it_goes_on()}"
+        return f"{told}\n{_how_it_continues()}"
     return f"{type(error).__name__}: {first_line(error)}\n{_keep_traceback(recipe) if recipe is not None else ''}"
 
 
 def _ended(code: int) -> int:
     """Told to end by a signal; returns the exit code."""
-    return _for_good(_leave(code, f"The run was ended by a signal. {_how_it_goes_on()}"))
+    return _for_good(_leave(code, f"The run was ended by a signal. {_how_it_continues()}"))
 
 
 def _lost(why: str) -> None:
     """Another machine is gone: this process, which may wait for it in a collective, cannot be ended but so."""
-    code = _leave(1, f"{why}: it is off, cut off, or its processes were killed. {_how_it_goes_on()}")
+    code = _leave(1, f"{why}: it is off, cut off, or its processes were killed. {_how_it_continues()}")
     os._exit(_for_good(code))
 
 
@@ -128,7 +128,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise EndedBySignal(number)
 
 
-def _how_it_goes_on() -> str:
+def _how_it_continues() -> str:
     again = starts_again(os.environ) and not end_is_announced(os.environ)
     unless = "Unless the launcher starts it again, " if again else ""
     return f"{unless}--resume continues from its last checkpoint."

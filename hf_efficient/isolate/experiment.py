@@ -14,14 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from hf_efficient.errors import SetupError
-from hf_efficient.estimate.comparison import (
-    CHAIN,
-    MOST_ROUNDS,
-    ChainTimes,
-    attribute,
-    link_difference,
-    wants_another_round,
-)
+from hf_efficient.estimate import comparison as estimate
+from hf_efficient.estimate.comparison import ChainTimes
 from hf_efficient.isolate.variants import Variant
 from hf_efficient.isolate.worker import MEASUREMENT
 from hf_efficient.launch.command import accelerate_command, layout_of
@@ -63,13 +57,9 @@ class Launch:
 
     def command(self, variant: Variant, folder: Path) -> list[str]:
         """What measures a variant: several processes by accelerate; one needs no launcher, which would import torch."""
-        options = [
-            f"--variant={variant.name}",
-            f"--steps={self.steps}",
-            f"--warm-up={self.warm_up}",
-            f"--share={self.processes if variant.one_process else 1}",
-            f"--folder={folder}",
-        ]
+        share = self.processes if variant.one_process else 1
+        options = [f"--variant={variant.name}", f"--steps={self.steps}", f"--warm-up={self.warm_up}"]
+        options += [f"--share={share}", f"--folder={folder}"]
         if self.processes == 1 or variant.one_process:
             return [sys.executable, "-m", _WORKER, self.argument, *self.overrides, *options]
         layout = layout_of(self.recipe, device_count=self.device_count, cores=self.cores)
@@ -121,8 +111,7 @@ class Progress(Protocol):
         """It ran so long, or failed: ``failure`` says why."""
 
 
-RunVariant = Callable[[Variant], VariantMeasurement]
-"""Runs a variant once; raises VariantFailed."""
+RunVariant = Callable[[Variant], VariantMeasurement]  # runs a variant once; raises VariantFailed
 
 
 def run_variants(
@@ -133,7 +122,7 @@ def run_variants(
     outcomes = {one.name: VariantOutcome(one.name, one.what, left_out=one.left_out(recipe)) for one in variants}
     by_name = {one.name: one for one in variants}
     wanted = [one for one in variants if not outcomes[one.name].left_out]
-    for number in range(1, MOST_ROUNDS + 1):
+    for number in range(1, estimate.MOST_ROUNDS + 1):
         _round(wanted, outcomes, run, progress, number)
         again = _again(outcomes.values())
         if not again:
@@ -165,11 +154,11 @@ def _round(
 def _again(outcomes: Iterable[VariantOutcome]) -> set[str]:
     held = list(outcomes)
     times = chain_times(held)
-    whole = attribute(times).plain_seconds
+    whole = estimate.attribute(times).plain_seconds
     again: set[str] = set()
-    for link in CHAIN:
-        found = link_difference(link, times)
-        if found is not None and wants_another_round(found, whole):
+    for link in estimate.CHAIN:
+        found = estimate.link_difference(link, times)
+        if found is not None and estimate.wants_another_round(found, whole):
             first = next(name for name in link.more if name not in times.left_out)
             again |= {first, link.less}
     return again - {one.name for one in held if one.failure}
@@ -177,12 +166,9 @@ def _again(outcomes: Iterable[VariantOutcome]) -> set[str]:
 
 def chain_times(outcomes: Iterable[VariantOutcome]) -> ChainTimes:
     held = {one.name: one for one in outcomes}
+    seconds = {name: [run.step_seconds for run in one.runs] for name, one in held.items()}
     return ChainTimes(
-        seconds={
-            name: [run.step_seconds for run in one.runs]
-            for name, one in held.items()
-            if one.runs and any(run.step_seconds for run in one.runs)
-        },
+        seconds={name: runs for name, runs in seconds.items() if any(runs)},
         left_out=frozenset(name for name, one in held.items() if one.left_out),
         logged=[run.step_logged for run in held[_BASE].runs] if _BASE in held else [],
     )

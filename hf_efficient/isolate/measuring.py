@@ -28,8 +28,7 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.loader import batch_tensors
 from hf_efficient.records.isolation import IsolationSchedule, VariantMeasurement
 
-MOST_BYTES = 512 << 20
-"""Of batches that are held; what comes later is one of them again."""
+MOST_BYTES = 512 << 20  # of batches that are held; what comes later is one of them again
 
 
 class StepStamps(TrainerCallback):
@@ -97,7 +96,7 @@ def _built_trainer(setup: Setup) -> Trainer:
     return build(settle_choices(setup.recipe, args), args, RunListener()).trainer
 
 
-def _timed_training(setup: Setup, adjust: Callable[[Trainer], None] = lambda trainer: None) -> VariantMeasurement:
+def _timed_training(setup: Setup, adjust: Callable[[Trainer], Any] = lambda trainer: None) -> VariantMeasurement:
     """Train the variant's recipe and time its steps, after ``adjust`` changed the trainer."""
     trainer = _built_trainer(setup)
     adjust(trainer)
@@ -108,10 +107,8 @@ def _timed_training(setup: Setup, adjust: Callable[[Trainer], None] = lambda tra
 
 def _recorded_training(setup: Setup) -> tuple[VariantMeasurement, Trainer]:
     """With our recording on: step times, and forward and backward by what was recorded."""
-    trainer = _built_trainer(setup)
-    stamps = StepStamps(trainer, setup.warm_up)
-    trainer.train()
-    found = stamps.measurement()
+    trained: list[Trainer] = []
+    found, trainer = _timed_training(setup, trained.append), trained[0]
     path = Path(setup.recipe.output_dir) / "efficiency" / "steps.jsonl"
     if not setup.recipe.efficiency.record_steps or trainer.args.process_index or not path.exists():
         return found, trainer
@@ -240,10 +237,7 @@ def _on(device: torch.device, batch: Any) -> Any:
 
 
 def _on_held_batches(setup: Setup) -> VariantMeasurement:
-    def hold(trainer: Trainer) -> None:
-        hold_batches(trainer, setup.warm_up + setup.steps, setup.share)
-
-    return _timed_training(setup, hold)
+    return _timed_training(setup, lambda trainer: hold_batches(trainer, setup.warm_up + setup.steps, setup.share))
 
 
 def _forward(setup: Setup, *, with_graph: bool) -> VariantMeasurement:

@@ -19,25 +19,14 @@ from hf_efficient.isolate.experiment import Launch, Progress, chain_times, run_v
 from hf_efficient.isolate.variants import MOST_EXAMPLES, VARIANTS, check_whole_models
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.isolation import (
-    ISOLATION_SCHEMA_VERSION,
-    Isolation,
-    IsolationSchedule,
-    LoaderAlone,
-    MicroBatchLine,
-    PauseTimes,
-    StepPart,
-    TokenisationAlone,
-    VariantMeasurement,
-    VariantOutcome,
-)
+from hf_efficient.records import isolation as rec
+from hf_efficient.records.isolation import IsolationSchedule, LoaderAlone, StepPart, VariantOutcome
 from hf_efficient.text import short_seconds
 from hf_efficient.version import __version__
 
 STEPS: Final = 12
 WARM_UP: Final = 3
-FEWEST_STEPS: Final = 6
-"""With fewer pairs no interval of 95% is known (``estimate/comparison.py``)."""
+FEWEST_STEPS: Final = 6  # with fewer pairs no interval of 95% is known (``estimate/comparison.py``)
 _SIZES = ("as_is", "micro_batch_halved", "micro_batch_doubled")
 _SAME_BATCHES = ("quiet", "logged", "held_batches", "one_process", "forward", "forward_no_grad", "loader")
 _MUCH_DRIFT = 1.15
@@ -45,12 +34,9 @@ _MUCH_DRIFT = 1.15
 Outcomes = Mapping[str, VariantOutcome]
 
 
-def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progress) -> Isolation:
-    """Run the variants of a recipe (file or shipped name) beside its output directory; only the result is left.
-
-    Raises:
-        HfEfficientError: the recipe is wrong, cannot be launched, or does not train as it is.
-    """
+def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progress) -> rec.Isolation:
+    """Run the variants of a recipe (file or shipped name) beside its output directory; only the result is left. Raises
+    ``HfEfficientError``: the recipe is wrong, cannot be launched, or does not train as it is."""
     recipe = load_recipe(argument, overrides)
     check_whole_models(recipe)
     automatic = recipe.distributed.processes == "auto"
@@ -71,7 +57,7 @@ def _place(output_dir: str) -> Path:
     return folder
 
 
-def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int, warm_up: int) -> Isolation:
+def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int, warm_up: int) -> rec.Isolation:
     """The attribution, what was measured by itself, and the findings; ``outcomes`` are of all variants."""
     held = {one.name: one for one in outcomes}
     schedule = next(run.schedule for run in _runs(held, "as_is") if run.schedule is not None)
@@ -82,8 +68,8 @@ def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int,
     between = [part.seconds or 0.0 for part in parts if part.name in ("logging", "evaluation", "checkpointing")]
     whole = attribution.plain_seconds + sum(between)
     tokens = [one for run in _runs(held, "as_is") for one in run.step_tokens]
-    found = Isolation(
-        schema_version=ISOLATION_SCHEMA_VERSION,
+    found = rec.Isolation(
+        schema_version=rec.ISOLATION_SCHEMA_VERSION,
         hf_efficient_version=__version__,
         recipe=recipe.name,
         steps=steps,
@@ -105,7 +91,7 @@ def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int,
     return dataclasses.replace(found, diagnosis=diagnose_isolation(found))
 
 
-def _runs(held: Outcomes, name: str) -> Sequence[VariantMeasurement]:
+def _runs(held: Outcomes, name: str) -> Sequence[rec.VariantMeasurement]:
     return held[name].runs if name in held else []
 
 
@@ -156,16 +142,18 @@ def _missing(held: Outcomes, *names: str) -> str:
     return "the two have no step in common"
 
 
-def _pauses(held: Outcomes, attribution: StepAttribution) -> PauseTimes:
+def _pauses(held: Outcomes, attribution: StepAttribution) -> rec.PauseTimes:
     log, runs = attribution.differences.get("logging"), _runs(held, "pauses")
-    return PauseTimes(
+    return rec.PauseTimes(
         log_seconds=max(0.0, log.seconds) if log is not None and log.is_clear else None,
         evaluation_seconds=_median([one for run in runs for one in run.evaluation_seconds]),
         save_seconds=_median([one for run in runs for one in run.save_seconds]),
     )
 
 
-def _pause_parts(outcome: VariantOutcome | None, pauses: PauseTimes, schedule: IsolationSchedule) -> Iterator[StepPart]:
+def _pause_parts(
+    outcome: VariantOutcome | None, pauses: rec.PauseTimes, schedule: IsolationSchedule
+) -> Iterator[StepPart]:
     evaluation = ("evaluation", "evaluation_seconds", schedule.evaluate_every)
     for name, field, every in (evaluation, ("checkpointing", "save_seconds", schedule.save_every)):
         if not every or outcome is None:
@@ -192,11 +180,11 @@ def _loader(held: Outcomes) -> LoaderAlone | None:
     )
 
 
-def _tokenisation(held: Outcomes) -> TokenisationAlone | None:
+def _tokenisation(held: Outcomes) -> rec.TokenisationAlone | None:
     run = next(iter(_runs(held, "tokenisation")), None)
     if run is None or run.examples is None or run.tokens is None or not run.prepare_seconds:
         return None
-    return TokenisationAlone(
+    return rec.TokenisationAlone(
         examples=run.examples,
         tokens=run.tokens,
         seconds=run.prepare_seconds,
@@ -206,7 +194,7 @@ def _tokenisation(held: Outcomes) -> TokenisationAlone | None:
     )
 
 
-def _micro_batch_line(held: Outcomes) -> MicroBatchLine | None:
+def _micro_batch_line(held: Outcomes) -> rec.MicroBatchLine | None:
     """Over the micro-batches of all sizes; None where fewer than two sizes were recorded, or give no line."""
     seconds = {name: [one for run in _runs(held, name) for one in run.micro_batch_seconds] for name in _SIZES}
     tokens = {name: [one for run in _runs(held, name) for one in run.micro_batch_tokens] for name in _SIZES}
@@ -218,7 +206,7 @@ def _micro_batch_line(held: Outcomes) -> MicroBatchLine | None:
     if line is None:
         return None
     doubled = tokens["micro_batch_doubled"]
-    return MicroBatchLine(
+    return rec.MicroBatchLine(
         fixed_seconds=line.fixed_seconds,
         token_seconds=line.token_seconds,
         seconds=statistics.median(seconds["as_is"]),

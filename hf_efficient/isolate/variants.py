@@ -14,38 +14,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from hf_efficient.errors import SetupError
-from hf_efficient.recipe.load import change_recipe
-from hf_efficient.recipe.rules.distributed import unnamed_batch
-from hf_efficient.recipe.schema import ProfileSection, Recipe
+from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder, without_pauses
+from hf_efficient.recipe.rules import Settings
+from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
 
-MOST_EXAMPLES: Final = 2000
-"""That are tokenised: of a larger source a drawn part, which gives the same rate."""
+MOST_EXAMPLES: Final = 2000  # that are tokenised: of a larger source a drawn part, which gives the same rate
 _PAUSED_STEPS = 2
 
-_BARE: dict[str, Any] = {
-    "efficiency.record_steps": False,
-    "efficiency.check_gradients": False,
-    "efficiency.log_metrics": False,
-    **{f"efficiency.profile.{name}": value for name, value in ProfileSection().model_dump().items()},
-}
-"""Without our own instrumentation."""
+_RECORDING = ("record_steps", "check_gradients", "log_metrics")
+_BARE: dict[str, Any] = {**{f"efficiency.{name}": False for name in _RECORDING}, **NO_INSTRUMENTS}
 _NO_LOGGING: dict[str, Any] = {"train.logging_strategy": "no"}
-_QUIET: dict[str, Any] = {**_BARE, **_NO_LOGGING}
-"""Steps and nothing else."""
+_QUIET: dict[str, Any] = {**_BARE, **_NO_LOGGING}  # steps and nothing else
 _ALONE: dict[str, Any] = {**_QUIET, "distributed.processes": 1, "distributed.strategy": "auto"}
 """The same in one process."""
 
-_SHORT: dict[str, Any] = {
-    "train.eval_strategy": "no",
-    "train.save_strategy": "no",
-    "train.report_to": "none",
-    "train.disable_tqdm": True,
-    "efficiency.plan": False,
-}
 _WATCH_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
-_OFF = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "auto_find_batch_size")
-_WHERE_SET: dict[str, Any] = {**dict.fromkeys(_OFF, False), "resume_from_checkpoint": None}
 
 
 @dataclass(frozen=True)
@@ -102,12 +86,15 @@ def _few_examples(recipe: Recipe) -> dict[str, Any]:
 
 
 def _rows(recipe: Recipe) -> int:
-    name = "per_device_train_batch_size"
-    return int(recipe.train.get(name, train_fields(recipe.method)[name].default))
+    return int(Settings(recipe, train_fields(recipe.method)).train("per_device_train_batch_size"))
 
 
-def _with_rows(rows: int) -> dict[str, Any]:
-    return {**_NO_LOGGING, "train.per_device_train_batch_size": rows}
+def _is_one_row(recipe: Recipe) -> str:
+    return "a micro-batch has one row" if _rows(recipe) < 2 else ""
+
+
+def _with_rows(recipe: Recipe, times: float) -> dict[str, Any]:
+    return {**_NO_LOGGING, "train.per_device_train_batch_size": int(_rows(recipe) * times)}
 
 
 VARIANTS: tuple[Variant, ...] = (
@@ -123,12 +110,9 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("tokenisation", "tokenisation alone", _few_examples, one_process=True),
     Variant("pauses", "evaluations and saves, timed", _with_pauses, _has_no_pauses),
     Variant(
-        "micro_batch_halved",
-        "half the rows in a micro-batch",
-        lambda recipe: _with_rows(_rows(recipe) // 2),
-        lambda recipe: "a micro-batch has one row" if _rows(recipe) < 2 else "",
+        "micro_batch_halved", "half the rows in a micro-batch", lambda recipe: _with_rows(recipe, 0.5), _is_one_row
     ),
-    Variant("micro_batch_doubled", "twice the rows in a micro-batch", lambda recipe: _with_rows(2 * _rows(recipe))),
+    Variant("micro_batch_doubled", "twice the rows in a micro-batch", lambda one: _with_rows(one, 2)),
 )
 
 
@@ -154,18 +138,14 @@ def check_whole_models(recipe: Recipe) -> None:
 
 
 def in_folder(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with another output directory and its own accumulation, without a budget."""
-    changes: dict[str, Any] = {"output_dir": str(folder), "existing_output": "refuse", **unnamed_batch(recipe)}
-    if recipe.efficiency.budget is not None:
-        changes["efficiency.budget"] = None
-    return change_recipe(recipe, changes)
+    return change_recipe(recipe, in_a_folder(recipe, folder))
 
 
 def varied(recipe: Recipe, variant: Variant, steps: int) -> Recipe:
     """A variant of a recipe from ``in_folder`` that trains so many steps."""
-    where_set = {f"train.{name}": value for name, value in _WHERE_SET.items() if name in recipe.train}
+    changes = {**without_pauses(recipe), "train.max_steps": steps}
+    if recipe.train.get("auto_find_batch_size"):
+        changes["train.auto_find_batch_size"] = False
     if recipe.train.get("lr_scheduler_type") in _WATCH_EVALUATIONS:
-        where_set |= {"train.lr_scheduler_type": "constant", "train.lr_scheduler_kwargs": None}
-    if recipe.evaluate.early_stopping is not None:
-        where_set["evaluate.early_stopping"] = None
-    return change_recipe(recipe, {**_SHORT, **where_set, "train.max_steps": steps, **variant.changes(recipe)})
+        changes |= {"train.lr_scheduler_type": "constant", "train.lr_scheduler_kwargs": None}
+    return change_recipe(recipe, {**changes, **variant.changes(recipe)})

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 FAILURE_FILE = "HF_EFFICIENT_FAILURE_FILE"
 """Environment variable: the file in which the launcher says which of its processes failed, and how."""
 
-_HANDLED = "SIGINT,SIGHUP,SIGQUIT"
-"""Signals that torch's agent passes on and ends by: all of its own but SIGTERM."""
+_HANDLED = "SIGINT,SIGHUP,SIGQUIT"  # signals that torch's agent passes on and ends by: all of its own but SIGTERM
 
 _FAILURE = "failure.json"
 
@@ -46,8 +45,8 @@ class Failure:
     @property
     def how(self) -> str:
         names = {-one.value: one.name for one in signal.Signals}
-        said = f"exit code {self.exit_code}" if self.exit_code >= 0 else names.get(self.exit_code, "a signal")
-        return said if self.starts == 1 else f"{said}, the last of {self.starts} starts"
+        code = f"exit code {self.exit_code}" if self.exit_code >= 0 else names.get(self.exit_code, "a signal")
+        return code if self.starts == 1 else f"{code}, the last of {self.starts} starts"
 
 
 def agent_command(command: Sequence[str]) -> list[str]:
@@ -83,12 +82,12 @@ def _launch() -> int:
     try:
         main()
     except ChildFailedError as error:
-        _tell(error.failures)
+        _report(error.failures)
         return 1
     return 0
 
 
-def _tell(failures: Mapping[int, ProcessFailure]) -> None:
+def _report(failures: Mapping[int, ProcessFailure]) -> None:
     """The one that failed first; one that was killed, before those that the agent, or its loss, ended."""
     path = os.environ.get(FAILURE_FILE)
     if not path:

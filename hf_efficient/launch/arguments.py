@@ -1,7 +1,12 @@
-"""The recipe's ``train`` section to TRL's training arguments, for the device and the processes that are here."""
+"""The recipe's ``train`` section to TRL's training arguments, for the device and the processes that are here.
+
+Sharding without a GPU: DeepSpeed on the CPU, and FSDP2, which accelerate (1.15) refuses there. Its own code and the
+Trainer's then run with torch's ``fully_shard`` on gloo.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,16 +60,14 @@ def emulation_remark(recipe: Recipe, device: torch.device) -> str:
     """What of a recipe this CPU has to emulate, and what to write; empty where it is nothing."""
     if device.type != "cpu" or not cpu_emulates_bf16():
         return ""
-    asked = {"train.bf16: false": recipe.train.get("bf16") is True}
-    asked["model.dtype: float32"] = recipe.model.dtype == "bfloat16"
-    section = recipe.adapter.quantization or QuantizationSection()
-    asked["adapter.quantization.compute_dtype: auto"] = (
-        recipe.adapter.method == "qlora" and compute_dtype(section) == "bfloat16"
-    )
-    remedies = [key for key, is_asked in asked.items() if is_asked]
-    if not remedies:
-        return ""
-    return f"this CPU emulates bfloat16, many times slower than float32: write {', '.join(remedies)}"
+    half = compute_dtype(recipe.adapter.quantization or QuantizationSection()) == "bfloat16"
+    asked = {
+        "train.bf16: false": recipe.train.get("bf16") is True,
+        "model.dtype: float32": recipe.model.dtype == "bfloat16",
+        "adapter.quantization.compute_dtype: auto": recipe.adapter.method == "qlora" and half,
+    }
+    remedies = ", ".join(key for key, is_asked in asked.items() if is_asked)
+    return remedies and f"this CPU emulates bfloat16, many times slower than float32: write {remedies}"
 
 
 def _multiplies_in(device: torch.device) -> Literal["bfloat16", "float16", "float32"]:
@@ -91,18 +94,12 @@ def settle_choices(recipe: Recipe, args: SFTConfig | DPOConfig) -> Recipe:
 
 
 def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
-    """``SFTConfig`` or ``DPOConfig`` with the recipe's fields and, where it is silent, what the device needs.
-
-    Without an accelerator ``use_cpu`` is set and pinned host memory switched off.
-
-    Raises:
-        RecipeError: the values contradict each other (TRL's or transformers' own check).
-        SetupError: the device cannot do what the recipe asks for (bf16, for instance).
-    """
+    """``SFTConfig`` or ``DPOConfig`` with the recipe's fields and, where it is silent, what the device needs: without
+    an accelerator ``use_cpu`` and no pinned memory. Raises ``RecipeError``: values contradict each other (TRL's or
+    transformers' own check); ``SetupError``: the device cannot do what the recipe asks for (bf16, for instance)."""
     import torch
     from trl import DPOConfig
 
-    from hf_efficient.model.on_cpu import choose_deepspeed_device, join_deepspeed, open_fsdp2_on_cpu
     from hf_efficient.model.recipe_trainer import sft_arguments
 
     options: dict[str, Any] = {"output_dir": recipe.output_dir, **settled_options(recipe)}
@@ -116,9 +113,10 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     if is_zero(engine):
         share = largest_share(recipe, int(os.environ.get("WORLD_SIZE", "1")))
         options["deepspeed"] = deepspeed_config(recipe, engine, share)
-        choose_deepspeed_device()
-    if engine == "fsdp2":
-        open_fsdp2_on_cpu()
+        if not has_accelerator:
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # before it is imported: else it guesses, and warns
+    if engine == "fsdp2" and not has_accelerator:
+        _open_fsdp2_on_cpu()
     if has_accelerator and not options.get("use_cpu", False):
         _check_gpu(options)
     else:
@@ -136,10 +134,45 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     except (ValueError, TypeError) as error:
         message = str(error).strip() or type(error).__name__
         raise RecipeError([Problem(str(recipe.path or recipe.name), "train", message)]) from error
-    if is_zero(engine):
-        join_deepspeed()
+    if is_zero(engine) and not has_accelerator:
+        _join_deepspeed()
     keep_to_one_device(args)
     return args
+
+
+def _join_deepspeed() -> None:
+    """Give it the process group that torch has made, before a model is loaded in shares (``zero.Init``); accelerate
+    (1.15) does so on a GPU only."""
+    from deepspeed import comm
+
+    if not comm.is_initialized():
+        comm.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+
+
+def _open_fsdp2_on_cpu() -> None:
+    """Let the accelerators that are made from here on shard on a CPU."""
+    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.utils import DistributedType
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    initialise = AcceleratorState.__init__
+    if hasattr(initialise, "__wrapped__"):
+        return
+
+    @functools.wraps(initialise)
+    def with_fsdp2(state: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+        initialise(state, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is None or state.distributed_type != DistributedType.MULTI_CPU:
+            return
+        state.distributed_type = DistributedType.FSDP
+        if state._mixed_precision != "no":
+            fsdp_plugin.set_mixed_precision(state._mixed_precision)
+        if isinstance(fsdp_plugin.cpu_offload, CPUOffloadPolicy):  # nothing to pin memory for
+            fsdp_plugin.cpu_offload = CPUOffloadPolicy(pin_memory=False)
+        state.fsdp_plugin = fsdp_plugin
+        PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = with_fsdp2
 
 
 def _check_gpu(options: dict[str, Any]) -> None:

@@ -12,18 +12,8 @@ from transformers import EarlyStoppingCallback
 from trl import DPOConfig, SFTConfig
 
 from hf_efficient.accounting.evaluations import answers_to_note
+from hf_efficient.callbacks import profilers
 from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
-from hf_efficient.callbacks.profilers import (
-    CaptureCallback,
-    HostMemoryCallback,
-    InstrumentCallback,
-    LineTimesCallback,
-    MemoryHistoryCallback,
-    NvtxCallback,
-    PythonProfileCallback,
-    SynchronisationsCallback,
-    TorchTraceCallback,
-)
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.stats import DataStats
 from hf_efficient.launch.listener import RunListener
@@ -53,19 +43,18 @@ if TYPE_CHECKING:
 
 
 OnData: TypeAlias = Callable[[Any, Any, "RunPlan | None"], Any]
-"""Is given data (``SftData`` or ``PreferenceData``), arguments and plan; returns the data to train on, of its kind."""
+"""Takes data (``SftData`` or ``PreferenceData``), arguments and plan; returns the data to train on, of its kind."""
 
-_INSTRUMENTS: dict[str, Callable[..., InstrumentCallback]] = {
-    "trace": TorchTraceCallback,
-    "memory": MemoryHistoryCallback,
-    "python": PythonProfileCallback,
-    "lines": LineTimesCallback,
-    "host_memory": HostMemoryCallback,
-    "nvtx": NvtxCallback,
-    "capture": CaptureCallback,
-    "synchronisations": SynchronisationsCallback,
+_INSTRUMENTS: dict[str, Callable[..., profilers.InstrumentCallback]] = {  # by their keys under efficiency.profile
+    "trace": profilers.TorchTraceCallback,
+    "memory": profilers.MemoryHistoryCallback,
+    "python": profilers.PythonProfileCallback,
+    "lines": profilers.LineTimesCallback,
+    "host_memory": profilers.HostMemoryCallback,
+    "nvtx": profilers.NvtxCallback,
+    "capture": profilers.CaptureCallback,
+    "synchronisations": profilers.SynchronisationsCallback,
 }
-"""By their keys under ``efficiency.profile``."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +65,7 @@ _MOST_NOTED_ANSWERS = 8
 class Built:
     """A recipe ready to train; the plan is None where there is none, and on every process but the main one."""
 
-    trainer: Trainer
+    trainer: Any  # a Trainer with ``EfficientTrainerMixin``
     answers: Sequence[AnswersInEvaluation]
     data_summary: Mapping[str, Any]  # counts for the model card
     plan: RunPlan | None = None
@@ -96,11 +85,8 @@ def build(
         tokenizer = load_tokenizer(recipe.model, recipe.train)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     with phase(recipe, "data_preparation"):
-        data: Any = (
-            build_sft_data(recipe, tokenizer, args)
-            if isinstance(args, SFTConfig)
-            else build_preference_data(recipe, tokenizer, args)
-        )
+        build_data: Any = build_sft_data if isinstance(args, SFTConfig) else build_preference_data
+        data: Any = build_data(recipe, tokenizer, args)
     if isinstance(data, SftData):
         state(recipe, "data", {name: value for name, value in vars(data.stats).items() if value is not None})
     for line in data_lines(data, args.max_length):
@@ -112,11 +98,22 @@ def build(
     trainer: list[Trainer] = []
     examples = data.eval_examples if isinstance(data, SftData) else []
     answers = answer_evaluators(recipe.evaluate, tokenizer, examples, listener, lambda: trainer[0].state.global_step)
+    common = {
+        "model": model,
+        "args": args,
+        "train_dataset": data.train,
+        "eval_dataset": data.eval,
+        "processing_class": tokenizer,
+        "record_steps": recipe.efficiency.record_steps,
+        "check_gradients": recipe.efficiency.check_gradients,
+        "log_metrics": recipe.efficiency.log_metrics,
+    }
     with phase(recipe, "trainer_setup"):
+        common["budget"] = recipe_budget(recipe, listener)
         if isinstance(data, SftData):
-            trainer.append(_sft_trainer(recipe, model, tokenizer, cast("SFTConfig", args), data, answers, listener))
+            trainer.append(_sft_trainer(recipe, common, data, answers))
         else:
-            trainer.append(_dpo_trainer(recipe, model, tokenizer, cast("DPOConfig", args), data, listener))
+            trainer.append(_dpo_trainer(recipe, common))
     return Built(trainer[0], answers, _summary(data), plan)
 
 
@@ -134,10 +131,8 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
     if isinstance(data, PreferenceData):
         lines = [f"{count(len(data.train))} preference pairs"]
         if data.dropped:
-            pairs = "pair is" if data.dropped == 1 else "pairs are"
-            lines.append(
-                f"{count(data.dropped)} {pairs} left out: the prompt alone fills train.max_length {max_length}"
-            )
+            pairs = f"{count(data.dropped)} {'pair is' if data.dropped == 1 else 'pairs are'}"
+            lines.append(f"{pairs} left out: the prompt alone fills train.max_length {max_length}")
         return lines + _small(data.small_sources)
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
     cached = " (from the cache)" if data.cached else ""
@@ -159,22 +154,22 @@ def remarks(stats: DataStats, max_length: int | None) -> list[str]:
         left_out = count(stats.dropped_overlong)
         lines.append(f"{left_out} examples are left out: longer than train.max_length {max_length}")
     if stats.dropped_masked:
-        lines.append(f"{count(stats.dropped_masked)} examples are left out: after cutting, no token bears loss")
+        lines.append(f"{count(stats.dropped_masked)} examples are left out: after cutting, they have no target token")
     if stats.empty:
-        are = "example is" if stats.empty == 1 else "examples are"
-        lines.append(f"{count(stats.empty)} {are} empty: a blank text, completion or last answer")
-    if stats.masked == 1:
-        lines.append("1 example has no token that bears loss: it costs time and teaches nothing")
-    elif stats.masked:
-        lines.append(f"{count(stats.masked)} examples have no token that bears loss: they cost time and teach nothing")
+        are = "is" if stats.empty == 1 else "are"
+        lines.append(f"{_examples(stats.empty)} {are} empty: a blank text, completion or last answer")
+    if stats.masked:
+        one, many = "has no target token: it costs time and teaches", "have no target token: they cost time and teach"
+        lines.append(f"{_examples(stats.masked)} {one if stats.masked == 1 else many} nothing")
     return lines + _small(stats.small_sources)
 
 
 def _small(sources: Mapping[str, int] | None) -> list[str]:
-    return [
-        f"{source} contributes only {number} {'example' if number == 1 else 'examples'}"
-        for source, number in (sources or {}).items()
-    ]
+    return [f"{source} contributes only {_examples(number)}" for source, number in (sources or {}).items()]
+
+
+def _examples(number: int) -> str:
+    return f"{count(number)} {'example' if number == 1 else 'examples'}"
 
 
 def _model(
@@ -249,7 +244,7 @@ def _callbacks(recipe: Recipe) -> list[TrainerCallback]:
     return [*early, *instrument_callbacks(recipe.efficiency.profile)]
 
 
-def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
+def instrument_callbacks(profile: ProfileSection) -> list[profilers.InstrumentCallback]:
     found = []
     for name, callback in _INSTRUMENTS.items():
         wanted = getattr(profile, name)
@@ -267,17 +262,17 @@ def check_functions(profile: ProfileSection) -> None:
 
 @contextmanager
 def closed_instruments(trainer: Trainer) -> Iterator[None]:
-    """Afterwards no instrument runs: an exception that ends the training is not told to callbacks."""
+    """Afterwards no instrument runs: callbacks do not learn of an exception that ends the training."""
     try:
         yield
     finally:
         for callback in trainer.callback_handler.callbacks:
-            if isinstance(callback, InstrumentCallback):
+            if isinstance(callback, profilers.InstrumentCallback):
                 callback.close()
 
 
 def expect_gradients(args: TrainingArguments, model: Any) -> None:
-    """Tell DDP that every trained weight gets a gradient, where the recipe does not say and the model has no experts.
+    """Let DDP expect a gradient of every trained weight, where the recipe does not say and the model has no experts.
 
     Otherwise DDP may walk the graph of each forward, which no dense model needs. A weight without a gradient ends the
     run in its first step (``efficiency.check_gradients``), or in the second (``explained_faults``). Experts without a
@@ -293,15 +288,10 @@ class RecipeTrainer(RecipeTrainerMixin, EfficientTrainer):
 
 
 def _sft_trainer(
-    recipe: Recipe,
-    model: PreTrainedModel | PeftModel,
-    tokenizer: PreTrainedTokenizerBase,
-    args: SFTConfig,
-    data: SftData,
-    answers: Sequence[AnswersInEvaluation],
-    listener: RunListener,
+    recipe: Recipe, common: dict[str, Any], data: SftData, answers: Sequence[AnswersInEvaluation]
 ) -> Trainer:
     """``EfficientTrainer`` on TRL's prepared rows: the plain Trainer's step, without ``SFTTrainer``'s metrics loop."""
+    model, args, tokenizer = common["model"], common["args"], common["processing_class"]
     # The rows hold exactly what the collator reads; the Trainer would drop `seq_lengths`, which no model takes.
     args.remove_unused_columns = False
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
@@ -325,18 +315,13 @@ def _sft_trainer(
         else:
             checks.append(FusedHeadCheck(falls_back=falls_back))
     return RecipeTrainer(
-        model=model,
-        args=args,
         data_collator=data.collator,
-        train_dataset=data.train,
-        eval_dataset=data.eval,
-        processing_class=tokenizer,
         compute_loss_func=objective(args),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=preprocess,
         callbacks=[*_callbacks(recipe), *checks],
         extra_evaluators=answers,
-        **_instrumentation(recipe, listener),
+        **common,
     )
 
 
@@ -349,39 +334,15 @@ def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
         model.generation_config.eos_token_id = [token, *others]
 
 
-def _dpo_trainer(
-    recipe: Recipe,
-    model: PreTrainedModel | PeftModel,
-    tokenizer: PreTrainedTokenizerBase,
-    args: DPOConfig,
-    data: PreferenceData,
-    listener: RunListener,
-) -> Trainer:
+def _dpo_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
     """With an adapter the base, its adapter off, is the reference model; else the model as the recipe loads it."""
     from hf_efficient.model.dpo_trainer import RecipeDPOTrainer, train_in_float32
 
     class EfficientDPOTrainer(EfficientTrainerMixin, RecipeDPOTrainer):
         pass
 
-    trainer = EfficientDPOTrainer(
-        model=model,
-        ref_model=load_base(recipe) if recipe.adapter.method == "full" else None,
-        args=args,
-        train_dataset=data.train,
-        eval_dataset=data.eval,
-        processing_class=tokenizer,
-        callbacks=_callbacks(recipe),
-        **_instrumentation(recipe, listener),
-    )
+    reference = load_base(recipe) if recipe.adapter.method == "full" else None
+    trainer = EfficientDPOTrainer(ref_model=reference, callbacks=_callbacks(recipe), **common)
     if recipe.adapter.method == "qlora":
-        train_in_float32(model)
+        train_in_float32(common["model"])
     return trainer
-
-
-def _instrumentation(recipe: Recipe, listener: RunListener) -> dict[str, Any]:
-    return {
-        "record_steps": recipe.efficiency.record_steps,
-        "check_gradients": recipe.efficiency.check_gradients,
-        "log_metrics": recipe.efficiency.log_metrics,
-        "budget": recipe_budget(recipe, listener),
-    }

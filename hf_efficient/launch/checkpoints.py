@@ -1,4 +1,4 @@
-"""What a run writes to its output directory, and whether another start can go on from one of its checkpoints."""
+"""What a run writes to its output directory, and whether another start can resume from one of its checkpoints."""
 
 import json
 import re
@@ -19,14 +19,12 @@ from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
 from hf_efficient.run_dir.paths import STARTING
 
-EFFICIENCY = "efficiency"
-"""Folder of the records inside the output directory."""
+EFFICIENCY = "efficiency"  # folder of the records inside the output directory
 
 RESOLVED = "recipe.resolved.yaml"
-"""The recipe as it ran; written when training starts, and the sign that a run of ours lies here."""
+"""The recipe as it ran; written when training starts, and the mark of a run of ours."""
 
-PREFLIGHT_JSON = "preflight.json"
-"""The result of the preflight check; it outlives the run that it replaces."""
+PREFLIGHT_JSON = "preflight.json"  # the result of the preflight check; it outlives the run that it replaces
 
 _WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
 _OTHERS = (
@@ -45,7 +43,7 @@ def has_final_weights(directory: Path) -> bool:
 
 
 def replaced_by_a_run(directory: Path) -> list[Path]:
-    """What lies here already and a run would replace: weights, checkpoints, card and the like."""
+    """What is here already and a run would replace: weights, checkpoints, card and the like."""
     named = (directory / name for name in (*_WEIGHTS, *_OTHERS))
     shards = (*directory.glob("model-*-of-*.safetensors"), *directory.glob("checkpoint-*"))
     return [path for path in (*named, *shards) if path.exists() or path.is_symlink()]
@@ -122,13 +120,13 @@ def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
     if found.kind != kind:
         raise OutputError(
             f"distributed.strategy: is {engine}, but {checkpoint.name} was written by {_WORDS[found.kind]}, and its "
-            "optimizer state cannot be read by another. Go on with the strategy that it was written by; or start a new "
+            "optimizer state cannot be read by another. Keep the strategy that it was written by; or start a new "
             f"run from its weights: {_how_to_use(checkpoint, found.kind)}."
         )
     if found.processes is not None and found.processes != world_size:
         raise OutputError(
             f"distributed.processes: {world_size} train, but {checkpoint.name} was written by {found.processes}: other "
-            f"rows would be trained on. Go on with {found.processes} (distributed.processes, distributed.nodes); or "
+            f"rows would be trained on. Keep {found.processes} (distributed.processes, distributed.nodes); or "
             f"start a new run from its weights: {_how_to_use(checkpoint, found.kind)}."
         )
 
@@ -224,7 +222,7 @@ _FREE = {
 
 
 def check_same_run(directory: Path, recipe: Recipe) -> None:
-    """Refuse to go on with a recipe that differs in what the coming steps depend on."""
+    """Refuse to resume with a recipe that differs in what the coming steps depend on."""
     try:
         stored = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))["recipe"]
     except (OSError, yaml.YAMLError, KeyError, TypeError):
@@ -245,7 +243,7 @@ def check_same_run(directory: Path, recipe: Recipe) -> None:
         differing.append(f"method (was {stored.get('method')!r}, is {now['method']!r})")
     if differing:
         raise OutputError(
-            f"output_dir: the run in {directory} cannot go on with another {'; '.join(differing)}. "
+            f"output_dir: the run in {directory} cannot continue with another {'; '.join(differing)}. "
             "Put the values back, or write another output_dir."
         )
 

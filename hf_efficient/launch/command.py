@@ -5,15 +5,13 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.schema import DistributedSection, OffloadSection, Recipe, mixed_precision
 
-DEFAULT_PORT = 29500
-"""torchrun's and accelerate's own."""
+DEFAULT_PORT = 29500  # torchrun's and accelerate's own
 
 Engine = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
 
@@ -28,8 +26,7 @@ which FSDP makes a launch of one process fail.
 """
 
 
-@dataclass(frozen=True)
-class NodePlace:
+class NodePlace(NamedTuple):
     """One of several machines, and the address of machine 0."""
 
     rank: int
@@ -37,8 +34,7 @@ class NodePlace:
     port: int
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The processes of a launch, and which of its machines this one is; for one machine ``address`` is None."""
 
     nodes: int
@@ -85,10 +81,7 @@ def _split(address: str) -> tuple[str, int]:
 def layout_of(recipe: Recipe, *, device_count: int, cores: int, place: NodePlace | None = None) -> Layout:
     """The processes that a recipe asks for; ``device_count`` is for ``distributed.processes: auto``."""
     wanted, nodes = recipe.distributed.processes, recipe.distributed.nodes
-    processes = max(1, device_count) if wanted == "auto" else wanted
-    if place is None:
-        return Layout(nodes, processes, cores)
-    return Layout(nodes, processes, cores, place.rank, place.address, place.port)
+    return Layout(nodes, max(1, device_count) if wanted == "auto" else wanted, cores, *(place or ()))
 
 
 def strategy_of(recipe: Recipe, world_size: int) -> Engine:
@@ -172,10 +165,10 @@ def accelerate_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
         "same_network": True,
         "use_cpu": False,
     }
-    if layout.nodes > 1 and recipe.distributed.max_restarts:  # only there machines can meet once more
-        config |= {"rdzv_backend": "c10d", "same_network": False}
     if layout.nodes > 1:
         config |= {"main_process_ip": layout.address, "main_process_port": layout.port}
+        if recipe.distributed.max_restarts:  # only there machines can meet once more
+            config |= {"rdzv_backend": "c10d", "same_network": False}
     if engine in ("none", "ddp"):
         return config
     if engine == "fsdp2":

@@ -1,4 +1,4 @@
-"""What a run says while it goes on, and how that is shown on the terminal."""
+"""What a run reports on its way, and how a terminal shows it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,14 +40,10 @@ class RunListener:
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
         """The model answered prompts after ``step`` optimizer steps."""
 
-    def account(self, account: RunAccount) -> None:
-        """Where its time, tokens and memory went; not called where nothing was recorded."""
-
-    def diagnosis(self, diagnosis: Diagnosis) -> None:
-        """What slowed it down, and what to change; not called where nothing was recorded."""
-
-    def finished(self, result: RunResult) -> None:
-        """The run is over; called last."""
+    def finished(
+        self, result: RunResult, account: RunAccount | None = None, diagnosis: Diagnosis | None = None
+    ) -> None:
+        """The run is over; account and diagnosis are None where nothing was recorded."""
 
 
 class TerminalListener(RunListener):
@@ -57,8 +53,6 @@ class TerminalListener(RunListener):
         self._console = console or Console(highlight=False)
         self._first: Sequence[Answer] = ()
         self._last: Sequence[Answer] = ()
-        self._account: RunAccount | None = None
-        self._diagnosis: Diagnosis | None = None
 
     def _print(self, *renderables: RenderableType, wrap: bool = False) -> None:
         """Print above the progress bars that are open, which a plain print would tear apart."""
@@ -76,24 +70,19 @@ class TerminalListener(RunListener):
         else:
             self._last = answers
 
-    def account(self, account: RunAccount) -> None:
-        self._account = account
-
-    def diagnosis(self, diagnosis: Diagnosis) -> None:
-        self._diagnosis = diagnosis
-
-    def finished(self, result: RunResult) -> None:
+    def finished(
+        self, result: RunResult, account: RunAccount | None = None, diagnosis: Diagnosis | None = None
+    ) -> None:
         parts: list[RenderableType] = ["", *end.answer_rows(self._first, self._last)]
         parts += end.loss_table(result.before, result.after, result.training_loss)
         if result.ended_early is not None:
             parts.append(f"[bold yellow]The budget ended the run: {escape(result.ended_early)}.[/bold yellow]")
-        page = result.output_dir / EFFICIENCY / REPORT_HTML
-        if self._account is None:
+        if account is None:
             parts.append(f"{result.steps} steps are done, in {seconds(result.train_seconds)}.")
         else:
-            parts += end.headline(self._account)
-        if self._diagnosis is not None:
-            parts += [*end.short_findings(self._diagnosis), ""]
-        self._print(
-            *parts, end.where(result.output_dir, result.merged_dir, page if page.is_file() else None), wrap=True
-        )
+            parts += end.headline(account)
+        if diagnosis is not None:
+            parts += [*end.short_findings(diagnosis), ""]
+        page = result.output_dir / EFFICIENCY / REPORT_HTML
+        where = end.where(result.output_dir, result.merged_dir, page if page.is_file() else None)
+        self._print(*parts, where, wrap=True)

@@ -67,7 +67,7 @@ def _check_disk(path: str) -> None:
 
 
 def has_libaio() -> bool:
-    """Whether the linker would find it, as far as can be told: whoever sets ``LDFLAGS`` may have put it anywhere."""
+    """Whether the linker would find it, as far as is known: whoever sets ``LDFLAGS`` may have put it anywhere."""
     in_environment = any((Path(sys.prefix) / "lib").glob("libaio.so*"))
     return in_environment or "LDFLAGS" in os.environ or ctypes.util.find_library("aio") is not None
 
@@ -97,14 +97,13 @@ def launch_environment(layout: Layout) -> dict[str, str]:
         return {}
     # The processes meet in a store of their own at every start: in the one that torch's launcher keeps (c10d), those
     # that it starts again would find the addresses of those that are gone.
-    told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     mine = own_address(layout.address)
-    if mine is not None:
-        told["PET_LOCAL_ADDR"] = mine
-        name = interface_of(mine)
-        if name is not None:
-            told["GLOO_SOCKET_IFNAME"] = name
-    return {name: value for name, value in told.items() if name not in os.environ}
+    wanted = {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "PET_LOCAL_ADDR": mine,
+        "GLOO_SOCKET_IFNAME": interface_of(mine) if mine is not None else None,
+    }
+    return {name: value for name, value in wanted.items() if value is not None and name not in os.environ}
 
 
 def own_address(address: str) -> str | None:
@@ -120,10 +119,8 @@ def own_address(address: str) -> str | None:
 
 
 def interface_of(mine: str) -> str | None:
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == mine for one in addresses):
-            return name
-    return None
+    named = [(one.address.partition("%")[0], name) for name, held in psutil.net_if_addrs().items() for one in held]
+    return next((name for address, name in named if address == mine), None)
 
 
 def go_offline_without_hub(recipe: Recipe) -> bool:
@@ -144,7 +141,7 @@ def needs_hub(recipe: Recipe) -> bool:
 
 
 def _exists(path: str) -> bool:
-    """Whether something lies there; below a folder that may not be read, it counts as local."""
+    """Below a folder that may not be read, it counts as local."""
     try:
         return Path(path).expanduser().exists()
     except OSError:
@@ -175,8 +172,7 @@ _PRODUCTS = {
     "nsys": ("Nsight Systems", "https://developer.nvidia.com/nsight-systems"),
     "ncu": ("Nsight Compute", "https://developer.nvidia.com/nsight-compute"),
 }
-_MOST_KERNELS = 200
-"""Nsight Compute runs every kernel dozens of times over: a whole step would take hours."""
+_MOST_KERNELS = 200  # Nsight Compute runs every kernel dozens of times over: a whole step would take hours
 
 
 def check_installed(tool: NsightTool) -> None:

@@ -14,18 +14,8 @@ from typing import Any
 import yaml
 
 from hf_efficient.errors import OutputError, writing
-from hf_efficient.launch.checkpoints import (
-    EFFICIENCY,
-    RESOLVED,
-    check_same_run,
-    checkpoints,
-    fault_of,
-    has_final_weights,
-    is_a_run,
-    remove_run,
-    replaced_by_a_run,
-    step_of,
-)
+from hf_efficient.launch import checkpoints as held
+from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED, check_same_run, checkpoints, fault_of, is_a_run
 from hf_efficient.launch.started import ALONE, Launch
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.writing import dump_yaml
@@ -66,7 +56,7 @@ class OutputPlan:
     agents: tuple[str, ...] = ()  # of the launch that this start belongs to
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether this is one more start of a run that lies there, whose account it adds to."""
         return self.keeps_records or (self.checkpoint is not None and _same(self.checkpoint.parent, self.directory))
 
@@ -82,7 +72,7 @@ def _plan(recipe: Recipe, launch: Launch) -> OutputPlan:
     _check_writable(directory)
     named = recipe.train.get("resume_from_checkpoint")
     checkpoint = Path(str(named)).expanduser() if named else None
-    if launch.goes_on_in(_launched_by(directory)):
+    if launch.continues_in(_launched_by(directory)):
         again = _resumed(directory, recipe)  # before its own first checkpoint it begins where the run began
         remark = f"the launcher started the processes again; {again.remark}".removesuffix("; ")
         return replace(again, checkpoint=again.checkpoint or checkpoint, remark=remark)
@@ -92,8 +82,8 @@ def _plan(recipe: Recipe, launch: Launch) -> OutputPlan:
             return OutputPlan(directory, checkpoint)
     if not is_a_run(directory):
         _check_nothing_foreign(directory)
-        goes_on = recipe.existing_output == "resume" or launch.is_restart
-        if goes_on and rank_files(directory / EFFICIENCY / STARTING, "spans"):
+        continues = recipe.existing_output == "resume" or launch.is_restart
+        if continues and rank_files(directory / EFFICIENCY / STARTING, "spans"):
             remark = "the last start never came to train: what it has spent counts"
             return OutputPlan(directory, checkpoint, keeps_records=True, remark=remark)
         return OutputPlan(directory, checkpoint)
@@ -105,14 +95,14 @@ def _plan(recipe: Recipe, launch: Launch) -> OutputPlan:
     last = [path.name for path in checkpoints(directory)][-1:]
     raise OutputError(
         f"output_dir: {directory} already holds a run{f' (its last checkpoint is {last[0]})' if last else ''}. "
-        "Go on with it by --resume, replace it by --overwrite, or write another output_dir=..."
+        "Continue it by --resume, replace it by --overwrite, or write another output_dir=..."
     )
 
 
 def clear_output(plan: OutputPlan) -> None:
     """Remove the run that is to be replaced, if any, or all of it but its records."""
     if plan.replaces:
-        remove_run(plan.directory, keep_records=plan.keeps_records)
+        held.remove_run(plan.directory, keep_records=plan.keeps_records)
 
 
 def write_resolved_recipe(
@@ -140,9 +130,9 @@ def _resumed(directory: Path, recipe: Recipe) -> OutputPlan:
             check_same_run(directory, recipe)
             return OutputPlan(directory, checkpoint, remark=remark)
         remark = remark or f"{checkpoint.name} is passed over: {fault}"
-    if has_final_weights(directory):
+    if held.has_final_weights(directory):
         raise OutputError(
-            f"output_dir: the run in {directory} is finished and kept no checkpoint to go on from. "
+            f"output_dir: the run in {directory} is finished and kept no checkpoint to resume from. "
             "Replace it by --overwrite, or write another output_dir=..."
         )
     remark = remark or "there is no checkpoint yet: it starts again, and what it has spent so far counts"
@@ -152,11 +142,10 @@ def _resumed(directory: Path, recipe: Recipe) -> OutputPlan:
 def _launched_by(directory: Path) -> list[str]:
     """The agents of the launch that came to train here last."""
     try:
-        told = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))
+        resolved = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
         return []
-    found = told.get("launched_by") if isinstance(told, dict) else None
-    return [str(one) for one in found] if isinstance(found, list) else []
+    return list(resolved.get("launched_by", ())) if isinstance(resolved, dict) else []
 
 
 def _check_named(checkpoint: Path, recipe: Recipe) -> None:
@@ -166,7 +155,7 @@ def _check_named(checkpoint: Path, recipe: Recipe) -> None:
         whole = f"Beside it these are whole: {others or 'none'}"
         raise OutputError(f"train.resume_from_checkpoint: {checkpoint}: {fault}. {whole}.")
     if _same(checkpoint.parent, Path(recipe.output_dir).expanduser()):
-        later = [path.name for path in checkpoints(checkpoint.parent) if step_of(path) > step_of(checkpoint)]
+        later = [path.name for path in checkpoints(checkpoint.parent) if held.step_of(path) > held.step_of(checkpoint)]
         if later:
             raise OutputError(
                 f"train.resume_from_checkpoint: {', '.join(later)} in the same directory would belong to another "
@@ -176,7 +165,7 @@ def _check_named(checkpoint: Path, recipe: Recipe) -> None:
 
 
 def _check_nothing_foreign(directory: Path) -> None:
-    found = [path.name for path in replaced_by_a_run(directory)]
+    found = [path.name for path in held.replaced_by_a_run(directory)]
     if found:
         raise OutputError(
             f"output_dir: {directory} holds {', '.join(found[:5])}{' and more' if len(found) > 5 else ''}, which this "
@@ -189,7 +178,7 @@ def _check_inputs_lie_elsewhere(directory: Path, recipe: Recipe) -> None:
         path = Path(text).expanduser()
         if path.exists() and path.resolve().is_relative_to(directory.resolve()):
             raise OutputError(
-                f"{key}: {text} lies in output_dir, which --overwrite would clear. "
+                f"{key}: {text} is in output_dir, which --overwrite would clear. "
                 "Write another output_dir=..., or move it away first."
             )
 

@@ -84,8 +84,7 @@ def _rows(data: SftData | PreferenceData, args: SFTConfig | DPOConfig) -> Any:
     return [None if stats is None else asdict(stats) for stats in (data.stats, data.eval_stats)]
 
 
-LONG_SECONDS = 1800.0
-"""A run planned for so long is checked first, where ``efficiency.preflight`` is ``auto``."""
+LONG_SECONDS = 1800.0  # a run planned for so long is checked first, where ``efficiency.preflight`` is ``auto``
 
 WISH_FILE = "HF_EFFICIENT_PREFLIGHT_FILE"
 """Environment variable: the file in which a run that wants a preflight check says why; whoever set it does it."""

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from trl import SFTConfig
 
 
-PLAN_JSON = "plan.json"
-"""In the folder of the records."""
+PLAN_JSON = "plan.json"  # in the folder of the records
 
 logger = logging.getLogger(__name__)
 
@@ -117,27 +116,27 @@ class RunStart:
     def __init__(self, recipe: Recipe, plan: OutputPlan, args: TrainingArguments) -> None:
         self.folder = start_folder(plan)
         self._records = recipe.efficiency.record_steps
-        self._goes_on = plan.goes_on
+        self._continues = plan.continues
         self._run_folder = plan.directory / EFFICIENCY
         self._rank, self._world_size = args.process_index, args.world_size
 
     def forget_the_last(self) -> None:
         """Remove what a start left that never came to train, unless this one goes on with it."""
-        if not (self._goes_on and self.folder.name == STARTING):
+        if not (self._continues and self.folder.name == STARTING):
             remove(self._run_folder / STARTING)
 
     def is_ready(self) -> None:
         """The run begins: what was recorded so far becomes the start of its records. Rank 0 calls it first."""
         if not self._records or self.folder == self._run_folder:
             return
-        if not self._goes_on:
+        if not self._continues:
             make_room(self._run_folder, self._rank, self._world_size)
         process_timeline().move_to(self._run_folder)
         self._leave()
 
     def fails(self) -> None:
         """A mistake was found: what this process recorded goes, unless it belongs to a run that lies there."""
-        if not self._records or self._goes_on or process_timeline().directory != self.folder.absolute():
+        if not self._records or self._continues or process_timeline().directory != self.folder.absolute():
             return
         process_timeline().discard()
         for kind in ("spans", "system"):
@@ -180,15 +179,15 @@ def start_folder(plan: OutputPlan) -> Path:
     """Where a start is recorded until it is ready: with the records of its run, or apart where it has none yet."""
     folder = plan.directory / EFFICIENCY
     has_records = any(rank_files(folder, kind) for kind in ("spans", "steps"))
-    return folder if plan.goes_on and has_records else folder / STARTING
+    return folder if plan.continues and has_records else folder / STARTING
 
 
 def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | None:
     limits = recipe.efficiency.budget
     if limits is None:
         return None
-    tell = functools.partial(listener.stage, "Budget")
-    return BudgetCallback(limits.usd, limits.hours, limits.kwh, words=_words, tell=tell)
+    show = functools.partial(listener.stage, "Budget")
+    return BudgetCallback(limits.usd, limits.hours, limits.kwh, words=_words, tell=show)
 
 
 def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float | None) -> None:
@@ -219,7 +218,7 @@ def plan_before(
         if isinstance(error, HfEfficientError):
             logger.warning("The run is not planned: %s", why)
         else:
-            logger.warning("The run is not planned, because of a fault; it goes on.", exc_info=True)
+            logger.warning("The run is not planned, because of a fault; it continues.", exc_info=True)
             why = f"the planning failed: {type(error).__name__}: {why}"
         state(recipe, "plan", {"missing": [{"what": "predictions", "why": why}]})
         return None
@@ -236,7 +235,7 @@ def write_plan(planned: RunPlan | None, recipe: Recipe, directory: Path) -> None
     try:
         write_whole(path, json.dumps(dataclasses.asdict(planned), indent=2) + "\n")
     except OSError as error:
-        logger.warning("%s cannot be written: %s. The run goes on.", path, error.strerror or error)
+        logger.warning("%s cannot be written: %s. The run continues.", path, error.strerror or error)
 
 
 def _judge(planned: RunPlan, recipe: Recipe, listener: RunListener) -> None:

@@ -30,12 +30,10 @@ SILENT_SECONDS = 20.0
 """Longer than a busy machine pauses; the launcher, which gives processes thirty seconds more, ends within a minute."""
 
 _MEET_SECONDS = 300
-_STALE_SECONDS = 60
-"""That a machine may not see what another one has written to an NFS: its ``acdirmax``, see nfs(5)."""
+_STALE_SECONDS = 60  # that a machine may not see what another one has written to an NFS: its ``acdirmax``, see nfs(5)
 _PAUSE_SECONDS = 5
 _open: list[TCPStore] = []
-_begun: set[Path] = set()
-"""Directories in which this process has begun a run."""
+_begun: set[Path] = set()  # directories in which this process has begun a run
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +85,11 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
     return found
 
 
-def _launch(told: Sequence[tuple[str, int, bool]], nodes: int) -> Launch:
-    """By what each process tells: its agent, the restarts that this has counted, whether it has begun a run here."""
-    begun = any(one[2] for one in told)
-    restarted = not begun and any(one[1] for one in told)
-    is_first = begun or (nodes == 1 and not restarted)
-    return Launch(tuple(dict.fromkeys(one[0] for one in told)), restarted, is_first)
+def _launch(reports: Sequence[tuple[str, int, bool]], nodes: int) -> Launch:
+    """By each process's report: its agent, the restarts that this has counted, whether it has begun a run here."""
+    agents, restarts, begun = zip(*reports, strict=True)
+    restarted = not any(begun) and any(restarts)
+    return Launch(tuple(dict.fromkeys(agents)), restarted, any(begun) or (nodes == 1 and not restarted))
 
 
 def _restarts(environment: Mapping[str, str]) -> int:
@@ -158,8 +155,7 @@ class Silence(Exception):
 
 
 Clock = Callable[[], float]
-Met = Callable[[], bool]
-"""Whether the processes have met; ``bool``: not yet."""
+Met = Callable[[], bool]  # whether the processes have met; ``bool``: not yet
 
 
 class PeerWatch:
@@ -185,11 +181,11 @@ class PeerWatch:
                 self._count += 1
                 self._store.set(f"peer/{self._node}", str(self._count))
             others = [node for node in range(self._nodes) if node != self._node]
-            told = {node: self._store.get(f"peer/{node}") for node in others if self._store.check([f"peer/{node}"])}
+            counts = {node: self._store.get(f"peer/{node}") for node in others if self._store.check([f"peer/{node}"])}
         except Exception as error:  # the store raises its own kinds of RuntimeError
             raise Silence(f"machine 0 does not answer ({type(error).__name__}, {self._now() - began:.0f} s)") from error
         met = self._met()
-        for node, count in told.items():
+        for node, count in counts.items():
             self._listen(node, count, met)
 
     def _listen(self, node: int, count: bytes, met: bool) -> None:

@@ -17,6 +17,7 @@ from trl import DPOConfig, SFTConfig
 from hf_efficient.callbacks.progress import use_progress_lines
 from hf_efficient.callbacks.stop import StopWhenAsked
 from hf_efficient.facts.environment import accelerator_count, describe_environment
+from hf_efficient.launch import records
 from hf_efficient.launch.arguments import emulation_remark, one_device_remark, settle
 from hf_efficient.launch.build import Built, build, check_functions, closed_instruments
 from hf_efficient.launch.card import write_model_card
@@ -26,16 +27,7 @@ from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.output import OutputPlan, clear_output, locked, write_resolved_recipe
 from hf_efficient.launch.preflight_wanted import check_preflight
-from hf_efficient.launch.records import (
-    check_budget_left,
-    phase,
-    recipe_rates,
-    recorded_run,
-    recorded_start,
-    start_folder,
-    state,
-    write_plan,
-)
+from hf_efficient.launch.records import phase, state
 from hf_efficient.launch.restart import agreed_output, reached_store, restarts_remark
 from hf_efficient.launch.started import started_engine
 from hf_efficient.model.fast_step import fast_step_lines
@@ -59,11 +51,11 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
         RunStopped: asked to end; it can resume from a checkpoint of its last step.
     """
     check_functions(recipe.efficiency.profile)
-    with recorded_run(recipe) as recorded:
+    with records.recorded_run(recipe) as recorded:
         with phase(recipe, "trainer_setup"):
             recipe, args = settle(recipe)
         is_main = args.process_index == 0
-        rates = recipe_rates(recipe, args)
+        rates = records.recipe_rates(recipe, args)
         if listener is None or not is_main:
             listener = RunListener()
         with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
@@ -73,11 +65,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
                     check_layout(plan.checkpoint, started_engine(os.environ), args.world_size)
             with explained_faults(recipe.output_dir):
                 result = _run(recipe, args, plan, rates, listener)
-    if recorded.account is not None:
-        listener.account(recorded.account)
-    if recorded.diagnosis is not None:
-        listener.diagnosis(recorded.diagnosis)
-    listener.finished(result)
+    listener.finished(result, recorded.account, recorded.diagnosis)
     return result
 
 
@@ -88,9 +76,9 @@ def _run(
         machine = describe_environment().to_dict()
     _log_remarks(recipe, args, plan, listener)
     price = rates.get("price", {}).get("price_usd_per_hour")
-    if plan.goes_on:
-        check_budget_left(recipe, start_folder(plan), price)
-    with recorded_start(recipe, plan, args, rates) as start:
+    if plan.continues:
+        records.check_budget_left(recipe, records.start_folder(plan), price)
+    with records.recorded_start(recipe, plan, args, rates) as start:
         state(recipe, "environment", machine)
 
         def check(data: Any, args: Any, plan: Any) -> Any:
@@ -105,7 +93,7 @@ def _run(
             start.is_ready()
             if args.process_index == 0:
                 write_resolved_recipe(plan.directory, recipe, machine, plan.agents)
-                write_plan(built.plan, recipe, plan.directory / EFFICIENCY)
+                records.write_plan(built.plan, recipe, plan.directory / EFFICIENCY)
     # What follows the training and its Trainer does not know, for the forecast.
     state(recipe, "run", {"evaluate_at_end": recipe.evaluate.at_end and built.trainer.eval_dataset is not None})
     train_seconds = _train(recipe, built.trainer, plan, listener)
@@ -153,7 +141,7 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
 def _evaluate_at_end(recipe: Recipe, built: Built, listener: RunListener) -> dict[str, float]:
     """The metrics after the last step, evaluated once; None after a step at which the budget ended the training."""
     trainer = built.trainer
-    if trainer.eval_dataset is None or not recipe.evaluate.at_end or _ended_early(trainer) is not None:
+    if trainer.eval_dataset is None or not recipe.evaluate.at_end or trainer.budget_reached is not None:
         return {}
     last = _evaluations(trainer)[-1:]
     if last and last[0]["step"] == trainer.state.global_step and not trainer.args.load_best_model_at_end:
@@ -165,13 +153,13 @@ def _evaluate_at_end(recipe: Recipe, built: Built, listener: RunListener) -> dic
 
 
 def _conclude(
-    recipe: Recipe, trainer: Trainer, after: Mapping[str, float], train_seconds: float, listener: RunListener
+    recipe: Recipe, trainer: Any, after: Mapping[str, float], train_seconds: float, listener: RunListener
 ) -> RunResult:
     directory = Path(recipe.output_dir).expanduser()
     with phase(recipe, "checkpointing"):
         trainer.save_state()
     first = _evaluations(trainer)[:1]
-    early = _ended_early(trainer)
+    early = trainer.budget_reached
     merges = recipe.adapter.merge and early is None
     result = RunResult(
         output_dir=directory,
@@ -190,10 +178,6 @@ def _conclude(
         with phase(recipe, "merging"):
             merge_run(directory, result.merged_dir, overwrite=True)
     return result
-
-
-def _ended_early(trainer: Trainer) -> str | None:
-    return getattr(trainer, "budget_reached", None)
 
 
 def gather_when_saved(trainer: Trainer) -> None:

@@ -46,8 +46,8 @@ def parse_flags(arguments: Sequence[str]) -> RunFlags:
     parser.add_argument("recipe", help="a recipe file, or the name of a shipped one (hf-efficient recipes)")
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="values that replace the recipe's")
     existing = parser.add_mutually_exclusive_group()
-    existing.add_argument("--resume", action="store_true", help="go on from the last checkpoint in output_dir")
-    existing.add_argument("--overwrite", action="store_true", help="replace the run that lies in output_dir")
+    existing.add_argument("--resume", action="store_true", help="resume from the last checkpoint in output_dir")
+    existing.add_argument("--overwrite", action="store_true", help="replace the run in output_dir")
     parser.add_argument("--debug", action="store_true", help="show tracebacks and the libraries' messages")
     # Of `hf-efficient train`, which starts the one, then the other.
     parser.add_argument("--preflight", choices=("save", "load"), help=argparse.SUPPRESS)
@@ -66,22 +66,20 @@ class Launch:
     is_restart: bool = False
     is_first: bool = False
 
-    def goes_on_in(self, agents: Iterable[str]) -> bool:
+    def continues_in(self, agents: Iterable[str]) -> bool:
         """Whether this is a restart of the launch of these: a machine may have been replaced, not all of them."""
         return not self.is_first and bool(set(self.agents) & set(agents))
 
 
-ALONE = Launch()
-"""No launcher starts this process again."""
+ALONE = Launch()  # no launcher starts this process again
 
 
 def own_agent(environment: Mapping[str, str]) -> str | None:
     """The agent that started this process, as no other is called; None where none did."""
     if "TORCHELASTIC_RUN_ID" not in environment:
         return None
-    told = environment.get(LAUNCH)
-    if told:
-        return f"{socket.gethostname()}/{told}"
+    if name := environment.get(LAUNCH):
+        return f"{socket.gethostname()}/{name}"
     agent = psutil.Process(os.getppid())
     since_boot = agent.create_time() - psutil.boot_time()  # psutil adds it up by the clock, which may be set meanwhile
     return f"{socket.gethostname()}/{agent.pid}/{since_boot:.2f}"
@@ -118,7 +116,7 @@ def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str 
         return None
     if started != wanted:
         words = {"none": "one process", "ddp": "data-parallel processes (DDP)"}.get(started, started)
-        return _told(recipe, "strategy", recipe.distributed.strategy, f"the launcher started {words}")
+        return _against(recipe, "strategy", recipe.distributed.strategy, f"the launcher started {words}")
     if is_zero(started):
         return _deepspeed_contradiction(recipe, environment, started)
     if started == "fsdp2":
@@ -130,31 +128,30 @@ def _deepspeed_contradiction(recipe: Recipe, environment: Mapping[str, str], eng
     offload = recipe.distributed.offload
     own = environment.get(f"{_DEEPSPEED}CONFIG_FILE", "none")
     if own != "none":
-        return _told(recipe, "strategy", engine, f"the launcher names a DeepSpeed configuration of its own, {own}")
+        return _against(recipe, "strategy", engine, f"the launcher names a DeepSpeed configuration of its own, {own}")
     fields = deepspeed_fields(engine, offload, Layout(1, 1, 1))
-    parts = {"optimizer": offload.optimizer, "parameters": offload.parameters}
     for part, name in (("optimizer", "offload_optimizer_device"), ("parameters", "offload_param_device")):
-        told = environment.get(f"{_DEEPSPEED}{name.upper()}", "none")
-        if told != fields[name]:
-            return _told(recipe, f"offload.{part}", str(parts[part]).lower(), f"--{name} is {told}")
+        given = environment.get(f"{_DEEPSPEED}{name.upper()}", "none")
+        if given != fields[name]:
+            return _against(recipe, f"offload.{part}", str(getattr(offload, part)).lower(), f"--{name} is {given}")
     return None
 
 
 def _fsdp_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
     if environment.get("FSDP_VERSION", "1") != "2":
-        return _told(recipe, "strategy", "fsdp2", "the launcher started FSDP version 1 (--fsdp_version)")
-    told = _is_true(environment, "FSDP_OFFLOAD_PARAMS")
-    if told != recipe.distributed.offload.parameters:
-        said = str(recipe.distributed.offload.parameters).lower()
-        return _told(recipe, "offload.parameters", said, f"--fsdp_offload_params is {str(told).lower()}")
+        return _against(recipe, "strategy", "fsdp2", "the launcher started FSDP version 1 (--fsdp_version)")
+    given, wanted = _is_true(environment, "FSDP_OFFLOAD_PARAMS"), recipe.distributed.offload.parameters
+    if given != wanted:
+        flag = f"--fsdp_offload_params is {str(given).lower()}"
+        return _against(recipe, "offload.parameters", str(wanted).lower(), flag)
     named, flag = recipe.distributed.wrap_classes, "--fsdp_transformer_layer_cls_to_wrap"
     classes = environment.get("FSDP_TRANSFORMER_CLS_TO_WRAP", "")
     if named is not None and set(classes.split(",")) != set(named):
-        return _told(recipe, "wrap_classes", ",".join(named), f"{flag} is {classes or 'not given'}")
+        return _against(recipe, "wrap_classes", ",".join(named), f"{flag} is {classes or 'not given'}")
     return None
 
 
-def _told(recipe: Recipe, key: str, value: str, launcher: str) -> str:
+def _against(recipe: Recipe, key: str, value: str, launcher: str) -> str:
     where = told_where(recipe, f"distributed.{key}")
     return (
         f"{where}distributed.{key}: is {value}, but {launcher}. Start with `hf-efficient train`, which derives the "
@@ -168,11 +165,11 @@ def _is_true(environment: Mapping[str, str], name: str) -> bool:
 
 def started_recipe(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
     """The recipe for the processes that a launcher has started; ``SetupError`` before they meet."""
-    told = engine_contradiction(recipe, environment)
-    if told is None and "WORLD_SIZE" in environment:
-        told = launch_contradiction(recipe, started_processes(environment), started_nodes(environment))
-    if told is not None:
-        raise SetupError(told)
+    contradiction = engine_contradiction(recipe, environment)
+    if contradiction is None and "WORLD_SIZE" in environment:
+        contradiction = launch_contradiction(recipe, started_processes(environment), started_nodes(environment))
+    if contradiction is not None:
+        raise SetupError(contradiction)
     return with_accumulation(recipe, started_processes(environment))
 
 

@@ -41,10 +41,7 @@ def add_adapter(
 
     The adapter's weights are float32, PEFT's default: a learning rate of 1e-4 moves a bfloat16 weight by less than its
     last digit. For activation checkpointing the embedding's output requires a gradient. ``on_meta`` leaves the adapter
-    there, without values.
-
-    Raises:
-        ModelError: no module of the model has a name in ``target_modules`` or ``modules_to_save``.
+    there, without values. Raises ``ModelError``: no module has a name in ``target_modules`` or ``modules_to_save``.
     """
     if section.method == "full":
         return model
@@ -75,9 +72,9 @@ def add_adapter(
 def _fuse(adapted: PeftModel) -> None:
     from hf_efficient.model.fused_lora import fuse_lora
 
-    found = fuse_lora(adapted)
-    for reason, count in found.left.items():
-        logger.warning("adapter.fused: %d of %d LoRA layers stay PEFT's own: %s.", count, count + found.fused, reason)
+    fused, left = fuse_lora(adapted)
+    for reason, count in left.items():
+        logger.warning("adapter.fused: %d of %d LoRA layers stay PEFT's own: %s.", count, count + fused, reason)
 
 
 def _check_modules_to_save(model: PreTrainedModel, section: AdapterSection) -> None:
@@ -94,9 +91,8 @@ def _check_modules_to_save(model: PreTrainedModel, section: AdapterSection) -> N
 def _linear_names(model: PreTrainedModel) -> list[str]:
     import torch
 
-    return sorted(
-        {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-    )
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    return sorted({name.rsplit(".", 1)[-1] for name in linear})
 
 
 def check_wrap_classes(model: Any, classes: Sequence[str] | None) -> None:

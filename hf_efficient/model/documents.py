@@ -16,8 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-NAME = "documents"
-"""As ``attn_implementation``."""
+NAME = "documents"  # as ``attn_implementation``
 
 _LONGEST_DIRECT = 384
 """Tokens of a document up to which half-precision products beat the CPU's flash kernel. Forward and backward of 9 heads

@@ -8,25 +8,16 @@ and once in the backward.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 
-@dataclass(frozen=True)
-class FusedLayers:
-    """How many LoRA layers are fused, and for which reasons the others are not."""
-
-    fused: int
-    left: dict[str, int]
-
-
-def fuse_lora(model: nn.Module) -> FusedLayers:
+def fuse_lora(model: nn.Module) -> tuple[int, dict[str, int]]:
     """Let the LoRA layers of a PEFT model compute by :class:`_LoraLinear` wherever that gives PEFT's own result. Other
     calls (disabled, merged or several adapters, mixed dtypes without autocast) stay PEFT's. Calling it again changes
-    nothing."""
+    nothing. Returns how many layers are fused, and how many are not by reason."""
     from peft.tuners.lora import LoraLayer
 
     fused, left = 0, Counter[str]()
@@ -40,7 +31,7 @@ def fuse_lora(model: nn.Module) -> FusedLayers:
         if "forward" not in vars(module):
             module.forward = _FusedForward(module)
         fused += 1
-    return FusedLayers(fused, dict(left))
+    return fused, dict(left)
 
 
 def unfuse_lora(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -23,10 +24,9 @@ def apply_recipe_chat_template(tokenizer: PreTrainedTokenizerBase, path: str | N
     """Give the tokenizer the template of a Jinja file, or of another tokenizer's folder or hub name. Only the text:
     special tokens that this vocabulary lacks would be cut into pieces, and TRL's ``clone_chat_template``, which adds
     them, resizes the embedding, which an adapter would then have to train."""
-    if path is None:
-        return
-    tokenizer.chat_template = _template_of(path)
-    _check(tokenizer, path)
+    if path is not None:
+        tokenizer.chat_template = _template_of(path)
+        _check(tokenizer, path)
 
 
 def _template_of(path: str) -> str:
@@ -127,12 +127,9 @@ def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedT
     """The model's tokenizer, with the chat template and the end-of-sequence token that ``train`` names, if any."""
     from transformers import AutoTokenizer
 
-    source = _dense(resolve_tokenizer_source(model))
-    tokenizer = _load(
-        "model.tokenizer" if model.tokenizer else "model.id",
-        source,
-        lambda: AutoTokenizer.from_pretrained(source.location, **_common(model, source)),
-    )
+    source, key = _dense(resolve_tokenizer_source(model)), "model.tokenizer" if model.tokenizer else "model.id"
+    load = functools.partial(AutoTokenizer.from_pretrained, source.location)
+    tokenizer = _load(key, source, lambda: load(**_common(model, source)))
     apply_recipe_chat_template(tokenizer, train.get("chat_template_path"))
     _apply_eos_token(tokenizer, train.get("eos_token"))
     return tokenizer
@@ -142,9 +139,7 @@ def _apply_eos_token(tokenizer: PreTrainedTokenizerBase, eos_token: str | None) 
     if eos_token is None:
         return
     if eos_token not in tokenizer.get_vocab():
-        raise ModelError(
-            f"train.eos_token: {eos_token!r} is no token of this tokenizer; write one that is, or leave it out."
-        )
+        raise ModelError(f"train.eos_token: {eos_token!r} is no token of this tokenizer; write another, or none.")
     tokenizer.eos_token = eos_token
 
 
@@ -198,13 +193,10 @@ def _load_causal_lm(
         options["device_map"] = {"": "cpu"}
     if model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(model.attn_implementation)
-    model_and_report: Any = _load(
-        "model",
-        source,
-        lambda: AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options),
-    )
-    check_loaded(*model_and_report, location=source.location)
-    return cast("PreTrainedModel", model_and_report[0])
+    load: Any = functools.partial(AutoModelForCausalLM.from_pretrained, source.location, output_loading_info=True)
+    loaded, report = _load("model", source, lambda: load(**options))
+    check_loaded(loaded, report, location=source.location)
+    return cast("PreTrainedModel", loaded)
 
 
 def _dense(source: ModelSource) -> ModelSource:

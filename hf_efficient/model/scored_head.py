@@ -18,8 +18,7 @@ from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from hf_efficient.facts.libraries import replaced
 
-_LOGITS_AT_ONCE = 2**24
-"""Logits of a piece: 64 MiB in float32."""
+_LOGITS_AT_ONCE = 2**24  # logits of a piece: 64 MiB in float32
 
 
 @contextmanager

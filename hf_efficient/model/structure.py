@@ -20,9 +20,8 @@ def whole_shape(parameter: torch.Tensor) -> torch.Size:
 
 def whole_count(model: nn.Module, *, trained: bool) -> int:
     """Numbers in all parameters, or in those that are trained; a packed 4-bit weight counts as it is stored."""
-    return sum(
-        whole_shape(parameter).numel() for parameter in model.parameters() if parameter.requires_grad or not trained
-    )
+    counted = [one for one in model.parameters() if one.requires_grad or not trained]
+    return sum(whole_shape(one).numel() for one in counted)
 
 
 _WRAPPED = ("base_layer", "original_module", "modules_to_save")
@@ -53,13 +52,12 @@ def linear_modules(base: nn.Module) -> dict[str, tuple[int, int]]:
         sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
         parts = name.split(".")
         kept = [part for part in parts if part not in _WRAPPED]
-        if any(part.startswith("lora_") for part in parts) or not (
-            isinstance(sizes[0], int) and isinstance(sizes[1], int)
-        ):
+        if any(part.startswith("lora_") for part in parts):
             continue
         if "modules_to_save" in parts:
             kept = kept[:-1]  # the adapter's name
-        found.setdefault(".".join(kept), (sizes[0], sizes[1]))
+        if isinstance(sizes[0], int) and isinstance(sizes[1], int):
+            found.setdefault(".".join(kept), (sizes[0], sizes[1]))
     return found
 
 
@@ -130,13 +128,9 @@ def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
     """The LoRA adapter of this name, active and trained or not; ``ModelError``: no plain LoRA on known modules."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    ranks: dict[str, int] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, BaseTunerLayer):
-            held = _ranks(name, module, (adapter,))
-            if held:
-                ranks[name] = held[adapter]
-    return Trained.of_modules(shape, ranks)
+    tuned = [(name, module) for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
+    held = {name: _ranks(name, module, (adapter,)) for name, module in tuned}
+    return Trained.of_modules(shape, {name: ranks[adapter] for name, ranks in held.items() if ranks})
 
 
 def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]:

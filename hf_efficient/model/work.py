@@ -65,36 +65,24 @@ def _way(layer: Any) -> Checkpointing:
 
 
 _METHODS = ("compute_loss", "_compute_loss", "training_step")
-_KNOWN = (
-    "transformers.trainer",
-    "trl.trainer.base_trainer",
-    "trl.trainer.sft_trainer",
-    "trl.trainer.dpo_trainer",
-    "hf_efficient.",
-)
+_OF_TRL = ("trl.trainer.base_trainer", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")
+_KNOWN = ("transformers.trainer", *_OF_TRL, "hf_efficient.")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """How the loss comes about.
+    """How the loss comes about. ``reference`` runs its forward alone on every batch: another model; ``base``, the
+    trained one with its adapter off; ``ref``, the same with the adapter of that name; None without."""
 
-    Attributes:
-        head: which positions the LM head projects; ``head_recomputed``: the backward projects them once more.
-        reference: what runs its forward alone on every batch: another model; ``base``, the trained one with its adapter
-            off; ``ref``, the same with the adapter of that name; None without.
-    """
-
-    head: Head = "everywhere"
-    head_recomputed: bool = False
+    head: Head = "everywhere"  # the positions that the LM head projects
+    head_recomputed: bool = False  # the backward projects them once more
     reference: nn.Module | Literal["base", "ref"] | None = None
 
 
 def objective_of(trainer: Any) -> tuple[Objective, str | None]:
     """The objective of transformers' ``Trainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, and what is built on them;
-    ``chunked_loss``: a recipe's, with TRL's fused head. Raises ``ModelError``: another trainer.
-
-    With it the name of a method of the user's own, which is taken to run the model once (see ``ForwardCount``).
-    """
+    ``chunked_loss``: a recipe's, with TRL's fused head. With it the name of a method of the user's own, which is taken
+    to run the model once (see ``ForwardCount``). Raises ``ModelError``: another trainer."""
     own, calls_below = _own_method(trainer)
     names = {kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")}
     if own is not None and not calls_below:
@@ -247,10 +235,7 @@ def formula_of(trainer: Any) -> tuple[WorkFormula, str | None, str | None]:
 
 
 class ForwardCount:
-    """Counts how often a loss of the user's own runs the model in a micro-batch; the FLOPs are those of once.
-
-    Another model that it runs is in no count.
-    """
+    """Counts how often a loss of the user's own runs the model (no other) in a micro-batch; the FLOPs are of once."""
 
     def __init__(self, model: nn.Module, work: Work) -> None:
         self._work, self._ran = work, 0

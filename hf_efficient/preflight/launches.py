@@ -25,9 +25,8 @@ from hf_efficient.estimate.cost import checkpoints_at_once, disk_needed
 from hf_efficient.launch.checkpoints import remove
 from hf_efficient.launch.exits import ended
 from hf_efficient.launch.preflight_wanted import preflight_path, write_preflight
-from hf_efficient.recipe.load import change_recipe
-from hf_efficient.recipe.rules.distributed import unnamed_batch
-from hf_efficient.recipe.schema import ProfileSection, Recipe
+from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder, without_pauses
+from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import FailureKind, Preflight, PreflightFailure
 from hf_efficient.reporting.run_rows import preflight_words
 from hf_efficient.run_dir.json_file import write_whole
@@ -42,8 +41,7 @@ MOST_MICRO_BATCHES = 2
 LOSS_TOLERANCE = 1e-3
 """Relative: kernels of a GPU may add in another order; random numbers or weights that were lost change it by more."""
 
-Part = Literal["save", "load"]
-"""Which of the two launches."""
+Part = Literal["save", "load"]  # which of the two launches
 
 Stage = Literal["starting", "data", "building", "training", "evaluation", "saving", "loading", "next", "final", "done"]
 
@@ -63,30 +61,30 @@ STAGES: dict[Stage, str] = {
 
 _SHORT: dict[str, Any] = {
     "train.max_steps": STEPS,
-    **dict.fromkeys(("train.eval_strategy", "train.save_strategy", "train.logging_strategy"), "no"),
-    "train.report_to": "none",
-    "train.disable_tqdm": True,
+    "train.logging_strategy": "no",
     "train.train_sampling_strategy": "sequential",
     # A step of learning rate 0, where a warm-up begins, would change nothing that could be compared.
     "train.lr_scheduler_type": "constant",
     "train.warmup_steps": 0,
-    **dict.fromkeys(("efficiency.plan", "efficiency.record_steps", "efficiency.log_metrics"), False),
-    **{f"efficiency.profile.{name}": value for name, value in ProfileSection().model_dump().items()},
+    **dict.fromkeys(("efficiency.record_steps", "efficiency.log_metrics"), False),
+    **NO_INSTRUMENTS,
 }
-_WHERE_SET: dict[str, Any] = {
-    **dict.fromkeys(("eval_on_start", "load_best_model_at_end", "push_to_hub", "logging_first_step"), False),
-    **dict.fromkeys(("resume_from_checkpoint", "lr_scheduler_kwargs", "warmup_ratio")),
-}
-_LARGEST = {"training_peak_bytes", "evaluation_peak_bytes", "save_seconds", "load_seconds"}
-_LARGEST |= {"batch_rows", "batch_tokens"}
+_WHERE_SET: dict[str, Any] = {"logging_first_step": False, "lr_scheduler_kwargs": None, "warmup_ratio": None}
+_LARGEST = (
+    "training_peak_bytes",
+    "evaluation_peak_bytes",
+    "save_seconds",
+    "load_seconds",
+    "batch_rows",
+    "batch_tokens",
+)
 _LOST = re.compile(r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I)
 """What gloo and NCCL say in a process whose neighbour is gone."""
 
 _LOOK_SECONDS = 0.2
 _GRACE_SECONDS = 3.0
 """For other ranks to say why they fail: the first one to see a lost connection is not the one that lost it."""
-_LEAST_BYTES = 1 << 20
-"""Read or written in a second; less is a log."""
+_LEAST_BYTES = 1 << 20  # read or written in a second; less is a log
 
 
 def preflight_folder(recipe: Recipe) -> Path:
@@ -97,17 +95,9 @@ def preflight_folder(recipe: Recipe) -> Path:
 def preflight_recipe(recipe: Recipe, micro_batches: int) -> Recipe:
     """The run's own recipe, two steps long, in a folder of its own, without logs, records and instruments."""
     where_set = {name: value for name, value in _WHERE_SET.items() if recipe.train.get(name) is not None}
-    changes: dict[str, Any] = {f"train.{name}": value for name, value in where_set.items()}
-    if recipe.efficiency.budget is not None:
-        changes["efficiency.budget"] = None
-    if recipe.evaluate.early_stopping is not None:
-        changes["evaluate.early_stopping"] = None
-    changes |= _SHORT | unnamed_batch(recipe)
-    changes |= {
-        "train.gradient_accumulation_steps": min(micro_batches, MOST_MICRO_BATCHES),
-        "output_dir": str(preflight_folder(recipe) / "run"),
-        "existing_output": "refuse",
-    }
+    changes = {**without_pauses(recipe), **{f"train.{name}": value for name, value in where_set.items()}, **_SHORT}
+    changes |= in_a_folder(recipe, preflight_folder(recipe) / "run")
+    changes["train.gradient_accumulation_steps"] = min(micro_batches, MOST_MICRO_BATCHES)
     return change_recipe(recipe, changes)
 
 
@@ -152,20 +142,16 @@ class PreflightLaunch:
     on_stage: Callable[[str], None] = lambda stage: None
 
 
-def check_run(recipe: Recipe, launch: PreflightLaunch, tell: Callable[[str, str], None]) -> None:
-    """Check a run, show what was found by ``tell(title, text)``, and keep it in the output directory.
-
-    Raises:
-        PreflightError: the run would fail; says where, and what to write instead.
-        HfEfficientError: what the run itself would refuse.
-    """
-    tell("Preflight", "the longest batch, a save and a load back, each in a launch of its own")
+def check_run(recipe: Recipe, launch: PreflightLaunch, show: Callable[[str, str], None]) -> None:
+    """Check a run, show what was found by ``show(title, text)``, and keep it in the output directory. Raises
+    ``PreflightError``: the run would fail; ``HfEfficientError``: what the run itself would refuse."""
+    show("Preflight", "the longest batch, a save and a load back, each in a launch of its own")
     found = preflight(recipe, launch)
     for line in preflight_words(found):
-        tell("", line)
+        show("", line)
     if found.failure is not None:
-        told = found.failure.message
-        raise HfEfficientError(told) if found.failure.kind == "input" else PreflightError(f"preflight: {told}")
+        why = found.failure.message
+        raise HfEfficientError(why) if found.failure.kind == "input" else PreflightError(f"preflight: {why}")
 
 
 def preflight(recipe: Recipe, launch: PreflightLaunch) -> Preflight:
@@ -259,7 +245,7 @@ def _wait(
     launcher: subprocess.Popen[bytes], folder: Path, part: Part, limit_seconds: float, on_stage: Callable[[str], None]
 ) -> float | None:
     """Until it ends, a process of it fails, or it hangs: the seconds. A long download or reading of data is no hang."""
-    failed_at, told = math.inf, ""
+    failed_at, shown = math.inf, ""
     since = looked = time.monotonic()
     stages: list[Stage] = []
     held = 0
@@ -270,8 +256,8 @@ def _wait(
             failed_at = min(failed_at, now)
             if now - failed_at > _GRACE_SECONDS:
                 return None
-        if notes and (stage := STAGES[_behind(notes).stage]) != told:
-            told = stage
+        if notes and (stage := STAGES[_behind(notes).stage]) != shown:
+            shown = stage
             on_stage(stage)
         if (seen := [one.stage for one in notes]) != stages or "data" in seen:
             stages, since = seen, now
@@ -293,10 +279,10 @@ def _bytes_moved(launcher: int) -> int:
         return 0
     for one in family:
         try:
-            told = one.io_counters()
+            moved = one.io_counters()
         except (psutil.Error, AttributeError):
             continue
-        total += getattr(told, "read_chars", told.read_bytes) + getattr(told, "write_chars", told.write_bytes)
+        total += getattr(moved, "read_chars", moved.read_bytes) + getattr(moved, "write_chars", moved.write_bytes)
     return total
 
 
@@ -353,24 +339,23 @@ def _hung(stage: str, rank: int | None, hung_for: float) -> str:
 
 def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> dict[str, Any]:
     """What ``Preflight`` holds, by its names there, as far as the notes of the two launches hold it."""
-    told: dict[str, Any] = {"world_size": saved[0].world_size} if saved else {}
+    known: dict[str, Any] = {"world_size": saved[0].world_size} if saved else {}
     for notes in [*loaded, *saved][::-1]:
         for name, value in notes.figures.items():
-            told[name] = max(told[name], value) if name in _LARGEST and name in told else told.get(name, value)
-    if "saves" in told:
-        keeps_best, there = told["keeps_best"], told["checkpoints_there"]
-        count = checkpoints_at_once(told["saves"], told["save_total_limit"], keeps_best=keeps_best, there=there)
-        told["checkpoints_to_come"] = count
-        if "checkpoint_bytes" in told:
-            told["needed_bytes"] = disk_needed(
-                count, *(told[f"{of}_bytes"] for of in ("checkpoint", "model", "merged"))
-            )
-    told["next_loss"] = _next_loss(saved, told.get("micro_batches"), steps=2)
+            known[name] = max(known[name], value) if name in _LARGEST and name in known else known.get(name, value)
+    if "saves" in known:
+        keeps_best, there = known["keeps_best"], known["checkpoints_there"]
+        count = checkpoints_at_once(known["saves"], known["save_total_limit"], keeps_best=keeps_best, there=there)
+        known["checkpoints_to_come"] = count
+        if "checkpoint_bytes" in known:
+            sizes = [known[f"{of}_bytes"] for of in ("checkpoint", "model", "merged")]
+            known["needed_bytes"] = disk_needed(count, *sizes)
+    known["next_loss"] = _next_loss(saved, known.get("micro_batches"), steps=2)
     if loaded:
-        told["next_loss_after_load"] = _next_loss(loaded, told.get("micro_batches"), steps=1)
-        told["compared_tensors"] = sum(len(one.weights) + len(one.optimizer) for one in saved)
-    known = {one.name for one in fields(Preflight)}
-    return {name: value for name, value in told.items() if name in known}
+        known["next_loss_after_load"] = _next_loss(loaded, known.get("micro_batches"), steps=1)
+        known["compared_tensors"] = sum(len(one.weights) + len(one.optimizer) for one in saved)
+    names = {one.name for one in fields(Preflight)}
+    return {name: value for name, value in known.items() if name in names}
 
 
 def _next_loss(notes: Sequence[RankNotes], micro_batches: int | None, *, steps: int) -> float | None:

@@ -37,16 +37,8 @@ from hf_efficient.launch.preflight_wanted import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
 from hf_efficient.planning.run_data import rows_of
 from hf_efficient.planning.run_shapes import run_shapes
-from hf_efficient.preflight.launches import (
-    STAGES,
-    STEPS,
-    Part,
-    RankNotes,
-    Stage,
-    preflight_folder,
-    preflight_recipe,
-    write_notes,
-)
+from hf_efficient.preflight import launches
+from hf_efficient.preflight.launches import STAGES, Part, RankNotes, Stage
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.memory import peak_rss_bytes
 from hf_efficient.records.account import FailureKind
@@ -55,8 +47,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
     from trl import DPOConfig, SFTConfig
 
-_CHUNK = 1 << 20
-"""Words at a time: eight times as many bytes are taken for a moment."""
+_CHUNK = 1 << 20  # words at a time: eight times as many bytes are taken for a moment
 _BITS = (1 << 64) - 1
 _ODD, _OTHER = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 
@@ -122,8 +113,7 @@ def _state_digests(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[s
                 yield f"{name} {key}", repr(value)
 
 
-ANSWERED_AT_ONCE = 8
-"""Prompts that ``AnswerEvaluator`` answers together, per process."""
+ANSWERED_AT_ONCE = 8  # prompts that ``AnswerEvaluator`` answers together, per process
 
 
 def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, steps: int) -> SftData | PreferenceData:
@@ -198,15 +188,15 @@ def describe_failure(
         return ("input" if notes.stage in _BEFORE_TRAINING else "fault"), str(error)
     if isinstance(error, ImportError):
         return "input", f"a package that the recipe needs is missing: {first_line(error)}"
-    told = f"{STAGES[notes.stage]}: {type(error).__name__}: {first_line(error)}"
+    fault = f"{STAGES[notes.stage]}: {type(error).__name__}: {first_line(error)}"
     if notes.stage in ("saving", "final"):
-        return "save", f"{told}. {_save_remedy(error, recipe)}"
+        return "save", f"{fault}. {_save_remedy(error, recipe)}"
     if notes.stage == "loading":
         return "load", (
-            f"{told}. The checkpoint was saved, and a run could not resume from it: it would be lost with the first "
+            f"{fault}. The checkpoint was saved, and a run could not resume from it: it would be lost with the first "
             "interruption. Write another distributed.strategy, or, to train without, train.save_only_model=true."
         )
-    return "fault", told
+    return "fault", fault
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -252,12 +242,12 @@ def _memory_remedy(stage: Stage, recipe: Recipe, args: SFTConfig | DPOConfig | N
 
 class _Notebook:
     def __init__(self, recipe: Recipe, part: Part) -> None:
-        self.part, self.folder = part, preflight_folder(recipe)
+        self.part, self.folder = part, launches.preflight_folder(recipe)
         self.notes = RankNotes(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         self._mark = time.monotonic()
 
     def write(self) -> None:
-        write_notes(self.folder, self.part, self.notes)
+        launches.write_notes(self.folder, self.part, self.notes)
 
     def enter(self, stage: Stage) -> None:
         self.notes.stage = stage
@@ -370,9 +360,9 @@ def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: _Notebook) -> None
         if args.process_index == 0 and saves:
             book.note(micro_batches=short_args.gradient_accumulation_steps, **_facts(recipe, args, data))
         book.enter("building")
-        return longest_data(data, short_args, STEPS)
+        return longest_data(data, short_args, launches.STEPS)
 
-    short = preflight_recipe(recipe, args.gradient_accumulation_steps)
+    short = launches.preflight_recipe(recipe, args.gradient_accumulation_steps)
     built = build(short, training_arguments(short), RunListener(), on_data=on_data)
     trainer = built.trainer
     for evaluator in built.answers:

@@ -13,12 +13,10 @@ _SUFFIXES = (*_READ, ".arrow", ".gz", ".tsv", ".txt", ".xlsx", ".yaml", ".yml", 
 
 def check_data_files(recipe: Recipe) -> None:
     """Refuse, with ``RecipeError``, a recipe whose sources name local files that are missing."""
-    problems = []
-    for split, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
-        for index, source in enumerate(sources):
-            key, fault = f"data.{split}.{index}.path", missing_file(source.path)
-            if fault is not None:
-                problems.append(Problem(str(recipe.provenance.get(key, "")), key, *fault))
+    named = {f"data.train.{index}.path": source.path for index, source in enumerate(recipe.data.train)}
+    named |= {f"data.eval.{index}.path": source.path for index, source in enumerate(recipe.data.eval)}
+    faults = {key: fault for key, path in named.items() if (fault := missing_file(path)) is not None}
+    problems = [Problem(str(recipe.provenance.get(key, "")), key, *fault) for key, fault in faults.items()]
     if problems:
         raise RecipeError(problems)
 
@@ -40,14 +38,8 @@ def missing_file(name: str) -> tuple[str, str] | None:
 def looks_local(name: str) -> bool:
     """Hub names are ``name`` or ``owner/name``; what cannot be one, or has a file's suffix, is a path."""
     path = Path(name)
-    return (
-        name.startswith((".", "~", os.sep))
-        or path.suffix.lower() in _SUFFIXES
-        or len(path.parts) > 2
-        or "\\" in name
-        or name.endswith("/")
-        or (len(path.parts) == 2 and path.parent.is_dir())
-    )
+    is_path = name.startswith((".", "~", os.sep)) or name.endswith("/") or "\\" in name or len(path.parts) > 2
+    return is_path or path.suffix.lower() in _SUFFIXES or (len(path.parts) == 2 and path.parent.is_dir())
 
 
 def _nearest(path: Path) -> str:

@@ -9,8 +9,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.forms import own_path, with_own_evaluation, written_out
@@ -28,8 +28,7 @@ _KEY = re.compile(r"[^\s.=]+(\.[^\s.=]+)*\Z")
 _FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.path=chats.jsonl."
 
 
-@dataclass(frozen=True)
-class ShippedRecipe:
+class ShippedRecipe(NamedTuple):
     """One recipe of the list; the description of one that does not resolve says why."""
 
     name: str
@@ -215,12 +214,12 @@ def _laid_over(below: Node, above: Node) -> Node:
 def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_at: Origin) -> list[Problem]:
     """Problems of a base; where the file itself cannot be read, reported at the line that names it."""
     links = " -> ".join(str(link) for link in chain)
-    return [
-        Problem(str(said_at), "extends", f"{path}: {problem.message} The chain: {links}.", problem.remedy)
-        if problem.where == str(path)
-        else problem
-        for problem in error.problems
-    ]
+
+    def located(one: Problem) -> Problem:
+        message = f"{path}: {one.message} The chain: {links}."
+        return Problem(str(said_at), "extends", message, one.remedy) if one.where == str(path) else one
+
+    return list(map(located, error.problems))
 
 
 def _file_tree(path: Path) -> Node:

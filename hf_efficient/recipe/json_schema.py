@@ -51,13 +51,12 @@ def _fields(method: str) -> dict[str, Any]:
 def _train(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     names = dict.fromkeys(name for of_method in fields.values() for name in of_method)
     classes = " or ".join(f"trl.{name}" for name in CONFIG_CLASSES.values())
+    variants = {name: [of_method[name] for of_method in fields.values() if name in of_method] for name in names}
     return {
         "type": "object",
         "description": f"Fields of the installed {classes}, unrenamed.",
         "additionalProperties": False,
-        "properties": {
-            name: _property([of_method[name] for of_method in fields.values() if name in of_method]) for name in names
-        },
+        "properties": {name: _property(found) for name, found in variants.items()},
     }
 
 
@@ -66,11 +65,10 @@ def _property(variants: list[dict[str, Any]]) -> dict[str, Any]:
     about = ("title", "description", "default")
     values = [{key: value for key, value in one.items() if key not in about} for one in variants]
     schema = values[0] if all(value == values[0] for value in values) else {"anyOf": values}
-    shared: dict[str, Any] = {
-        key: variants[0][key]
-        for key in ("description", "default")
-        if key in variants[0] and (key == "description" or all(one[key] == variants[0][key] for one in variants))
-    }
+    first = variants[0]
+    shared = {"description": first["description"]} if "description" in first else {}
+    if "default" in first and all(one["default"] == first["default"] for one in variants):
+        shared["default"] = first["default"]
     return {**schema, **shared}
 
 

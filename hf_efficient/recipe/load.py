@@ -11,32 +11,22 @@ from typing import Any
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.files import apply_overrides, compose, find_recipe, name_of_file
 from hf_efficient.recipe.rules import RULES, Settings
-from hf_efficient.recipe.rules.distributed import as_planned, names_accumulation
-from hf_efficient.recipe.schema import DERIVED, Origin, Recipe, told_where
+from hf_efficient.recipe.rules.distributed import as_planned, names_accumulation, unnamed_batch
+from hf_efficient.recipe.schema import DERIVED, Origin, ProfileSection, Recipe, told_where
 from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems, unset
 from hf_efficient.recipe.train_fields import CONFIG_CLASSES, checked_recipe, train_fields
 from hf_efficient.recipe.tree import KeyPath, Node, dotted, wrap
 
 _DEFAULT = Origin("default")
 # Stands in for a required value that is missing or wrong, while the rules look for further problems.
-_PLACEHOLDERS: dict[KeyPath, Any] = {
-    ("name",): "?",
-    ("model", "id"): "?",
-    ("data", "train"): [{"path": "?"}],
-    ("output_dir",): "?",
-}
+_PLACEHOLDERS: dict[KeyPath, Any] = dict.fromkeys((("name",), ("model", "id"), ("output_dir",)), "?")
+_PLACEHOLDERS["data", "train"] = [{"path": "?"}]
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Resolve a recipe: what it extends, the command line's overrides, all checks.
-
-    Args:
-        path: a recipe file, or the name of a shipped recipe (``llama3.1-8b/qlora``).
-        overrides: ``a.b=value`` each, in order; the value is YAML, ``data.train.0.path=x`` reaches into lists.
-
-    Raises:
-        RecipeError: with all problems at once, each with file and line or the flag.
-        SetupError: the packages that define ``train:`` are not installed.
+    """Resolve a recipe file, or a shipped recipe by name (``llama3.1-8b/qlora``): what it extends, the overrides
+    (``a.b=value`` in order; the value is YAML, ``data.train.0.path=x`` reaches into lists), all checks. Raises
+    ``RecipeError`` with all problems, each with file and line or the flag; ``SetupError``: no packages for ``train:``.
     """
     file = find_recipe(path)
     return _checked(*compose(file, overrides), file)
@@ -50,8 +40,8 @@ def check_text(text: str, name: str) -> Recipe:
         try:
             return load_recipe(file)
         except RecipeError as error:
-            told = [dataclasses.replace(one, where=one.where.replace(str(file), name)) for one in error.problems]
-            raise RecipeError(told) from error
+            named = [dataclasses.replace(one, where=one.where.replace(str(file), name)) for one in error.problems]
+            raise RecipeError(named) from error
 
 
 def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
@@ -65,6 +55,25 @@ def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     return _checked(*apply_overrides(tree, flags), recipe.path)
 
 
+NO_INSTRUMENTS = {f"efficiency.profile.{name}": value for name, value in ProfileSection().model_dump().items()}
+
+
+def in_a_folder(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """Changes for a trial of a recipe: an output directory and an accumulation of its own, no budget."""
+    changes = {"output_dir": str(folder), "existing_output": "refuse", **unnamed_batch(recipe)}
+    return changes if recipe.efficiency.budget is None else {**changes, "efficiency.budget": None}
+
+
+def without_pauses(recipe: Recipe) -> dict[str, Any]:
+    """Changes for a trial that only steps: no evaluations, saves, reports, progress bar and plan."""
+    off: dict[str, Any] = dict.fromkeys(("eval_on_start", "load_best_model_at_end", "push_to_hub"), False)
+    off["resume_from_checkpoint"] = None
+    changes = {f"train.{name}": value for name, value in off.items() if recipe.train.get(name) is not None}
+    changes |= {"train.eval_strategy": "no", "train.save_strategy": "no", "train.report_to": "none"}
+    changes |= {"train.disable_tqdm": True, "efficiency.plan": False}
+    return changes if recipe.evaluate.early_stopping is None else {**changes, "evaluate.early_stopping": None}
+
+
 def recipe_remarks(recipe: Recipe) -> list[str]:
     """A line for each setting without effect: ``eval_steps`` and its like are read where the strategy is ``steps``."""
     settings = Settings(recipe, train_fields(recipe.method))
@@ -72,10 +81,9 @@ def recipe_remarks(recipe: Recipe) -> list[str]:
     for kind in ("eval", "save", "logging"):
         key, strategy = f"train.{kind}_steps", settings.train(f"{kind}_strategy")
         if settings.was_set(key) and recipe.train.get(f"{kind}_steps") is not None and strategy != "steps":
-            remarks.append(
-                f"{told_where(recipe, key)}{key}: has no effect, because train.{kind}_strategy is {strategy}. "
-                f"Write train.{kind}_strategy: steps, or remove it."
-            )
+            why = f"has no effect, because train.{kind}_strategy is {strategy}"
+            remedy = f"Write train.{kind}_strategy: steps, or remove it."
+            remarks.append(f"{told_where(recipe, key)}{key}: {why}. {remedy}")
     return remarks
 
 

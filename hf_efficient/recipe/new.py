@@ -14,8 +14,7 @@ from hf_efficient.recipe.writing import dump_yaml
 
 AdapterMethod = Literal["lora", "qlora", "full"]
 
-FEW_ROWS = 20
-"""Fewer rows than that leave nothing to hold out for an evaluation."""
+FEW_ROWS = 20  # fewer rows than that leave nothing to hold out for an evaluation
 
 _BESIDE_THE_WEIGHTS = 11 * 2**30
 """Bytes, an estimate: of 1B to 8B Llamas under bases/lora with 2 x 2048 tokens, the plan says 9.1 to 10.7 GiB."""
@@ -28,22 +27,15 @@ _COMMENT_COLUMN = 44
 
 @dataclass(frozen=True)
 class NewRecipe:
-    """What a recipe is written for.
-
-    Attributes:
-        accelerator: None for a CPU.
-        adapter: None takes the one that fits.
-        format: of the data; None where they were not read.
-        rows: of the data; None where they were not read.
-    """
+    """What a recipe is written for."""
 
     name: str
     model: str
     data: str
-    accelerator: Accelerator | None
-    adapter: AdapterMethod | None = None
+    accelerator: Accelerator | None  # None for a CPU
+    adapter: AdapterMethod | None = None  # None takes the one that fits
     method: Literal["sft", "dpo"] = "sft"
-    format: str | None = None
+    format: str | None = None  # of the data, as ``rows``; None where they were not read
     rows: int | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
 
@@ -83,7 +75,6 @@ def bases_of(new: NewRecipe) -> str:
 
 
 def recipe_text(new: NewRecipe) -> str:
-    """The YAML of the recipe."""
     where = "a CPU" if new.accelerator is None else new.accelerator.name
     output = f"output_dir: {_scalar(f'outputs/{new.name}')}"
     return "\n".join([f"# For {where}. Every key: docs/recipe-keys.md", *_lines(new), output, ""])

@@ -44,17 +44,10 @@ class ConfirmsSection(Section):
         None, "Share of the loop's time per token that the change should save."
     )
     predicted_bytes: PositiveInt | None = key(None, "Of the peak memory that the change should save.")
-    seconds_per_token: PositiveFloat | None = key(
-        None, "Of the training loop without the change, per token, padding left out."
-    )
-    spread: NonNegativeFloat | None = key(
-        None, "Half the width of the interval of seconds_per_token, as a share of it."
-    )
+    seconds_per_token: PositiveFloat | None = key(None, "Of the loop without the change, per token without padding.")
+    spread: NonNegativeFloat | None = key(None, "Half the width of the interval of seconds_per_token, as its share.")
     peak_bytes: PositiveInt | None = key(None, "Peak memory without the change: CUDA tensors, or the process on a CPU.")
-    setup: dict[str, str] = key(
-        dict,
-        "What both runs must share to be compared: model, data, processes, device, fields of train, by dotted keys.",
-    )
+    setup: dict[str, str] = key(dict, "What both runs must share to be compared, by dotted keys.")
 
 
 class TraceSection(Section):
@@ -83,9 +76,7 @@ class MemoryHistorySection(Section):
 class PythonProfileSection(Section):
     """Where Python's own time goes."""
 
-    tool: Literal["cprofile", "pyinstrument"] = key(
-        "cprofile", "cprofile counts every call; pyinstrument samples, and costs less."
-    )
+    tool: Literal["cprofile", "pyinstrument"] = key("cprofile", "Which one: pyinstrument samples, and costs less.")
     after_step: NonNegativeInt = key(4, "Optimizer steps before it begins; they show what it costs.")
     workers: bool = key(True, "Profile the data loader's workers as well, from their start.")
 
@@ -108,26 +99,22 @@ class ProfileSection(Section):
     """Deeper instruments: each costs something, says how much, and writes to OUTPUT_DIR/efficiency/profile."""
 
     trace: TraceSection | None = key(None, "Trace some steps by the torch profiler; `{}`: with its defaults.")
-    memory: MemoryHistorySection | None = key(
-        None, "Snapshots of the CUDA allocator's history; `{}`: at out-of-memory alone."
-    )
+    memory: MemoryHistorySection | None = key(None, "The CUDA allocator's history; `{}`: at out-of-memory alone.")
     python: PythonProfileSection | None = key(None, "Profile Python by cProfile; `{tool: pyinstrument}`: by samples.")
     lines: list[str] = key(list, "Functions timed line by line: package.module:function or :Class.method.")
     host_memory: list[str] = key(list, "Functions whose lines' host memory is shown at its peak, named alike.")
     nvtx: bool = key(False, "Name steps and phases for Nsight, as NVTX ranges; needs a CUDA device.")
-    capture: CaptureSection | None = key(
-        None, "Steps that Nsight captures; `hf-efficient train --nsys` and --ncu set it."
-    )
-    synchronisations: SynchronisationsSection | None = key(
-        None, "Count where the host reads tensors; `{}`: in the fourth and fifth step."
-    )
+    capture: CaptureSection | None = key(None, "Steps that Nsight captures; `train --nsys` and --ncu set it.")
+    synchronisations: SynchronisationsSection | None = key(None, "Where the host reads tensors; `{}`: steps 4 and 5.")
 
 
+_Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+_Text = Annotated[str, Field(min_length=1)]
 DataFormat = Literal["messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference"]
 Metric = Literal["perplexity", "token_accuracy", "exact_match"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
-DERIVED = "derived"
-"""Source of a value that follows from another one."""
+DERIVED = "derived"  # source of a value that follows from another one
 
 
 @dataclass(frozen=True)
@@ -159,9 +146,7 @@ class ModelSection(Section):
     revision: str | None = key(None, "Branch, tag or commit of a hub model.")
     gguf_file: str | None = key(None, "Name of the GGUF file inside a hub repository or folder.")
     tokenizer: str | None = key(None, "Hub name or folder of the tokenizer; default: the model's.")
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = key(
-        "auto", "Data type of the weights in memory; `auto`: the checkpoint's."
-    )
+    dtype: _Dtype = key("auto", "Data type of the weights in memory; `auto`: the checkpoint's.")
     attn_implementation: str | None = key(
         None,
         "auto (documents for packed rows on a CPU, flash_attention_2 where a GPU has it installed), documents "
@@ -177,7 +162,7 @@ class QuantizationSection(Section):
     bits: Literal[4, 8] = key(4, "4 (NF4 or FP4) or 8 (LLM.int8()).")
     type: Literal["nf4", "fp4"] = key("nf4", "The 4-bit data type.")
     double_quant: bool = key(True, "Quantize the quantization constants as well (4-bit).")
-    compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = key(
+    compute_dtype: _Dtype = key(
         "auto",
         "Data type of the matrix products on 4-bit weights; `auto`: bfloat16 where the device has it, else "
         "float16 on a GPU and float32 on a CPU.",
@@ -193,17 +178,13 @@ class AdapterSection(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = key(0.0, "Dropout on the adapter's input.")
     dora: bool = key(False, "Weight-decomposed LoRA (DoRA).")
     rslora: bool = key(False, "Rank-stabilised LoRA: scale by alpha/sqrt(r).")
-    target_modules: str | list[str] = key(
-        "all-linear", "`all-linear`, a list of module names, or one regular expression."
-    )
+    target_modules: str | list[str] = key("all-linear", "`all-linear`, a list of names, or one regular expression.")
     modules_to_save: list[str] = key(list, "Modules trained in full and saved with the adapter.")
     bias: Literal["none", "all", "lora_only"] = key("none", "Which bias terms are trained.")
     fused: bool | Literal["auto"] = key(
         False, "One function per LoRA layer: less memory and time, other rounding in 16 bits; `auto`: on a CPU."
     )
-    quantization: QuantizationSection | None = key(
-        None, "For `method: qlora`; default: 4-bit NF4, double quantization."
-    )
+    quantization: QuantizationSection | None = key(None, "For `method: qlora`; default: NF4, double quantization.")
     merge: bool = key(False, "After training, also write the merged model to OUTPUT_DIR/merged.")
 
 
@@ -233,9 +214,7 @@ class DataSection(Section):
         min_length=1, description="Sources of the training examples: a path or hub name, or a list."
     )
     eval: list[SourceSection] = key(list, "Sources of the evaluation examples.")
-    eval_fraction: Annotated[float, Field(gt=0, lt=1)] | None = key(
-        None, "Share of the training examples held out in place of `eval`."
-    )
+    eval_fraction: _Fraction | None = key(None, "Share of the training examples held out in place of `eval`.")
     max_train_examples: PositiveInt | None = key(None, "Use at most so many, drawn with train.seed.")
     max_eval_examples: PositiveInt | None = key(None, "Use at most so many, drawn with train.seed.")
     targets: Literal["assistant", "last", "all"] | None = key(
@@ -244,9 +223,7 @@ class DataSection(Section):
         "Default: assistant for chats, last for prompt and completion, all for text.",
     )
     system: str | None = key(None, "System message put before chats that have none.")
-    overlong: Literal["truncate", "drop", "error"] = key(
-        "truncate", "What happens to an example longer than train.max_length."
-    )
+    overlong: Literal["truncate", "drop", "error"] = key("truncate", "What becomes of examples over train.max_length.")
     cache_dir: str | None = key(None, "Folder of the tokenised cache; default: ~/.cache/hf_efficient.")
 
 
@@ -268,9 +245,7 @@ class EarlyStoppingSection(Section):
 class EvaluateSection(Section):
     """What an evaluation computes beyond the loss. When it happens: train.eval_strategy and its relatives."""
 
-    metrics: list[Metric] = key(
-        list, "perplexity, token_accuracy (on the completion), exact_match (of generated answers)."
-    )
+    metrics: list[Metric] = key(list, "perplexity, token_accuracy (on the completion), exact_match (of answers).")
     generate: GenerationSection = Field(default_factory=GenerationSection)
     early_stopping: EarlyStoppingSection | None = Field(None)
     at_end: bool = key(True, "Evaluate once more after the last step, where there is evaluation data.")
@@ -298,9 +273,7 @@ class DistributedSection(Section):
         "Sequences of an optimizer step, over all processes and machines; "
         "train.gradient_accumulation_steps follows from it.",
     )
-    max_restarts: NonNegativeInt = key(
-        0, "How often the launcher restarts all processes from the last checkpoint after a failure."
-    )
+    max_restarts: NonNegativeInt = key(0, "How often a failure restarts all processes from the last checkpoint.")
     strategy: Literal["auto", "none", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = key(
         "auto",
         "none: one process. ddp: each holds the whole model. zero1, zero2, zero3 (DeepSpeed) and fsdp2 "
@@ -308,7 +281,7 @@ class DistributedSection(Section):
         "more.",
     )
     offload: OffloadSection = Field(default_factory=OffloadSection)
-    wrap_classes: list[Annotated[str, Field(min_length=1)]] | None = Field(
+    wrap_classes: list[_Text] | None = Field(
         None,
         min_length=1,
         description="Classes of layers that are sharded as a unit (fsdp2); default: those that the model itself names.",
@@ -324,7 +297,7 @@ class BudgetSection(Section):
 
 
 class SpotSection(Section):
-    """How machines that may be taken away at any time behave; default: facts with source and date, told by the plan."""
+    """How machines that may be taken away at any time behave; default: facts with source and date, in the plan."""
 
     hours_between_preemptions: PositiveFloat | None = key(None, "Between two preemptions of the run, on average.")
     restart_seconds: NonNegativeFloat | None = key(None, "From the start of a machine to its first step.")
@@ -343,14 +316,10 @@ class EfficiencySection(Section):
         "Before the run, in launches of their own: two steps and an evaluation of its longest batch, a "
         "save, a load back that is compared, the disk for all checkpoints. `auto`: for runs planned over 30 minutes.",
     )
-    preflight_minutes: PositiveFloat = key(
-        10, "The preflight counts as hung after so long without progress or file access."
-    )
+    preflight_minutes: PositiveFloat = key(10, "Without progress for so long, the preflight counts as hung.")
     budget: BudgetSection | None = key(None, "Warn when the forecast passes a limit; save and stop when it is reached.")
     profile: ProfileSection = key(ProfileSection, "Deeper instruments, each off until it is named.")
-    confirms: ConfirmsSection | None = key(
-        None, "The prediction that this run tests; written by `diagnose RUN_DIR --apply`."
-    )
+    confirms: ConfirmsSection | None = key(None, "The prediction that this run tests; `diagnose --apply` writes it.")
     price_usd_per_hour: NonNegativeFloat | None = key(
         None, "What an hour of all machines and GPUs together costs, 0 for none; default: from list prices of the GPU."
     )
@@ -361,11 +330,9 @@ class EfficiencySection(Section):
         "GPUs (akash, aws, azure, crusoe, gcp, hf-jobs, hyperstack, jarvislabs, lambda, mithril, nebius, "
         "runpod-community, runpod-secure, verda).",
     )
-    market: Literal["on_demand", "spot"] = key(
-        "on_demand", "Which list prices count; `spot`: of machines that may be preempted."
-    )
+    market: Literal["on_demand", "spot"] = key("on_demand", "List prices to take; `spot`: of preemptible machines.")
     spot: SpotSection = Field(default_factory=SpotSection)
-    grid: NonNegativeFloat | Annotated[str, Field(min_length=1)] = key(
+    grid: NonNegativeFloat | _Text = key(
         "world", "Source of the electricity: a country's English name or ISO code, `world`, or grams of CO2e per kWh."
     )
 
@@ -387,9 +354,7 @@ class Recipe(Section):
         min_length=1,
         description="Where everything is written, the records in OUTPUT_DIR/efficiency; default: outputs/NAME.",
     )
-    existing_output: Literal["refuse", "resume", "overwrite"] = key(
-        "refuse", "What to do where output_dir already holds a run."
-    )
+    existing_output: Literal["refuse", "resume", "overwrite"] = key("refuse", "What to do with a run in output_dir.")
 
     _path: Path | None = PrivateAttr(None)
     _provenance: dict[str, Origin] = PrivateAttr(default_factory=dict)

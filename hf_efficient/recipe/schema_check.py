@@ -220,11 +220,11 @@ def _expected(error: Any) -> str:
     if kind == "literal_error":
         choices = _choices(error)
         return any_of(choices) if len(choices) <= _MOST_SHOWN else "one of its choices"
-    if kind == "too_short":
-        return f"a list of at least {context['min_length']}"
-    if kind == "string_too_short":
-        return f"at least {context['min_length']} character long"
-    return f"valid: {error['msg']}"
+    lengths = {
+        "too_short": "a list of at least {min_length}",
+        "string_too_short": "at least {min_length} character long",
+    }
+    return lengths[kind].format(**context) if kind in lengths else f"valid: {error['msg']}"
 
 
 def _remedy(value: Any, errors: list[Any]) -> str:
@@ -260,13 +260,9 @@ def _number(text: str) -> int | float | None:
 
 def _not_finite(tree: Node) -> list[Finding]:
     """``.nan`` is never a setting; ``.inf`` is one for ``train.max_grad_norm`` alone, where it never clips."""
-    findings = []
-    for path, node in tree.leaves():
-        value = node.value
-        never_clips = path == ("train", "max_grad_norm") and value == math.inf
-        if isinstance(value, float) and not math.isfinite(value) and not never_clips:
-            findings.append(Finding(path, f"is {found(value)}, but must be a finite number."))
-    return findings
+    held = [(path, node.value) for path, node in tree.leaves() if isinstance(node.value, float)]
+    wrong = [one for one in held if not math.isfinite(one[1]) and one != (("train", "max_grad_norm"), math.inf)]
+    return [Finding(path, f"is {found(value)}, but must be a finite number.") for path, value in wrong]
 
 
 def _section_of(annotation: Any) -> type[Section] | None:

@@ -9,7 +9,6 @@ import functools
 import importlib.metadata
 import json
 import logging
-import os
 import types
 import typing
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from hf_efficient.facts.libraries import quiet_imports
 from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import Recipe, Section
 from hf_efficient.recipe.schema_check import ELSEWHERE
+from hf_efficient.run_dir.json_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -51,18 +51,12 @@ _BOUNDS: dict[str, dict[str, Any]] = {
 
 
 class TrainField(msgspec.Struct, frozen=True):
-    """One field of the configuration class.
-
-    Attributes:
-        kinds: accepted kinds, out of bool, int, float, str, null, list, mapping; ``any`` where all are.
-        item_kinds: kinds of a list's items; empty where they are not known.
-        choices: the accepted texts (of the value, or of a list's items); empty where any text is.
-    """
+    """One field of the configuration class."""
 
     name: str
-    kinds: tuple[str, ...]
-    item_kinds: tuple[str, ...]
-    choices: tuple[str, ...]
+    kinds: tuple[str, ...]  # accepted, out of bool, int, float, str, null, list, mapping; ``any`` where all are
+    item_kinds: tuple[str, ...]  # of a list's items; empty where they are not known
+    choices: tuple[str, ...]  # the accepted texts (of the value, or of a list's items); empty where any text is
     default: Any
     help: str
 
@@ -104,14 +98,9 @@ def _recall(path: Path) -> dict[str, TrainField] | None:
 
 
 def _remember(path: Path, fields: Mapping[str, TrainField]) -> None:
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.write_bytes(msgspec.json.encode(list(fields.values())))
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, msgspec.json.encode(list(fields.values())).decode())
     except OSError as error:
         logger.debug("the field list is not remembered: %s", error)
 

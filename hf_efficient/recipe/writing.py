@@ -27,12 +27,11 @@ class _Dumper(yaml.SafeDumper):
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
 class _BlockDumper(_Dumper):
     long_text = "|"
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
-_BlockDumper.add_representer(str, _BlockDumper.represent_text)
 
 
 def _style(text: str) -> str | None:
@@ -83,12 +82,15 @@ def fixed_recipe(recipe: Recipe, overrides: Mapping[str, Any], path: Path, remar
     assert recipe.path is not None
     values: dict[str, Any] = {"extends": _name_of(recipe.path, path.parent)}
     for key, value in {**_from_command_line(recipe), **overrides}.items():
-        *sections, last = key.split(".")
-        place = values
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
+        put_nested(values, key, value)
     return f"# {remark}\n{dump_yaml(values)}"
+
+
+def put_nested(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+    values[last] = value
 
 
 def _name_of(original: Path, folder: Path) -> str:

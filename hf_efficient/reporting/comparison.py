@@ -1,7 +1,7 @@
 """Several runs' headline figures beside each other: the rows for terminal and page, and the table on a terminal."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -9,20 +9,12 @@ from rich.text import Text
 
 from hf_efficient.accounting.headline import differences, headline, scaling_of
 from hf_efficient.records.account import RunAccount
-from hf_efficient.reporting.labels import signed_percent, tokens_per_second
+from hf_efficient.reporting.labels import rounded_size, signed_percent, tokens_per_second
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.reporting.terminal import table
-from hf_efficient.text import count, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
+from hf_efficient.text import count, grams, kilowatt_hours, seconds, share, short_seconds, usd
 
 _STYLES = {"better": "green", "worse": "red", "": "dim"}
-
-
-def _bytes(value: float) -> str:
-    return size(round(value))
-
-
-def _loss(value: float) -> str:
-    return f"{value:.4g}"
 
 
 _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -36,21 +28,20 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "step_p95_seconds": ("step time, p95", short_seconds),
     "mfu": ("MFU", share),
     "hfu": ("HFU", share),
-    "device_peak_allocated_bytes": ("peak memory on the device", _bytes),
-    "peak_rss_bytes": ("peak memory of the host", _bytes),
+    "device_peak_allocated_bytes": ("peak memory on the device", rounded_size),
+    "peak_rss_bytes": ("peak memory of the host", rounded_size),
     "cost_usd": ("cost", usd),
     "usd_per_million_non_padding_tokens": ("per million tokens without padding", usd),
     "energy_joules": ("energy", kilowatt_hours),
     "co2e_grams": ("CO₂ equivalent", grams),
-    "loss_before": ("evaluation loss before", _loss),
-    "loss_after": ("evaluation loss after", _loss),
-    "training_loss": ("training loss, the last logged", _loss),
+    "loss_before": ("evaluation loss before", "{:.4g}".format),
+    "loss_after": ("evaluation loss after", "{:.4g}".format),
+    "training_loss": ("training loss, the last logged", "{:.4g}".format),
     "unattributed_share": ("unattributed", share),
 }
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """A run's figure, its change against the first run (``+12.3%``), and whether that is ``better`` or ``worse``."""
 
     value: str
@@ -58,8 +49,7 @@ class Change:
     kind: str = ""
 
 
-@dataclass(frozen=True)
-class ComparisonRow:
+class ComparisonRow(NamedTuple):
     label: str
     runs: list[Change]
 
@@ -73,13 +63,9 @@ def comparison_rows(runs: Sequence[RunData]) -> list[ComparisonRow]:
     rows = []
     for found in differences([headline(run.account, run.series) for run in runs]):
         label, form = _FIGURES[found.name]
-        cells = [
-            Change("" if value is None else form(value), signed_percent(relative) if place else "", judgement)
-            for place, (value, relative, judgement) in enumerate(
-                zip(found.values, found.relative, found.judgement, strict=True)
-            )
-        ]
-        rows.append(ComparisonRow(label, cells))
+        changes = ["", *map(signed_percent, found.relative[1:])]
+        values = ["" if value is None else form(value) for value in found.values]
+        rows.append(ComparisonRow(label, list(map(Change, values, changes, found.judgement))))
     return [*rows, *_scaling([run.account for run in runs])]
 
 

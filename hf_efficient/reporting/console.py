@@ -18,7 +18,7 @@ from hf_efficient.reporting.run_rows import (
     memory_peaks,
     plan_notes,
     plan_rows,
-    rank_rows,
+    rank_table,
     run_rows,
     times_run,
 )
@@ -45,17 +45,17 @@ def account_renderables(account: RunAccount) -> list[RenderableType]:
 
 
 def account_title(account: RunAccount) -> Text:
-    last = account.time.processes[-1]
-    parts, wall = times_run(account), seconds(account.time.wall_seconds)
+    parts = times_run(account)
     if account.ended == "died":
-        how = f"its last heartbeat is {seconds(last.last_sign_at_seconds)} after its start{_doing(account)}{parts}"
+        last = seconds(account.time.processes[-1].last_sign_at_seconds)
+        how = f"its last heartbeat is {last} after its start{_doing(account)}{parts}"
         return Text(f"The run did not end: {how}", "bold red")
     if account.ended in ("stopped", "error"):
         words, style = _end(account, parts)
         return Text(f"The run {words}", style)
     budget = account.money.budget
     why = f"; its budget ended it ({budget.reached})" if budget is not None and budget.reached is not None else ""
-    return Text(f"The run took {wall}{parts}{why}", "bold")
+    return Text(f"The run took {seconds(account.time.wall_seconds)}{parts}{why}", "bold")
 
 
 def _doing(account: RunAccount) -> str:
@@ -85,16 +85,15 @@ def _phases(time: TimeAccount, most: int | None) -> list[tuple[str, float]]:
 def rank_renderables(account: RunAccount) -> Iterator[RenderableType]:
     if account.across is None:
         return
-    rows = rank_rows(account)
-    made = table("rank", "on", gap=1, words=(0, 1))
-    for name in ("training", *rows[0].phases, "waits", "memory"):
+    found = rank_table(account)
+    made = table(*found.headings[:2], gap=1, words=(0, 1))
+    for name in found.headings[2:]:
         made.add_column(name, justify="right", no_wrap=name == "memory", overflow="fold")
-    for row in rows[:_MOST_RANKS]:
-        cells = (row.training, *row.phases.values(), row.waited or "n/a", row.memory or "n/a")
-        made.add_row(Text(row.rank), Text(row.where), *cells)
+    for row in found.rows[:_MOST_RANKS]:
+        made.add_row(*map(Text, row))
     yield made
-    if len(rows) > _MOST_RANKS:
-        yield Text(f"and {len(rows) - _MOST_RANKS} more ranks: report.html, run.json", "dim")
+    if len(found.rows) > _MOST_RANKS:
+        yield Text(f"and {len(found.rows) - _MOST_RANKS} more ranks: report.html, run.json", "dim")
     yield from map(Text, across_lines(account))
 
 
@@ -108,14 +107,8 @@ def plan_table(plan: PlanAccount) -> Iterator[RenderableType]:
 
 
 def live_screen(view: RunView, run_dir: Path) -> RenderableType:
-    return Group(
-        _head(view, run_dir),
-        *_progress(view),
-        Text(),
-        time_table(view.account.time, most=_MOST_PHASES),
-        Text(),
-        grid(_facts(view)),
-    )
+    times = time_table(view.account.time, most=_MOST_PHASES)
+    return Group(_head(view, run_dir), *_progress(view), Text(), times, Text(), grid(_facts(view)))
 
 
 def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
@@ -172,8 +165,8 @@ def _progress(view: RunView) -> list[RenderableType]:
 
 def _facts(view: RunView) -> list[tuple[str, str]]:
     losses, steps, account = view.losses, view.account.steps, view.account
-    rows = [("loss", f"{losses[0]:.4g} {sparkline(losses)} {losses[-1]:.4g}" if losses else "")]
-    rows.append(("evaluated", _evaluated(account)))
+    loss = f"{losses[0]:.4g} {sparkline(losses)} {losses[-1]:.4g}" if losses else ""
+    rows = [("loss", loss), ("evaluated", _evaluated(account))]
     if steps.p50_seconds is not None and steps.p95_seconds is not None:
         rows.append(("steps", f"p50 {short_seconds(steps.p50_seconds)}, p95 {short_seconds(steps.p95_seconds)}"))
     rows += [("tokens", _tokens(account)), ("memory", memory_peaks(account.memory))]

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hf_efficient.records.findings import Confirmation, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
@@ -55,13 +55,11 @@ def abstentions_words(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def cost_words(cost: Cost, loop_seconds: float = 0.0) -> str:
     """Empty where nothing is known; with the share of the loop, where that has a length."""
-    told = []
+    parts = ["", usd(cost.usd) if cost.usd else "", "" if cost.bytes is None else size(cost.bytes)]
     if cost.seconds is not None:
         of = f" ({share(cost.seconds / loop_seconds)} of the loop)" if loop_seconds > 0 else ""
-        told.append(f"{_duration(cost.seconds)}{of}")
-    told += [] if not cost.usd else [usd(cost.usd)]
-    told += [] if cost.bytes is None else [size(cost.bytes)]
-    return ", ".join(told)
+        parts[0] = f"{_duration(cost.seconds)}{of}"
+    return ", ".join(filter(None, parts))
 
 
 def gain_words(gain: Gain, of: str = OF_THE_LOOP) -> str:
@@ -194,10 +192,7 @@ def _indented(part: RenderableType, by: int) -> RenderableType:
 
 
 def _evidence(evidence: list[Evidence]) -> RenderableType:
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column()
-    made.add_column(justify="right")
-    made.add_column(style="dim")
+    made = Table.grid("", Column(justify="right"), Column(style="dim"), padding=(0, 2, 0, 0))
     for one in evidence:
         made.add_row(Text(one.what), Text(evidence_value(one.value, one.unit)), Text(one.source))
     return _indented(made, 5)

@@ -25,35 +25,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run came to, written as ``run.json``, ``diagnosis.json`` and ``report.html`` beside its records.
-
-    Attributes:
-        diagnosis: None where it was not asked for, or failed.
-        reader: has seen all records; of a run that goes on it reads only what comes after them.
-        said: warnings, which are said once of one run.
-    """
+    """What a run came to, written as ``run.json``, ``diagnosis.json`` and ``report.html`` beside its records."""
 
     account: RunAccount
-    diagnosis: Diagnosis | None
-    reader: RunReader
-    said: set[str] = field(default_factory=set)
+    diagnosis: Diagnosis | None  # None where it was not asked for, or failed
+    reader: RunReader  # has seen all records; of a run that continues it reads only what comes after them
+    said: set[str] = field(default_factory=set)  # warnings, each logged once for a run
 
 
 def finish_run(
     directory: Path, earlier: FinishedRun | None = None, *, page: bool = True, tell: bool = False
 ) -> FinishedRun:
-    """Write what a run came to; again where the run continued.
+    """Write what a run came to; again where the run continued, with what the earlier call returned.
 
-    A fault of the diagnosis or of the page is logged, and leaves out only that.
-
-    Args:
-        earlier: what an earlier call returned for the same run.
-        page: False for the account alone, which takes less time.
-        tell: log the first finding as a warning.
-
-    Raises:
-        OutputError: there are no records, or they cannot be read.
-        OSError: ``run.json`` cannot be written; an earlier one stays as it is.
+    A fault of the diagnosis or of the page is logged, and leaves out only that. ``page=False`` makes the account alone,
+    which takes less time; ``tell`` logs the first finding. Raises ``OutputError``: there are no records, or they cannot
+    be read; ``OSError``: ``run.json`` cannot be written, and an earlier one stays as it is.
     """
     reader = earlier.reader if earlier is not None else RunReader(directory)
     said = earlier.said if earlier is not None else set()

@@ -96,6 +96,10 @@ def signed_percent(relative: float | None) -> str:
     return "" if relative is None else f"{100 * relative + 0.0:+.1f}%".replace("-0.0%", "+0.0%")
 
 
+def rounded_size(value: float) -> str:
+    return size(round(value))
+
+
 def tensor_shape(shape: Sequence[int]) -> str:
     return " x ".join(f"{length:,}" for length in shape)
 
@@ -131,8 +135,8 @@ def prices(paid: Mapping[str, float]) -> dict[str, str]:
 
 
 _UNITS: dict[str, Callable[[float], str]] = {
-    "seconds": lambda value: short_seconds(float(value)),
-    "bytes": lambda value: size(round(value)),
+    "seconds": short_seconds,
+    "bytes": rounded_size,
     "share": share,
     "usd": usd,
     "FLOP/s": lambda value: f"{flops(value)}FLOP/s",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hf_efficient.records import plan as rec
@@ -17,8 +17,7 @@ from hf_efficient.text import count, flops, seconds, share, short_seconds, size,
 
 _SMALLEST_SHARE = 0.001
 _FRONTIER_MARK = "*"
-_FEW = 3
-"""Accelerators whose remarks are shown unasked."""
+_FEW = 3  # accelerators whose remarks are shown unasked
 _STRATEGIES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp2": "FSDP2"}
 _OFFLOADED = {"optimizer": "optimizer state", "parameters": "weights"}
 
@@ -56,9 +55,8 @@ def answer(plan: rec.Plan) -> str:
         (gpu,) = fitting
         needs = f"needs {in_gib(gpu.needed_bytes)} of {in_gib(gpu.usable_memory_bytes)} GiB"
         each = f"{plan.ranks.count} x " if plan.ranks is not None and plan.ranks.count > 1 else ""
-        return "; ".join(
-            [f"Fits {each}{gpu.name}: {needs}", *filter(None, [", ".join(filter(None, _price_and_time(gpu)))])]
-        )
+        figures = ", ".join(filter(None, _price_and_time(gpu)))
+        return "; ".join(filter(None, [f"Fits {each}{gpu.name}: {needs}", figures]))
     told = []
     priced = [gpu for gpu in fitting if _price_and_time(gpu)[0]]
     timed = [gpu for gpu in fitting if gpu.step_seconds is not None]
@@ -69,7 +67,7 @@ def answer(plan: rec.Plan) -> str:
         fastest = min(timed, key=lambda gpu: gpu.step_seconds or 0.0)
         took = "" if fastest.run_seconds is None else f" in {seconds(fastest.run_seconds)}"
         told.append(f"fastest {fastest.name}{took}")
-    return "; ".join([f"Fits {len(fitting)} of {len(plan.gpus)} GPUs", *filter(None, [", ".join(told)])])
+    return "; ".join(filter(None, [f"Fits {len(fitting)} of {len(plan.gpus)} GPUs", ", ".join(told)]))
 
 
 def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
@@ -153,19 +151,20 @@ def batching_cells(one: rec.PlannedBatching) -> tuple[str, str, str]:
 
 def _peak(plan: rec.Plan) -> str:
     memory = plan.memory
-    where = f", in {memory.peak_module}" if memory.peak_module else ""
+    module = f", in {memory.peak_module}" if memory.peak_module else ""
     paged = f"; besides, {size(memory.paged_bytes)} of paged optimizer state" if memory.paged_bytes else ""
-    step = " of the first step" if memory.peak_step == 1 else " of every step after the first"
-    if memory.peak_phase == "evaluation":
-        step = ""
-    peak = f"Memory: {size(memory.peak_allocated_bytes)} allocated at the peak"
-    return f"{peak}, in the {phase_label(memory.peak_phase)}{step}{where}{paged}"
+    where = peak_phase(memory, "of every step after the first")
+    return f"Memory: {size(memory.peak_allocated_bytes)} allocated at the peak, in the {where}{module}{paged}"
+
+
+def peak_phase(memory: rec.PlannedMemory, later: str) -> str:
+    """The phase in which most is allocated, and of which step; ``later`` names the steps after the first."""
+    step = "of the first step" if memory.peak_step == 1 else later
+    return phase_label(memory.peak_phase) + ("" if memory.peak_phase == "evaluation" else f" {step}")
 
 
 def _categories(plan: rec.Plan) -> Table:
-    made = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("left", "right", "right"):
-        made.add_column(justify=justify)
+    made = Table.grid("", Column(justify="right"), Column(justify="right"), padding=(0, 2, 0, 0))
     whole = plan.memory.peak_allocated_bytes
     for name, held in sorted(plan.memory.categories.items(), key=lambda item: -item[1]):
         if held >= _SMALLEST_SHARE * whole:
@@ -186,7 +185,8 @@ def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
     told = [*taken_for_granted(plan), *unknown_of(plan.gpus)]
     shown = told if every else [one for one in told if "spot" not in one]
     if not every and len(plan.gpus) > _FEW:
-        shown = [one for one in shown if one in plan.assumptions and not one.startswith(_names(plan))]
+        names = tuple(f"{gpu.name}:" for gpu in plan.gpus)
+        shown = [one for one in shown if one in plan.assumptions and not one.startswith(names)]
     yield from (Text(f"- {one}") for one in shown)
     if not every:
         yield Text("Estimates at list prices. --notes shows how they are made, and what spot markets change.", "dim")
@@ -196,10 +196,6 @@ def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
     notes.append(f"/M is per million tokens; e{energy}" if plan.steps is None else f"E{energy}")
     notes.append("GiB: what PyTorch's allocator reserves of these allocations, and the CUDA context.")
     yield from (Text(note, "dim") for note in notes)
-
-
-def _names(plan: rec.Plan) -> tuple[str, ...]:
-    return tuple(f"{gpu.name}:" for gpu in plan.gpus)
 
 
 def taken_for_granted(plan: rec.Plan) -> list[str]:
@@ -374,24 +370,14 @@ def gpu_columns(plan: rec.Plan) -> list[_Column]:
     columns = [*_COMMON, *([] if plan.ranks is None else [_EXPOSED])]
     why = [] if all(gpu.fits for gpu in plan.gpus) else [_WHY]
     if plan.steps is None:
-        return [
-            *columns,
-            _Column("spot/M" if spot else "USD/M", lambda gpu: _short(gpu.usd_per_million_tokens)),
-            *(
-                [_Column("spot/M", lambda gpu: _short(gpu.spot.usd_per_million_tokens if gpu.spot else None))]
-                if beside
-                else []
-            ),
-            _Column("kWh/M", lambda gpu: _short(gpu.kwh_per_million_tokens), 1),
-            _Column("gCO2e/M", lambda gpu: _short(gpu.co2e_grams_per_million_tokens), 1),
-            *why,
-        ]
-    return [
-        *columns,
-        _Column("hours", lambda gpu: _short(gpu.run_seconds, 3600)),
-        _Column("spot USD" if spot else "USD", lambda gpu: _usd(gpu.run_usd)),
-        *([_Column("spot", lambda gpu: _usd(gpu.spot.run_usd if gpu.spot else None))] if beside else []),
-        _Column("kWh", lambda gpu: _short(gpu.run_kwh), 1),
-        _Column("kgCO2e", lambda gpu: _short(gpu.run_co2e_grams, 1000), 1),
-        *why,
-    ]
+        columns.append(_Column("spot/M" if spot else "USD/M", lambda gpu: _short(gpu.usd_per_million_tokens)))
+        on_spot = _Column("spot/M", lambda gpu: _short(gpu.spot.usd_per_million_tokens if gpu.spot else None))
+        energy = _Column("kWh/M", lambda gpu: _short(gpu.kwh_per_million_tokens), 1)
+        gas = _Column("gCO2e/M", lambda gpu: _short(gpu.co2e_grams_per_million_tokens), 1)
+    else:
+        columns.append(_Column("hours", lambda gpu: _short(gpu.run_seconds, 3600)))
+        columns.append(_Column("spot USD" if spot else "USD", lambda gpu: _usd(gpu.run_usd)))
+        on_spot = _Column("spot", lambda gpu: _usd(gpu.spot.run_usd if gpu.spot else None))
+        energy = _Column("kWh", lambda gpu: _short(gpu.run_kwh), 1)
+        gas = _Column("kgCO2e", lambda gpu: _short(gpu.run_co2e_grams, 1000), 1)
+    return [*columns, *([on_spot] if beside else []), energy, gas, *why]

@@ -82,8 +82,7 @@ def _snapshot(found: rec.MemorySnapshot, most: int) -> FoundTable:
     ]
     more = found.other_sites_bytes + sum(site.bytes for site in found.sites[most:])
     headings = ("asked for by", "size", "share", "blocks", "called from")
-    left_out = _bytes_left(more, "lines")
-    return FoundTable(headings, rows, "CUDA memory", _snapshot_summary(found), left_out, (0, 4))
+    return FoundTable(headings, rows, "CUDA memory", _snapshot_summary(found), _bytes_left(more, "lines"), (0, 4))
 
 
 def _snapshot_summary(found: rec.MemorySnapshot) -> str:
@@ -103,17 +102,11 @@ def _snapshot_summary(found: rec.MemorySnapshot) -> str:
 
 
 def _modules(found: rec.MemorySnapshot, most: int) -> FoundTable:
-    rows = [
-        [
-            one.module,
-            size(one.bytes),
-            _part(one.bytes, found.peak_bytes),
-            f"{one.blocks:,}",
-            f"{one.modules:,}" if one.modules else "",
-            one.place,
-        ]
-        for one in found.modules[:most]
-    ]
+    rows = []
+    for one in found.modules[:most]:
+        modules = f"{one.modules:,}" if one.modules else ""
+        part = _part(one.bytes, found.peak_bytes)
+        rows.append([one.module, size(one.bytes), part, f"{one.blocks:,}", modules, one.place])
     more = found.other_modules_bytes + sum(held.bytes for held in found.modules[most:])
     summary = f"{found.moment}: the {size(found.peak_bytes)} at the peak by the modules that they are for"
     headings = ("module", "size", "share", "blocks", "modules", "most of it asked for by")
@@ -122,16 +115,10 @@ def _modules(found: rec.MemorySnapshot, most: int) -> FoundTable:
 
 def _functions(found: rec.FunctionTable, most: int) -> FoundTable:
     process = "the thread that trains" if found.process == "main" else f"data loader {found.process}"
-    rows = [
-        [
-            one.place,
-            short_seconds(one.self_seconds),
-            _part(one.self_seconds, found.seconds),
-            short_seconds(one.total_seconds),
-            "sampled" if one.calls is None else f"{one.calls:,}",
-        ]
-        for one in found.functions[:most]
-    ]
+    rows = []
+    for one in found.functions[:most]:
+        calls, part = "sampled" if one.calls is None else f"{one.calls:,}", _part(one.self_seconds, found.seconds)
+        rows.append([one.place, short_seconds(one.self_seconds), part, short_seconds(one.total_seconds), calls])
     left_out = _rows_left(len(found.functions) - len(rows) + found.left_out)
     summary = f"{process}: {short_seconds(found.seconds)} seen by {found.tool}"
     headings = ("function", "own time", "share", "with calls", "calls")

@@ -24,8 +24,7 @@ from hf_efficient.trace.breakdown import trace_breakdown
 
 RESOLVED = "recipe.resolved.yaml"
 _NAME = re.compile(r"trace\.rank(\d+)\.cycle(\d+)(\.pt\.trace)?\.json(\.gz)?")
-_LARGEST_BYTES = 32 << 20
-"""Of a trace that a page reads, compressed as on disk: a few seconds' work."""
+_LARGEST_BYTES = 32 << 20  # of a trace that a page reads, compressed as on disk: a few seconds' work
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,9 @@ class RunTrace:
 
 @dataclass(frozen=True)
 class RunData:
-    """One run.
+    """One run; series and diagnosis are None where only ``run.json`` was kept."""
 
-    Attributes:
-        name: of its recipe, else of its output directory.
-        series, diagnosis: None where only ``run.json`` was kept.
-        rank_step_seconds: mean seconds of a step by phase, of each rank whose steps were kept.
-        memory_bytes: of the device that trains.
-        cpus: hardware threads of the machine.
-    """
-
-    name: str
+    name: str  # of its recipe, else of its output directory
     directory: str
     account: RunAccount
     series: RunSeries | None = None
@@ -59,9 +50,9 @@ class RunData:
     no_recipe: str = ""
     answers: list[SampleAnswers] = field(default_factory=list)
     diagnosis: Diagnosis | None = None
-    rank_step_seconds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    memory_bytes: int | None = None
-    cpus: int | None = None
+    rank_step_seconds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # mean by phase, of each rank
+    memory_bytes: int | None = None  # of the device that trains
+    cpus: int | None = None  # hardware threads of the machine
     trace: RunTrace | None = None
 
     @property

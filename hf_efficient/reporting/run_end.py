@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hf_efficient.metrics.answers import Answer
@@ -19,17 +19,15 @@ from hf_efficient.reporting.terminal import cut, grid, table
 from hf_efficient.text import share, short_seconds, usd
 
 _MOST_ANSWERS, _MOST_METRICS, _MOST_FINDINGS = 2, 3, 3
-_LONGEST = 150
-"""Characters: two lines of a terminal of 80 columns."""
+_LONGEST = 150  # characters: two lines of a terminal of 80 columns
 
 
 def answer_rows(before: Sequence[Answer], after: Sequence[Answer]) -> Iterator[RenderableType]:
     """Each question on four lines; ``before`` may be empty."""
     old = {answer.question: answer.generated for answer in before}
     for answer in after[:_MOST_ANSWERS]:
-        made = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        made.add_column(style="dim", width=len("expected"))
-        made.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        columns = Column(style="dim", width=len("expected")), Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        made = Table.grid(*columns, padding=(0, 2, 0, 0), expand=True)
         told = {"asked": answer.question, "expected": answer.expected, "before": old.get(answer.question)}
         for name, text in {**told, "after": answer.generated}.items():
             if text is not None:
@@ -56,18 +54,18 @@ def loss_table(
 
 def headline(account: RunAccount) -> Iterator[RenderableType]:
     """How long, how fast, how much memory; with money and the prediction's errors where they are known."""
-    steps, work, rate = account.steps, account.work, account.tokens.non_padding_tokens_per_second
+    steps, mfu, money = account.steps, account.work.mfu, account.money
     yield account_title(account)
-    times = [] if steps.p50_seconds is None else [f"{steps.count:,} steps of {short_seconds(steps.p50_seconds)}"]
-    speed = [] if rate is None else [f"{rate:,.0f} tokens per second without padding"]
-    speed += [] if work.mfu is None else [f"MFU {share(work.mfu)}"]
-    money = account.money
+    speed = [] if steps.p50_seconds is None else [f"{steps.count:,} steps of {short_seconds(steps.p50_seconds)}"]
+    rate = account.tokens.non_padding_tokens_per_second
+    speed += [] if rate is None else [f"{rate:,.0f} tokens per second without padding"]
+    speed += [] if mfu is None else [f"MFU {share(mfu)}"]
     cost = [] if money.cost_usd is None else [usd(money.cost_usd)]
     if cost and money.usd_per_million_non_padding_tokens is not None:
         cost.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens")
-    rows = [("speed", [*times, *speed]), ("memory", [memory_peaks(account.memory)]), ("cost", cost)]
-    rows.append(("planned", [] if account.plan is None else _errors(account.plan)))
-    yield grid([(name, ", ".join(told)) for name, told in rows if told])
+    planned = [] if account.plan is None else _errors(account.plan)
+    rows = {"speed": speed, "memory": [memory_peaks(account.memory)], "cost": cost, "planned": planned}
+    yield grid([(name, ", ".join(told)) for name, told in rows.items() if told])
     yield Text()
 
 

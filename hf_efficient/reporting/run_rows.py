@@ -1,11 +1,18 @@
 """Rows about a run, made once for terminal and page: how much, where, what it was planned to be, rank by rank."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hf_efficient.records import account as rec
 from hf_efficient.records import amounts
-from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, signed_percent, tokens_per_second
+from hf_efficient.reporting.labels import (
+    category_label,
+    or_nothing,
+    phase_label,
+    rounded_size,
+    signed_percent,
+    tokens_per_second,
+)
 from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
@@ -242,13 +249,12 @@ _PLANNED: dict[str, _Form] = {
     "training_seconds": ("training loop", seconds),
     "training_cost_usd": ("cost of the training loop", usd),
     "training_energy_joules": ("energy of the GPUs in it", kilowatt_hours),
-    "peak_allocated_bytes": ("peak allocated on the device", lambda value: size(round(value))),
-    "peak_reserved_bytes": ("peak reserved on the device", lambda value: size(round(value))),
+    "peak_allocated_bytes": ("peak allocated on the device", rounded_size),
+    "peak_reserved_bytes": ("peak reserved on the device", rounded_size),
 }
 
 
-@dataclass(frozen=True)
-class PlanRow:
+class PlanRow(NamedTuple):
     label: str
     predicted: str
     observed: str
@@ -280,52 +286,27 @@ def _planned(plan: rec.PlanAccount) -> list[rec.PlanFigure]:
 
 def _form(name: str) -> _Form:
     if name not in _PLANNED and name.endswith("_bytes"):
-        return category_label(name.removesuffix("_bytes")), lambda value: size(round(value))
+        return category_label(name.removesuffix("_bytes")), rounded_size
     return _PLANNED.get(name, (name.replace("_", " "), "{:,.4g}".format))
 
 
-@dataclass(frozen=True)
-class RankRow:
-    """A rank; ``phases`` are the device's seconds where its events gave them, ``memory`` on a CPU is the host's."""
-
-    rank: str
-    where: str
-    steps: str
-    training: str
-    phases: dict[str, str]
-    waited: str
-    memory: str
-
-
-def rank_rows(account: rec.RunAccount) -> list[RankRow]:
+def rank_table(account: rec.RunAccount) -> FoundTable:
+    """A row for each rank: the device's seconds where its events gave them; the host's memory on a CPU."""
     shown = [name for name in RANK_PHASES if any(_rank_seconds(one, name) for one in account.ranks)]
-    return [
-        RankRow(
-            rank=str(one.rank),
-            where=", ".join(part for part in (one.host, one.device) if part),
-            steps=f"{one.steps:,}",
-            training=seconds(one.training_seconds),
-            phases={phase_label(name): seconds(_rank_seconds(one, name)) for name in shown},
-            waited=_waited(one),
-            memory=_rank_memory(one),
-        )
-        for one in account.ranks
-    ]
+    rows = []
+    for one in account.ranks:
+        where = ", ".join(part for part in (one.host, one.device) if part)
+        phases = [seconds(_rank_seconds(one, name)) for name in shown]
+        waited = (one.device_seconds or {}).get("communication", one.waited_seconds)
+        peak = one.peak_rss_bytes if one.device_peak_allocated_bytes is None else one.device_peak_allocated_bytes
+        known = [or_nothing(waited, seconds), or_nothing(peak, rounded_size)]
+        rows.append([str(one.rank), where, f"{one.steps:,}", seconds(one.training_seconds), *phases, *known])
+    headings = ["rank", "on", "steps", "training", *map(phase_label, shown), "waits", "memory"]
+    return FoundTable(headings, rows, words=(0, 1))
 
 
 def _rank_seconds(rank: rec.RankAccount, name: str) -> float:
     return (rank.device_seconds or {}).get(name) or (rank.phase_seconds or {}).get(name, 0.0)
-
-
-def _waited(rank: rec.RankAccount) -> str:
-    on_device = (rank.device_seconds or {}).get("communication")
-    waited = rank.waited_seconds if on_device is None else on_device
-    return "" if waited is None else seconds(waited)
-
-
-def _rank_memory(rank: rec.RankAccount) -> str:
-    peak = rank.peak_rss_bytes if rank.device_peak_allocated_bytes is None else rank.device_peak_allocated_bytes
-    return "" if peak is None else size(peak)
 
 
 def across_lines(account: rec.RunAccount) -> Iterator[str]:

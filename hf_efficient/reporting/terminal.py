@@ -13,25 +13,16 @@ LONGEST_BAR = 24
 
 @dataclass(frozen=True)
 class FoundTable:
-    """What was found, in words.
+    """What was found, in words."""
 
-    Attributes:
-        headings: of the columns; the first names what the rows are.
-        title: its heading, where it stands for itself.
-        summary: a sentence without a full stop.
-        words: places of the columns that hold words.
-        shares: of 1, for a bar behind each row.
-        total: a last row.
-    """
-
-    headings: Sequence[str]
+    headings: Sequence[str]  # of the columns; the first names what the rows are
     rows: Sequence[Sequence[str]]
     title: str = ""
-    summary: str = ""
+    summary: str = ""  # a sentence without a full stop
     left_out: str = ""
-    words: Collection[int] = (0,)
-    shares: Sequence[float] | None = None
-    total: Sequence[str] | None = None
+    words: Collection[int] = (0,)  # places of the columns that hold words
+    shares: Sequence[float] | None = None  # of 1, for a bar behind each row
+    total: Sequence[str] | None = None  # a last row
 
 
 def drawn(found: FoundTable) -> Table:
@@ -80,13 +71,9 @@ def grid(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
 
 
 def dim_lines(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
-    told = [f"  {line}" for line in lines]
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(style="dim")
-    for text in [title, *told] if told else []:
-        made.add_row(Text(text))
-    if told:
-        yield made
+    indented = [f"  {line}" for line in lines]
+    if indented:
+        yield Text("\n".join([title, *indented]), "dim")
 
 
 def share_bar(part: float, longest: int = LONGEST_BAR) -> Text:

@@ -112,79 +112,54 @@ def host_tables(trace: rec.TraceBreakdown, most: int) -> Iterator[FoundTable]:
         yield _sync_table(trace.syncs, most)
     if trace.steps:
         yield _step_table(trace.steps, most)
-    if trace.host is not None and not trace.devices:
-        yield family_table(trace.host.families, "operators by family", "calls")
     if trace.host is not None:
+        if not trace.devices:
+            yield family_table(trace.host.families, "operators by family", "calls")
         yield _operator_table(trace.host, most)
 
 
 def _kernel_table(kernels: Sequence[rec.KernelTime], most: int) -> FoundTable:
-    rows = [
-        (
-            one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else ""),
-            short_seconds(one.seconds),
-            _percent(one.share),
-            f"{one.count:,}",
-            short_seconds(one.mean_seconds),
-        )
-        for one in kernels[:most]
-    ]
+    rows = []
+    for one in kernels[:most]:
+        name = one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else "")
+        rows.append(_timed(name, one.seconds, one.share, one.count, one.mean_seconds))
     return FoundTable(("kernel (operator)", "time", "share", "count", "mean"), rows)
 
 
 def _operator_table(host: rec.HostBreakdown, most: int) -> FoundTable:
-    rows = [
-        (
-            one.name,
-            short_seconds(one.self_seconds),
-            _percent(one.share),
-            f"{one.count:,}",
-            short_seconds(one.total_seconds),
-        )
-        for one in host.operators[:most]
-    ]
+    held = host.operators[:most]
+    rows = [_timed(one.name, one.self_seconds, one.share, one.count, one.total_seconds) for one in held]
     return FoundTable(("operator on the host", "self time", "share", "calls", "in all"), rows)
 
 
+def _timed(name: str, seconds: float, share: float, count: int, other_seconds: float) -> tuple[str, ...]:
+    return name, short_seconds(seconds), _percent(share), f"{count:,}", short_seconds(other_seconds)
+
+
 def _copy_table(copies: Sequence[rec.CopyKind]) -> FoundTable:
-    rows = [
-        (
-            one.direction + (f", {one.host_memory}" if one.host_memory else ""),
-            short_seconds(one.seconds),
-            f"{one.count:,}",
-            f"{one.small_count:,}",
-            size(one.bytes) if one.bytes is not None else "not known",
-            f"{short_count(one.bytes_per_second)}B/s" if one.bytes_per_second is not None else "not known",
-        )
-        for one in copies
-    ]
+    rows = []
+    for one in copies:
+        name = one.direction + (f", {one.host_memory}" if one.host_memory else "")
+        held = size(one.bytes) if one.bytes is not None else "not known"
+        rate = f"{short_count(one.bytes_per_second)}B/s" if one.bytes_per_second is not None else "not known"
+        rows.append((name, short_seconds(one.seconds), f"{one.count:,}", f"{one.small_count:,}", held, rate))
     return FoundTable(("copies", "time", "count", "small", "bytes", "rate"), rows)
 
 
 def _gap_table(gaps: Sequence[rec.DeviceGap], most: int) -> FoundTable:
-    rows = [
-        (
-            ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not known",
-            short_seconds(one.seconds),
-            short_seconds(one.start_seconds),
-            "" if one.step is None else str(one.step),
-            _CAUSES[one.cause],
-        )
-        for one in gaps[:most]
-    ]
+    rows = []
+    for one in gaps[:most]:
+        host = ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not known"
+        step, times = "" if one.step is None else str(one.step), (one.seconds, one.start_seconds)
+        rows.append((host, *map(short_seconds, times), step, _CAUSES[one.cause]))
     return FoundTable(("what the host did in the longest gaps", "gap", "at", "step", "bound by"), rows)
 
 
 def _sync_table(syncs: Sequence[rec.SyncSite], most: int) -> FoundTable:
-    rows = [
-        (
-            ", ".join(part for part in (one.site, one.operator, one.call) if part),
-            f"{one.count:,}",
-            short_seconds(one.seconds),
-            short_seconds(one.idle_after_seconds),
-        )
-        for one in syncs[:most]
-    ]
+    rows = []
+    for one in syncs[:most]:
+        place = ", ".join(part for part in (one.site, one.operator, one.call) if part)
+        rows.append((place, f"{one.count:,}", short_seconds(one.seconds), short_seconds(one.idle_after_seconds)))
     return FoundTable(("the host waited for the device in", "count", "waited", "idle after"), rows)
 
 
@@ -193,16 +168,11 @@ def _step_table(steps: Sequence[rec.TraceStep], most: int) -> FoundTable:
     title = "step" if len(shown) == len(steps) else f"the longest {len(shown)} of {len(steps)} steps"
     if steps[0].busy_seconds is None:
         return FoundTable((title, "time"), [(str(one.number), short_seconds(one.seconds)) for one in shown])
-    rows = [
-        (
-            str(one.number),
-            short_seconds(one.seconds),
-            _percent((one.busy_seconds or 0.0) / one.seconds) if one.seconds else "",
-            f"{one.syncs:,}",
-            short_seconds(one.sync_seconds),
-        )
-        for one in shown
-    ]
+    rows = []
+    for one in shown:
+        busy = _percent((one.busy_seconds or 0.0) / one.seconds) if one.seconds else ""
+        took, waited = short_seconds(one.seconds), short_seconds(one.sync_seconds)
+        rows.append((str(one.number), took, busy, f"{one.syncs:,}", waited))
     return FoundTable((title, "time", "device busy", "waits", "waited"), rows)
 
 

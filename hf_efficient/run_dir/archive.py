@@ -18,11 +18,8 @@ def make_room(directory: Path, rank: int, world_size: int) -> None:
     try:
         folder = set_aside(directory, rank, world_size)
     except OSError as error:
-        logger.warning(
-            "The records of an earlier run in %s cannot be moved aside (%s): this run is added to its account.",
-            directory,
-            error,
-        )
+        words = "The records of an earlier run in %s cannot be moved aside (%s): this run is added to its account."
+        logger.warning(words, directory, error)
     else:
         if folder is not None and rank == 0:
             logger.warning("A new run begins in %s; the records of the one before it are in %s", directory, folder)
@@ -33,12 +30,8 @@ def set_aside(directory: Path, rank: int, world_size: int) -> Path | None:
 
     Each rank moves its own files and waits for no other; rank 0 also moves what is of the whole run, and of ranks that
     there are no more. All of a run go to one folder: rank 0 takes the next number, and the others follow its spans,
-    which are the ones that were last written to when theirs were, whether rank 0 has moved them already or not.
-
-    Returns the folder; None where there was nothing to move.
-
-    Raises:
-        OSError: something cannot be moved; what has been moved stays where it is.
+    which are the ones that were last written to when theirs were, whether rank 0 has moved them already or not. Returns
+    the folder; None where there was nothing to move. Raises ``OSError``; what has been moved stays where it is.
     """
     files = list(_files(directory, rank, world_size))
     if not files:

@@ -14,8 +14,7 @@ from hf_efficient.errors import OutputError
 
 logger = logging.getLogger(__name__)
 
-PROFILE = "profile"
-"""Folder of what instruments wrote, inside ``efficiency``."""
+PROFILE = "profile"  # folder of what instruments wrote, inside ``efficiency``
 
 _R = TypeVar("_R")
 
@@ -25,20 +24,12 @@ class _Versioned(msgspec.Struct):
 
 
 def strict_json(record: Any) -> str:
-    """A dataclass as strict JSON, indented, with a newline at its end.
-
-    Raises:
-        ValueError: a number is not finite.
-    """
+    """A dataclass as strict JSON, indented, with a newline at its end; ``ValueError``: a number is not finite."""
     return json.dumps(dataclasses.asdict(record), indent=2, allow_nan=False) + "\n"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, or leave the one that was there as it is.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a file, or raise ``OSError`` and leave the one that was there as it is."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -49,10 +40,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def read_record(path: Path, kind: type[_R], version: int, what: str) -> _R:
     """What a file holds: a dataclass of layout ``version``, which messages call ``what``: ``the account of a run``.
-
-    Raises:
-        OutputError: the file cannot be read, holds something else, or was written by a newer version.
-    """
+    Raises ``OutputError``: it cannot be read, holds something else, or was written by a newer version."""
     try:
         text = path.read_bytes()
         written = msgspec.json.decode(text, type=_Versioned).schema_version
@@ -73,11 +61,7 @@ def table_path(directory: Path, name: str, rank: int, part: str = "") -> Path:
 
 
 def write_table(path: Path, table: Any) -> None:
-    """Write a record of an instrument; a reader never sees half of it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a record of an instrument; a reader never sees half of it. Raises ``OSError``."""
     write_whole(path, json.dumps(dataclasses.asdict(table), indent=1) + "\n")
 
 
@@ -93,12 +77,8 @@ def read_table(path: Path, kind: type[_R]) -> _R | None:
 
 
 def tables(directory: Path, files: Collection[str], name: str, kind: type[_R]) -> list[_R]:
-    """All parts of a table of rank 0 that this run wrote, in the order in which it did.
-
-    Args:
-        directory: the ``efficiency`` folder.
-        files: what the run's instruments wrote, as paths in it; other files are those of an earlier run.
-    """
+    """All parts of a table of rank 0 that this run wrote, in the order in which it did. ``files`` are what the run's
+    instruments wrote, as paths in the ``efficiency`` folder; others are those of an earlier run."""
     stem = f"{PROFILE}/{name}.rank0."
     paths = [directory / file for file in files if file.startswith(stem) and file.endswith("json")]
     return [found for found in (read_table(path, kind) for path in paths) if found is not None]

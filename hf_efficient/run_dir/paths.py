@@ -7,8 +7,7 @@ from pathlib import Path
 from hf_efficient.errors import OutputError
 
 RUN_JSON = "run.json"
-STARTING = "starting"
-"""Folder inside ``efficiency`` for the records of a start until its model and data are there."""
+STARTING = "starting"  # folder inside ``efficiency`` for the records of a start until its model and data are there
 
 
 def records_path(directory: Path, kind: str, rank: int) -> Path:
@@ -33,17 +32,9 @@ def has_only_account(directory: Path) -> bool:
 
 
 def records_folder(run_dir: str | Path, *, latest: bool = False) -> Path:
-    """The folder of a run's records: ``RUN_DIR/efficiency``, or ``RUN_DIR`` itself where it has none.
-
-    Where there is nothing yet but a start, on its way or killed, it is that of the start.
-
-    Args:
-        run_dir: output directory of a run, or its ``efficiency`` folder.
-        latest: also take the start of a run that is to replace another one, where that start wrote last.
-
-    Raises:
-        OutputError: there is no such folder.
-    """
+    """The folder of a run's records: ``RUN_DIR/efficiency``, or ``RUN_DIR`` itself where it has none; that of a start,
+    on its way or killed, where there is nothing else. With ``latest`` also the start of a run that is to replace
+    another one, where that start wrote last. Raises ``OutputError``: there is no such folder."""
     directory = Path(run_dir).expanduser()
     if (directory / "efficiency").is_dir():
         directory = directory / "efficiency"

@@ -14,8 +14,7 @@ from hf_efficient.records.steps import SCHEMA_VERSION, StepRecord
 
 logger = logging.getLogger(__name__)
 
-TAIL_BYTES = 65536
-"""More than a line is long."""
+TAIL_BYTES = 65536  # more than a line is long
 
 _BLOCK_BYTES = 1 << 20
 _MARK_BYTES = 256
@@ -31,11 +30,7 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 
 def check_version(path: Path, number: int, data: dict[str, Any]) -> None:
-    """Refuse a line that a newer version wrote.
-
-    Raises:
-        OutputError: it did.
-    """
+    """Refuse, with ``OutputError``, a line that a newer version wrote."""
     version = data.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise OutputError(
@@ -45,11 +40,8 @@ def check_version(path: Path, number: int, data: dict[str, Any]) -> None:
 
 
 def last_record(path: Path, numbered: str = "") -> dict[str, Any] | None:
-    """The last complete line of a JSONL file; None without one, or without a readable file.
-
-    Args:
-        numbered: key under which the line must hold a whole number, so that a broken one is passed over.
-    """
+    """The last complete line of a JSONL file; None without one, or without a readable file. ``numbered`` is a key under
+    which the line must hold a whole number, so that a broken one is passed over."""
     try:
         with path.open("rb") as file:
             size, length = file.seek(0, 2), TAIL_BYTES
@@ -105,12 +97,7 @@ class Tail:
             return 0
 
     def blocks(self) -> Iterator[Block]:
-        """What came since the last call.
-
-        Raises:
-            OutputError: the file cannot be read.
-            Replaced: it does not go on from where it was left.
-        """
+        """What came since the last call. Raises ``OutputError``: the file cannot be read; ``Replaced``."""
         try:
             with self.path.open("rb") as file:
                 self._go_on(file)
@@ -118,8 +105,8 @@ class Tail:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and self._offset:
                 raise Replaced(str(self.path)) from error
-            told = f"{self.path}: cannot be read ({error.strerror}); name a run's {self.path.name}"
-            raise OutputError(told) from error
+            message = f"{self.path}: cannot be read ({error.strerror}); name a run's {self.path.name}"
+            raise OutputError(message) from error
 
     def _go_on(self, file: BinaryIO) -> None:
         file.seek(self._offset - len(self._mark))
@@ -172,16 +159,12 @@ class LineReader(Generic[_L]):
     """Blocks of lines in, structs out; a block that msgspec refuses is read again line by line, its faults logged."""
 
     def __init__(self, kind: type[_L], what: str) -> None:
-        """Read lines into ``kind``, which messages call ``what``: ``step record``."""
-        self._kind, self._what = kind, what
+        self._kind, self._what = kind, what  # what messages call it: ``step record``
         self._decoder = msgspec.json.Decoder(kind)
 
     def read(self, block: Block) -> tuple[list[_L], int]:
-        """The structs of the lines, and how many lines hold something else and are left out.
-
-        Raises:
-            OutputError: a line was written by a newer version.
-        """
+        """The structs of the lines, and how many lines hold something else and are left out. Raises ``OutputError``: a
+        line was written by a newer version."""
         try:
             lines = self._decoder.decode_lines(block.text)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -212,10 +195,7 @@ _STEPS = LineReader(StepRecord, "step record")
 
 
 def read_steps(path: Path) -> Iterator[StepRecord]:
-    """The step records of a file, in the order written; broken lines are skipped and logged.
-
-    Raises:
-        OutputError: the file cannot be read, or was written by a newer version.
-    """
+    """The step records of a file, in the order written; broken lines are skipped and logged. Raises ``OutputError``:
+    the file cannot be read, or was written by a newer version."""
     for block in Tail(path).blocks():
         yield from _STEPS.read(block)[0]

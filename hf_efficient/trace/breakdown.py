@@ -11,7 +11,7 @@ from hf_efficient.trace.host import HostWork, host_breakdown, host_waits, step_m
 from hf_efficient.trace.read import Kind, Trace, read_trace
 
 NO_DEVICE_EVENTS = (
-    "There are no device events in this trace: it tells of the host's operators alone. For the kernels of a GPU, "
+    "There are no device events in this trace: it holds the host's operators alone. For the kernels of a GPU, "
     "profile on a machine that has one, with ProfilerActivity.CUDA among the activities."
 )
 _MANY_UNKNOWN = 0.05
@@ -19,16 +19,11 @@ _MUCH_OVERHEAD = 0.01
 
 
 def trace_breakdown(path: Path) -> TraceBreakdown:
-    """Read a trace and break it down.
-
-    Raises:
-        OutputError: the file cannot be read, or is no Chrome trace.
-    """
+    """Where the time of a trace went; ``OutputError``: the file cannot be read, or is no Chrome trace."""
     return break_down(read_trace(path))
 
 
 def break_down(trace: Trace) -> TraceBreakdown:
-    """Where the time of a trace went."""
     events, names = trace.events, trace.file.device_names
     host, steps, waits = HostWork(events), step_marks(events), host_waits(events)
     works = {device: device_work(events, events.device_rows(device)) for device in events.devices()}

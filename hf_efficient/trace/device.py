@@ -23,20 +23,8 @@ from typing import Literal
 
 import numpy as np
 
-from hf_efficient.records.trace import (
-    KERNEL_FAMILIES,
-    BusyBreakdown,
-    Communication,
-    CopyKind,
-    DeviceBreakdown,
-    DeviceGap,
-    IdleCause,
-    IdleSplit,
-    KernelTime,
-    LaunchBreakdown,
-    Percentiles,
-    StreamBreakdown,
-)
+from hf_efficient.records import trace as rec
+from hf_efficient.records.trace import KERNEL_FAMILIES, DeviceBreakdown, IdleSplit
 from hf_efficient.trace.families import COMMUNICATION, OPTIMIZER, family_times, kernel_family, short_name
 from hf_efficient.trace.host import HostWork, StepMarks
 from hf_efficient.trace.read import EventTable, Floats, Ints, Kind, Mask
@@ -49,7 +37,7 @@ SHORT_KERNEL_SECONDS = 10e-6
 SMALL_COPY_BYTES = 64 << 10
 NOTHING_RECORDED = "(nothing recorded)"  # Python, where the profiler recorded no stacks
 
-_CAUSES: tuple[IdleCause, ...] = ("host_bound", "launch_bound", "other")
+_CAUSES: tuple[rec.IdleCause, ...] = ("host_bound", "launch_bound", "other")
 _HOST_BOUND, _LAUNCH_BOUND, _OTHER = range(3)
 _GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
 _DIRECTION = re.compile(r"\b([HDAP])to([HDAP])\b")
@@ -122,7 +110,6 @@ class DeviceWork:
 
 
 def device_work(events: EventTable, rows: Ints) -> DeviceWork:
-    """What lies in these rows of a trace, all of them a device's."""
     communicating = np.isin(events.name[rows], events.named(COMMUNICATION))
     return DeviceWork(events, rows, _submitting_calls(events, rows), communicating & (events.kind[rows] == Kind.KERNEL))
 
@@ -142,7 +129,6 @@ def _submitting_calls(events: EventTable, rows: Ints) -> Ints:
 def device_breakdown(
     device: int, name: str | None, work: DeviceWork, host: HostWork, steps: StepMarks
 ) -> DeviceBreakdown:
-    """Where the time of a device went."""
     families = _kernel_families(work, host)
     return DeviceBreakdown(
         device=device,
@@ -159,12 +145,12 @@ def device_breakdown(
     )
 
 
-def device_busy(work: DeviceWork) -> BusyBreakdown:
+def device_busy(work: DeviceWork) -> rec.BusyBreakdown:
     """All streams of a device together."""
     return _busy(work, _idle(work.gaps.lengths, _gap_causes(work), np.isnan(work.submitted[work.gaps.after])))
 
 
-def stream_breakdowns(work: DeviceWork) -> tuple[StreamBreakdown, ...]:
+def stream_breakdowns(work: DeviceWork) -> tuple[rec.StreamBreakdown, ...]:
     """Each stream of a device alone, the busiest first; the idle time as HolisticTraceAnalysis splits it."""
     streams = work.events.stream[work.rows]
     found = []
@@ -175,7 +161,7 @@ def stream_breakdowns(work: DeviceWork) -> tuple[StreamBreakdown, ...]:
         causes = np.where(late, _HOST_BOUND, np.where(short, _LAUNCH_BOUND, _OTHER))
         gap = lengths > 0
         idle = _idle(lengths[gap], causes[gap], np.isnan(own.submitted[1:])[gap])
-        found.append(StreamBreakdown(stream=stream, events=len(own.rows), busy=_busy(own, idle)))
+        found.append(rec.StreamBreakdown(stream=stream, events=len(own.rows), busy=_busy(own, idle)))
     return tuple(sorted(found, key=lambda one: -one.busy.busy_seconds))
 
 
@@ -186,15 +172,14 @@ def _gap_causes(work: DeviceWork) -> Ints:
 
 
 def _idle(lengths: Floats, causes: Ints, unknown: Mask) -> IdleSplit:
-    seconds = (np.bincount(causes, lengths, minlength=3) / 1e6).tolist()
-    counts = np.bincount(causes, minlength=3).tolist()
+    host, launch, other = (np.bincount(causes, lengths, minlength=3) / 1e6).tolist()
     unknown_seconds = float(lengths[unknown & (causes == _OTHER)].sum()) / 1e6
-    return IdleSplit(seconds[0], seconds[1], seconds[2], unknown_seconds, counts[0], counts[1], counts[2])
+    return IdleSplit(host, launch, other, unknown_seconds, *np.bincount(causes, minlength=3).tolist())
 
 
-def _busy(work: DeviceWork, idle: IdleSplit) -> BusyBreakdown:
+def _busy(work: DeviceWork, idle: IdleSplit) -> rec.BusyBreakdown:
     window, busy = work.window_seconds, work.spans().length / 1e6
-    return BusyBreakdown(
+    return rec.BusyBreakdown(
         window_seconds=window,
         busy_seconds=busy,
         idle_seconds=window - busy,
@@ -204,14 +189,14 @@ def _busy(work: DeviceWork, idle: IdleSplit) -> BusyBreakdown:
     )
 
 
-def communication(work: DeviceWork) -> Communication | None:
+def communication(work: DeviceWork) -> rec.Communication | None:
     """The communication of a device, and how much of it its computation hides; None where there is none."""
     if not work.communicates.any():
         return None
     talking = work.spans(work.communicates)
     seconds = talking.length / 1e6
     both = float(clipped_length(work.spans(work.computes), talking.start, talking.end).sum()) / 1e6
-    return Communication(
+    return rec.Communication(
         kernels=int(work.communicates.sum()),
         seconds=seconds,
         overlapped_seconds=both,
@@ -228,7 +213,7 @@ def _kernel_families(work: DeviceWork, host: HostWork) -> Ints:
     return np.where(stepping & work.computes, OPTIMIZER, by_name)
 
 
-def _kernel_times(work: DeviceWork, families: Ints, host: HostWork) -> tuple[KernelTime, ...]:
+def _kernel_times(work: DeviceWork, families: Ints, host: HostWork) -> tuple[rec.KernelTime, ...]:
     """The kernels, copies and memsets that take longest, all runs of one name and family together."""
     key = work.events.name[work.rows].astype(np.int64) * len(KERNEL_FAMILIES) + families
     keys, place, counts = np.unique(key, return_inverse=True, return_counts=True)
@@ -238,7 +223,7 @@ def _kernel_times(work: DeviceWork, families: Ints, host: HostWork) -> tuple[Ker
     names = [work.events.names[key // len(KERNEL_FAMILIES)] for key in keys.tolist()]
     longest = sorted(range(len(keys)), key=lambda one: (-seconds[one], names[one]))[:_MOST_KERNELS]
     return tuple(
-        KernelTime(
+        rec.KernelTime(
             name=short_name(names[one]),
             full_name=names[one][:_MOST_CHARACTERS],
             family=KERNEL_FAMILIES[int(keys[one]) % len(KERNEL_FAMILIES)],
@@ -262,7 +247,7 @@ def _chief_operator(runs: DeviceWork, operators: Ints) -> str | None:
     return events.names[chief] if chief >= 0 else None
 
 
-def _launches(work: DeviceWork) -> LaunchBreakdown | None:
+def _launches(work: DeviceWork) -> rec.LaunchBreakdown | None:
     """How long the kernels of a device are, and how they are submitted; None where it ran none."""
     kernels = work.only(work.events.kind[work.rows] == Kind.KERNEL)
     if not len(kernels.rows):
@@ -272,7 +257,7 @@ def _launches(work: DeviceWork) -> LaunchBreakdown | None:
     graph_calls = kernels.events.named(_GRAPH_LAUNCH)
     graphs = launched & np.isin(kernels.events.name[np.maximum(kernels.calls, 0)], graph_calls)
     single, calls = launched & ~graphs, kernels.call_lengths()
-    return LaunchBreakdown(
+    return rec.LaunchBreakdown(
         kernels=len(lengths),
         kernels_per_second=len(lengths) / work.window_seconds if work.window_seconds else 0.0,
         graph_kernels=int(graphs.sum()),
@@ -286,11 +271,11 @@ def _launches(work: DeviceWork) -> LaunchBreakdown | None:
     )
 
 
-def _percentiles(seconds: Floats) -> Percentiles:
-    return Percentiles(*np.percentile(seconds, (10, 50, 90, 99, 100)).tolist())
+def _percentiles(seconds: Floats) -> rec.Percentiles:
+    return rec.Percentiles(*np.percentile(seconds, (10, 50, 90, 99, 100)).tolist())
 
 
-def _copy_kinds(work: DeviceWork) -> tuple[CopyKind, ...]:
+def _copy_kinds(work: DeviceWork) -> tuple[rec.CopyKind, ...]:
     copies = work.only(work.events.kind[work.rows] == Kind.COPY)
     kinds = [copy_of_name(name) for name in copies.names()]
     found = [_copy_kind(copies.only(np.array([one == kind for one in kinds])), *kind) for kind in dict.fromkeys(kinds)]
@@ -306,14 +291,14 @@ def copy_of_name(name: str) -> tuple[str, _HostMemory]:
     return direction, "pinned" if "Pinned" in name else None
 
 
-def _copy_kind(copies: DeviceWork, direction: str, host_memory: _HostMemory) -> CopyKind:
+def _copy_kind(copies: DeviceWork, direction: str, host_memory: _HostMemory) -> rec.CopyKind:
     events, calls = copies.events, copies.call_lengths()
     # Of the copy, or (ROCm) the call that submitted it; -1: neither.
     own = events.bytes[copies.rows]
     told = np.where((own < 0) & (copies.calls >= 0), events.bytes[np.maximum(copies.calls, 0)], own)
     known = told >= 0
     timed = float(copies.lengths[known].sum()) / 1e6
-    return CopyKind(
+    return rec.CopyKind(
         direction=direction,
         host_memory=host_memory,
         count=len(told),
@@ -326,7 +311,7 @@ def _copy_kind(copies: DeviceWork, direction: str, host_memory: _HostMemory) -> 
     )
 
 
-def _longest_gaps(work: DeviceWork, host: HostWork, steps: StepMarks) -> tuple[DeviceGap, ...]:
+def _longest_gaps(work: DeviceWork, host: HostWork, steps: StepMarks) -> tuple[rec.DeviceGap, ...]:
     """The longest gaps of a device first, and what the host did in them."""
     found, causes = work.gaps, _gap_causes(work)
     inside = steps.index(found.start)
@@ -336,7 +321,7 @@ def _longest_gaps(work: DeviceWork, host: HostWork, steps: StepMarks) -> tuple[D
         before, after = work.events.name[work.rows[[found.before[gap], found.after[gap]]]].tolist()
         call = int(work.calls[found.after[gap]])
         told.append(
-            DeviceGap(
+            rec.DeviceGap(
                 start_seconds=start / 1e6,
                 seconds=(end - start) / 1e6,
                 cause=_CAUSES[int(causes[gap])],

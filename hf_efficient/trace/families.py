@@ -65,11 +65,8 @@ _OPERATORS: Mapping[KernelFamily, str] = {
 
 
 def _patterns(*tables: Mapping[KernelFamily, str]) -> list[tuple[KernelFamily, re.Pattern[str]]]:
-    return [
-        (family, re.compile("|".join(parts.split()), re.IGNORECASE))
-        for table in tables
-        for family, parts in table.items()
-    ]
+    found = [pair for table in tables for pair in table.items()]
+    return [(family, re.compile("|".join(parts.split()), re.IGNORECASE)) for family, parts in found]
 
 
 _KERNEL_PATTERNS = [("communication", COMMUNICATION), *_patterns(_COMPILED_KERNELS, _KERNELS, _LATER_KERNELS)]

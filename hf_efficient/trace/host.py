@@ -128,7 +128,7 @@ class StepMarks:
 
 
 def step_marks(events: EventTable) -> StepMarks:
-    """The steps of a trace; none where the profiler had no schedule."""
+    """None where the profiler had no schedule."""
     rows = events.rows(Kind.ANNOTATION, Kind.OPERATOR)
     rows = rows[np.isin(events.name[rows], events.named(_STEP))]
     numbers = [int(events.names[name].split("#")[1]) for name in events.name[rows].tolist()]
@@ -160,8 +160,7 @@ def host_waits(events: EventTable) -> Ints:
     waiting = np.isin(events.name[calls], events.named(_WAITS))
     to_pageable = events.correlation[copies[np.isin(events.name[copies], events.named(_TO_PAGEABLE))]]
     copying = np.isin(events.name[calls], events.named(_ASYNC_COPY)) & np.isin(events.correlation[calls], to_pageable)
-    found: Ints = calls[waiting | copying]
-    return found
+    return calls[waiting | copying]
 
 
 def sync_sites(host: HostWork, waits: Ints, gaps: Sequence[Gaps], steps: StepMarks) -> tuple[SyncSite, ...]:

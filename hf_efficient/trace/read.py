@@ -43,8 +43,6 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
 class Kind(IntEnum):
-    """What an event is."""
-
     KERNEL = 0
     COPY = 1
     MEMSET = 2
@@ -75,66 +73,46 @@ _KINDS: dict[str | None, Kind] = {name: kind for kind, names in _CATEGORIES.item
 
 @dataclass(frozen=True)
 class EventTable:
-    """One row per event, in the order of their start; where two start together, the longer one comes first.
+    """One row per event, in the order of their start; where two start together, the longer one comes first."""
 
-    Attributes:
-        start, end: microseconds since the first event.
-        name, stack: index into ``names``; -1: no call stack.
-        thread: a number for each pair of process and thread.
-        correlation: links a call of the runtime with what it submitted; -1: none.
-        device, stream: -1 for events of the host.
-        bytes: of a copy or memset; -1: unknown.
-    """
-
-    start: Floats
+    start: Floats  # microseconds since the first event, as ``end``
     end: Floats
-    name: npt.NDArray[np.int32]
+    name: npt.NDArray[np.int32]  # index into ``names``
     kind: npt.NDArray[np.int8]
-    thread: npt.NDArray[np.int32]
-    correlation: Ints
-    device: npt.NDArray[np.int32]
+    thread: npt.NDArray[np.int32]  # a number for each pair of process and thread
+    correlation: Ints  # links a call of the runtime with what it submitted; -1: none
+    device: npt.NDArray[np.int32]  # -1 for events of the host, as ``stream``
     stream: Ints
-    bytes: Ints
-    stack: npt.NDArray[np.int32]
+    bytes: Ints  # of a copy or memset; -1: unknown
+    stack: npt.NDArray[np.int32]  # index into ``names``; -1: no call stack
     names: list[str]
 
     def __len__(self) -> int:
         return len(self.start)
 
     def rows(self, *kinds: Kind) -> Ints:
-        """The rows of these kinds, ascending."""
         return np.flatnonzero(np.isin(self.kind, kinds))
 
     def device_rows(self, device: int) -> Ints:
-        """The rows of what a device ran, in the order of their start."""
         return np.flatnonzero(np.isin(self.kind, DEVICE_KINDS) & (self.device == device))
 
     def devices(self) -> list[int]:
-        """The devices that ran something, ascending."""
-        found: list[int] = np.unique(self.device[np.isin(self.kind, DEVICE_KINDS)]).tolist()
-        return found
+        """Those that ran something, ascending."""
+        return np.unique(self.device[np.isin(self.kind, DEVICE_KINDS)]).tolist()
 
     def named(self, pattern: re.Pattern[str]) -> Ints:
-        """The indices of the names in which the pattern is found."""
         return np.array([index for index, name in enumerate(self.names) if pattern.search(name)], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What was read of a trace file."""
-
     file: TraceFile
     events: EventTable
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a Chrome trace that torch's profiler wrote, plain or gzipped, whole or cut off.
-
-    This takes the memory of the columns (about 60 bytes per event that a figure needs) and of a few megabytes of text.
-
-    Raises:
-        OutputError: the file cannot be read, or is no Chrome trace.
-    """
+    """Read a Chrome trace that torch's profiler wrote, plain or gzipped, whole or cut off, in the memory of the columns
+    (60 bytes per event that a figure needs) and a few megabytes. Raises ``OutputError``: unreadable, or no trace."""
     stream, columns = _EventStream(path), _Columns()
     for batch in stream.batches():
         columns.add(batch)
@@ -142,6 +120,7 @@ def read_trace(path: Path) -> Trace:
     about = _about(stream.head, stream.tail)
     distributed, devices = _mapping(about.get("distributedInfo")), about.get("deviceProperties")
     properties = [_mapping(one) for one in devices] if isinstance(devices, list) else []
+    named = [one for one in properties if isinstance(one.get("id"), int) and "name" in one]
     rank, world_size = distributed.get("rank"), distributed.get("world_size")
     file = TraceFile(
         path=str(path),
@@ -152,9 +131,7 @@ def read_trace(path: Path) -> Trace:
         rank=rank if isinstance(rank, int) else None,
         world_size=world_size if isinstance(world_size, int) else None,
         backend=str(distributed["backend"]) if distributed.get("backend") else None,
-        device_names={
-            one["id"]: str(one["name"]) for one in properties if isinstance(one.get("id"), int) and "name" in one
-        },
+        device_names={one["id"]: str(one["name"]) for one in named},
         has_stacks=bool((events.kind == Kind.PYTHON).any() or (events.stack >= 0).any()),
         has_shapes=columns.has_shapes,
     )
@@ -222,7 +199,6 @@ class _EventStream:
         self.truncated = False
 
     def batches(self) -> Iterator[list[_Event]]:
-        """The events in the order of the file."""
         pieces = self._pieces()
         buffer, ended = self._find_list(pieces), False
         while not ended:
@@ -248,8 +224,8 @@ class _EventStream:
         except (EOFError, zlib.error, gzip.BadGzipFile):
             return
         except OSError as error:
-            told = error.strerror or type(error).__name__
-            message = f"{self.path} cannot be read: {told}; name a trace that torch's profiler wrote"
+            why = error.strerror or type(error).__name__
+            message = f"{self.path} cannot be read: {why}; name a trace that torch's profiler wrote"
             raise OutputError(message) from error
 
     def _find_list(self, pieces: Iterator[bytes]) -> bytes:
@@ -348,6 +324,7 @@ class _Columns:
         both = [(event, event.args or _NO_ARGS) for event in used]
         self.has_shapes = self.has_shapes or any(args.dims for _, args in both)
         names, threads = self._names, self._threads
+        stacks = [names.setdefault(args.call_stack, len(names)) if args.call_stack else -1 for _, args in both]
         columns: dict[str, tuple[Any, list[Any]]] = {
             "start": (np.float64, [event.ts for event in used]),
             "end": (np.float64, [event.dur or 0.0 for event in used]),
@@ -359,10 +336,7 @@ class _Columns:
             "device": (np.int64, [_number(args.device, event.pid) for event, args in both]),
             "stream": (np.int64, [_number(args.stream, event.tid) for event, args in both]),
             "bytes": (np.int64, [_number(args.bytes, args.size) for _, args in both]),
-            "stack": (
-                np.int32,
-                [names.setdefault(args.call_stack, len(names)) if args.call_stack else -1 for _, args in both],
-            ),
+            "stack": (np.int32, stacks),
         }
         self._parts.append({name: np.array(values, dtype) for name, (dtype, values) in columns.items()})
 

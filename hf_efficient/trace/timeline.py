@@ -119,7 +119,6 @@ class Nest:
 
 
 def nest(events: EventTable, *kinds: Kind) -> Nest:
-    """The trees of all events of these kinds."""
     rows = events.rows(*kinds)
     rows = rows[np.argsort(events.thread[rows], kind="stable")]
     start, end, thread = events.start[rows], events.end[rows], events.thread[rows].astype(np.int64)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.records.account import RunAccount
+from hf_efficient.records.findings import Diagnosis
 
 __all__ = ["Notes"]
 
@@ -24,8 +25,7 @@ class Notes(RunListener):
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
         self.shown.append((step, list(answers)))
 
-    def finished(self, result: RunResult) -> None:
-        self.result = result
-
-    def account(self, account: RunAccount) -> None:
-        self.told = account
+    def finished(
+        self, result: RunResult, account: RunAccount | None = None, diagnosis: Diagnosis | None = None
+    ) -> None:
+        self.result, self.told = result, account

@@ -28,8 +28,8 @@ PLAIN = DataStats(examples=40, tokens_total=400, tokens_loss_bearing=300, longes
     ("changes", "lines"),
     [
         ({}, []),
-        ({"masked": 3}, ["3 examples have no token that bears loss: they cost time and teach nothing"]),
-        ({"masked": 1}, ["1 example has no token that bears loss: it costs time and teaches nothing"]),
+        ({"masked": 3}, ["3 examples have no target token: they cost time and teach nothing"]),
+        ({"masked": 1}, ["1 example has no target token: it costs time and teaches nothing"]),
         ({"empty": 2}, ["2 examples are empty: a blank text, completion or last answer"]),
         ({"small_sources": {"data.train.0": 9}}, ["data.train.0 contributes only 9 examples"]),
         ({"small_sources": {"data.train.2": 1}}, ["data.train.2 contributes only 1 example"]),

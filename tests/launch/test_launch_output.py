@@ -113,7 +113,7 @@ def test_a_run_that_starts_again_keeps_the_records_of_its_lost_starts(tmp_path):
 def test_resume_with_another_recipe_names_the_difference(tmp_path, changed, said):
     a_run(tmp_path, 2, seed=3)
     for way in ({"existing": "resume"}, {"resume_from_checkpoint": str(tmp_path / "checkpoint-2")}):
-        with pytest.raises(OutputError, match=f"cannot go on with another {said}"):
+        with pytest.raises(OutputError, match=f"cannot continue with another {said}"):
             plan_output(recipe(tmp_path, **{"seed": 3, **way, **changed}))
 
 
@@ -153,7 +153,7 @@ def test_overwrite_refuses_to_remove_what_it_reads(tmp_path):
         ({"model": tmp_path}, r"model\.id"),
         ({"data": tmp_path / "efficiency/steps.jsonl"}, r"data\.train\.0\.path"),
     ):
-        with pytest.raises(OutputError, match=f"^{key}: .* lies in output_dir, which --overwrite would clear"):
+        with pytest.raises(OutputError, match=f"^{key}: .* is in output_dir, which --overwrite would clear"):
             plan_output(recipe(tmp_path, "overwrite", **changed))
 
 
@@ -216,7 +216,7 @@ def test_what_a_machine_has_settled_goes_on_as_the_recipe_that_leaves_it_open(tm
     assert plan_output(qlora(tmp_path, **quantization)).checkpoint == checkpoint
     assert plan_output(started).checkpoint == checkpoint
     for other in ({"compute_dtype": "float16"}, {"double_quant": False}):
-        with pytest.raises(OutputError, match=r"cannot go on with another adapter\.quantization"):
+        with pytest.raises(OutputError, match=r"cannot continue with another adapter\.quantization"):
             plan_output(qlora(tmp_path, **other))
 
 

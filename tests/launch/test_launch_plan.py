@@ -102,7 +102,7 @@ def test_a_fault_in_the_planning_stops_nothing(recipe, tmp_path, monkeypatch, ca
     monkeypatch.setattr(run_plan, "simulate_shapes", broken)
     assert run_recipe(recipe()).steps == 3
     said = [record.message for record in caplog.records if "planned" in record.message]
-    assert said == ["The run is not planned, because of a fault; it goes on."]
+    assert said == ["The run is not planned, because of a fault; it continues."]
     found = account(tmp_path / "out")
     assert found.plan is None
     told = {gap.what: gap.why for gap in found.not_measured}

@@ -55,7 +55,7 @@ def trained(tmp_path, recipe):
 @pytest.mark.parametrize("launch", [LAUNCH, REPLACED])
 def test_a_restart_goes_on_whatever_the_recipe_says_of_other_runs(recipe, trained, how, launch):
     plan = plan_output(recipe(how), launch)
-    assert (plan.checkpoint, plan.replaces, plan.goes_on) == (trained / "checkpoint-8", False, True)
+    assert (plan.checkpoint, plan.replaces, plan.continues) == (trained / "checkpoint-8", False, True)
     assert plan.remark == "the launcher started the processes again; checkpoint-12 is passed over: it is empty"
     assert plan.agents == launch.agents
 
@@ -63,7 +63,7 @@ def test_a_restart_goes_on_whatever_the_recipe_says_of_other_runs(recipe, traine
 def test_other_launches_do_not_go_on_with_it(recipe, trained):
     """A restart that failed before it cleared the old run, and the second launch of a notebook's kernel."""
     plan = plan_output(recipe("overwrite"), Launch(ANOTHER.agents, is_restart=True))
-    assert (plan.checkpoint, plan.replaces, plan.goes_on) == (None, True, False)
+    assert (plan.checkpoint, plan.replaces, plan.continues) == (None, True, False)
     first = Launch(LAUNCH.agents, is_first=True)
     with pytest.raises(OutputError, match="already holds a run"):
         plan_output(recipe(), first)

@@ -221,5 +221,5 @@ def test_only_a_resumed_start_goes_on_with_the_records_of_a_lost_one(recipe, tmp
     (tmp_path / "out/efficiency/starting").mkdir(parents=True)
     (tmp_path / "out/efficiency/starting/spans.jsonl").touch()
     plans = [plan_output(load_recipe(recipe, [f"existing_output={how}"])) for how in ("refuse", "overwrite", "resume")]
-    assert [plan.goes_on for plan in plans] == [False, False, True]
+    assert [plan.continues for plan in plans] == [False, False, True]
     assert plans[2].remark == "the last start never came to train: what it has spent counts"

@@ -126,11 +126,11 @@ efficiency.budget={}
 efficiency.budget={usd: 2} | efficiency.record_steps=false
     efficiency.budget: is set, but `efficiency.record_steps: false` records nothing that could be counted. Remove
 CONFIRMS | efficiency.record_steps=false
-    efficiency.confirms: is set, but `efficiency.record_steps: false` keeps no record that it could be told by.
+    efficiency.confirms: is set, but `efficiency.record_steps: false` keeps no record to compare.
 efficiency.confirms={rule: a, predicted_savings: 0.4}
     efficiency.confirms.predicted_savings: is no key of a recipe. Did you mean `predicted_saving`?
 efficiency.profile.trace={} | efficiency.record_steps=false
-    efficiency.profile: is set, but `efficiency.record_steps: false` keeps no record that could tell what it costs.
+    efficiency.profile: is set, but `efficiency.record_steps: false` keeps no record that shows what it costs.
 efficiency.profile.trace={wait: 4, warmup: 1} | train.max_steps=5
     efficiency.profile.trace: waits for step 6, but `train.max_steps` is 5. Write a smaller wait or warmup, or more
 efficiency.profile.memory={at_steps: [2, 9]} | train.max_steps=8

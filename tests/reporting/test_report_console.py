@@ -68,11 +68,10 @@ def account(bare_run):
 
 
 def test_a_row_per_rank(account):
-    first, second = run_rows.rank_rows(account)
-    assert (first.rank, first.where, first.steps, first.training) == ("0", "node-a, NVIDIA H100 0", "10", "8.0 s")
-    assert first.phases == {"data wait": "1.0 s", "forward": "0.1 s"}
-    assert (first.waited, second.waited) == ("3.0 s", "1.0 s")
-    assert (first.memory, second.memory) == ("2.00 GiB", "1.00 GiB")
+    found = run_rows.rank_table(account)
+    assert found.headings == ["rank", "on", "steps", "training", "data wait", "forward", "waits", "memory"]
+    assert found.rows[0] == ["0", "node-a, NVIDIA H100 0", "10", "8.0 s", "1.0 s", "0.1 s", "3.0 s", "2.00 GiB"]
+    assert found.rows[1][-2:] == ["1.0 s", "1.00 GiB"]
 
 
 def test_communication_and_the_ranks_that_take_longer_with_what_it_costs(account):

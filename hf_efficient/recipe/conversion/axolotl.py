@@ -71,9 +71,7 @@ _NOTES = {
     **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), _KERNELS),
     **dict.fromkeys(("unsloth_lora_mlp", "unsloth_lora_qkv", "unsloth_lora_o"), _KERNELS),
     **dict.fromkeys(("wandb_project", "wandb_entity", "use_wandb"), _WANDB),
-    **dict.fromkeys(
-        ("wandb_watch", "wandb_log_model", "wandb_mode", "wandb_run_id"), "set Weights & Biases' variables."
-    ),
+    **dict.fromkeys(("wandb_watch", "wandb_log_model", "wandb_mode", "wandb_run_id"), "set W&B's variables."),
     "xformers_attention": "write model.attn_implementation: sdpa or flash_attention_2.",
     "s2_attention": "not there. Write model.attn_implementation: sdpa.",
     "lora_model_dir": "training does not start from an adapter. Merge it first: hf-efficient merge.",
@@ -121,20 +119,20 @@ def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
         draft.put("train.loss_type", "ipo", "rl")
     _precision(draft)
     _adapter(draft)
-    _attention(draft)
+    for key, name in _ATTENTION.items():
+        if draft.flag(key):
+            draft.put("model.attn_implementation", name, key)
     _data(draft, method)
     _templates(draft)
     _schedule(draft)
     _evaluation(draft)
     draft.move(_MOVED)
-    draft.flags(_FLAGS)
+    draft.move(_FLAGS, flags=True)
     for key in _NEEDLESS:
-        if key in draft:
-            draft.skip(key)
+        draft.skip(key)
     draft.note_all(_NOTES)
-    draft.move(
-        {name: f"train.{name}" for name in fields if name not in {*ELSEWHERE, "deepspeed", "fsdp", "fsdp_config"}}
-    )
+    others = {*ELSEWHERE, "deepspeed", "fsdp", "fsdp_config"}
+    draft.move({name: f"train.{name}" for name in fields if name not in others})
     put_sharding(draft)
     for target, value in _DEFAULTS.items():
         draft.default(target, value)
@@ -187,12 +185,6 @@ def _adapter(draft: Draft) -> None:
         draft.put("adapter.r", 8)
 
 
-def _attention(draft: Draft) -> None:
-    for key, name in _ATTENTION.items():
-        if draft.flag(key):
-            draft.put("model.attn_implementation", name, key)
-
-
 def _data(draft: Draft, method: str) -> None:
     entries = [(f"datasets.{index}", one) for index, one in enumerate(draft.entries("datasets"))]
     for index, one in enumerate(draft.entries("pretraining_dataset")):
@@ -207,11 +199,10 @@ def _data(draft: Draft, method: str) -> None:
     draft.take("val_set_size")
     if share and tests:
         draft.note("val_set_size", "has no effect beside `test_datasets`.")
+    elif share >= 1:
+        draft.note("val_set_size", f"{share} examples: write data.eval_fraction, a share below 1.")
     elif share:
-        if share < 1:
-            draft.put("data.eval_fraction", share, "val_set_size")
-        else:
-            draft.note("val_set_size", f"{share} examples: write data.eval_fraction, a share below 1.")
+        draft.put("data.eval_fraction", share, "val_set_size")
     if method == "sft":
         excess = str(draft.take("excess_length_strategy", "drop"))
         draft.put("data.overlong", _EXCESS.get(excess, "drop"), "excess_length_strategy")
@@ -284,9 +275,8 @@ def _templates(draft: Draft) -> None:
     elif jinja:
         draft.note("chat_template_jinja", "save it as a .jinja file; write train.chat_template_path.")
     elif template not in (None, "tokenizer_default", "jinja"):
-        draft.note(
-            "chat_template", f"{template}: the tokenizer's own is used. Write train.chat_template_path for another."
-        )
+        reason = f"{template}: the tokenizer's own is used. Write train.chat_template_path for another."
+        draft.note("chat_template", reason)
     for name, value in draft.mapping("special_tokens").items():
         if name in ("pad_token", "eos_token") and value:
             draft.put(f"train.{name}", value, f"special_tokens.{name}")

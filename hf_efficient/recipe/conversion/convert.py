@@ -49,27 +49,22 @@ def convert_file(path: Path, tool: Tool | None, name: str) -> Conversion:
         if not draft.values.get(target):
             raise _refused(path, key, "is missing.", f"Add it: a recipe needs `{target}`.")
     text = _valid(draft, path, tool)
-    return Conversion(tool, text, _sentences(draft))
+    notes = [*(f"not mapped: {note}" for note in draft.notes), *(f"otherwise: {one}" for one in draft.remarks)]
+    return Conversion(tool, text, notes)
 
 
 def recognise(path: Path, keys: Mapping[str, Any]) -> Tool:
     """The tool whose own keys the file has most of; ``RecipeError`` where that is none, or both alike."""
-    counts: dict[Tool, int] = {
-        "trl": len(set(keys) & set(trl.RECOGNISED)),
-        "axolotl": len(set(keys) & set(axolotl.RECOGNISED)),
-    }
+    of_trl, of_axolotl = (len(set(keys) & set(tool.RECOGNISED)) for tool in (trl, axolotl))
     if len(set(keys) & set(_RECIPE)) > 1:
         raise _refused(path, "", "looks like a recipe already.", f"Run `hf-efficient validate {path}`.")
     if set(keys) & set(_LLAMA_FACTORY):
         message = "looks like a file of LLaMA-Factory; files of TRL and Axolotl are converted."
         raise _refused(path, "", message, "docs/coming-from.md has its keys. Else write --from.")
-    best: Tool = "trl" if counts["trl"] > counts["axolotl"] else "axolotl"
-    if counts["trl"] == counts["axolotl"]:
-        shown = ", ".join(list(keys)[:5])
-        raise _refused(
-            path, "", f"its keys ({shown}) are not clearly TRL's or Axolotl's.", "Write --from trl or axolotl."
-        )
-    return best
+    if of_trl == of_axolotl:
+        message = f"its keys ({', '.join(list(keys)[:5])}) are not clearly TRL's or Axolotl's."
+        raise _refused(path, "", message, "Write --from trl or axolotl.")
+    return "trl" if of_trl > of_axolotl else "axolotl"
 
 
 def _valid(draft: Draft, path: Path, tool: Tool) -> str:
@@ -87,9 +82,8 @@ def _valid(draft: Draft, path: Path, tool: Tool) -> str:
 
 
 def _text(draft: Draft, path: Path, tool: Tool) -> str:
-    lines = [f"# From {path.name} of {_NAMES[tool]}. Defaults that differ are written out."]
-    body = dump_yaml(draft.nested())
-    return "\n".join([*lines, body + "\n".join(_comments(draft)), ""])
+    first = f"# From {path.name} of {_NAMES[tool]}. Defaults that differ are written out."
+    return "\n".join([first, dump_yaml(draft.nested()) + "\n".join(_comments(draft)), ""])
 
 
 def _comments(draft: Draft) -> Iterator[str]:
@@ -97,15 +91,11 @@ def _comments(draft: Draft) -> Iterator[str]:
         if lines:
             yield f"# {title}:"
             for line in lines:
-                yield from textwrap.wrap(str(line), _WIDTH, initial_indent="# - ", subsequent_indent="#   ")
+                yield from textwrap.wrap(line, _WIDTH, initial_indent="# - ", subsequent_indent="#   ")
     for title, keys in (("Not needed", draft.needless), ("Without a value", draft.unset)):
         if keys:
             line = f"{title}: {', '.join(keys)}."
             yield from textwrap.wrap(line, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
-
-
-def _sentences(draft: Draft) -> list[str]:
-    return [*(f"not mapped: {note}" for note in draft.notes), *(f"otherwise: {one}" for one in draft.remarks)]
 
 
 def _refused(path: Path, key: str, message: str, remedy: str) -> RecipeError:

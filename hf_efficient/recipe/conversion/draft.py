@@ -3,47 +3,30 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import TrainField
 from hf_efficient.recipe.tree import found, nearest, read_scalar
+from hf_efficient.recipe.writing import put_nested
 
 _TRUTHS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
-_LONG = 200
-"""Characters of a remedy that lists choices by the dozen."""
+_LONG = 200  # characters of a remedy that lists choices by the dozen
 _REQUIRED = ("name", "model.id", "data.train", "output_dir")
 _STAGE = re.compile(r"z(?:ero)?[-_]?([123])", re.IGNORECASE)
 
 
-class Note(NamedTuple):
-    """A key of the source, and why it is not mapped or what to write instead."""
-
-    key: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.reason}"
-
-
 class Draft:
-    """Values of a recipe by dotted key, made from another tool's keys.
-
-    Attributes:
-        values: of the recipe, by dotted key; lists and mappings of data sources whole.
-        notes: what is not mapped.
-        remarks: what the recipe does otherwise although no key says so.
-        unset, needless: keys without a value, and keys that say nothing here.
-    """
+    """Values of a recipe by dotted key, made from another tool's keys."""
 
     def __init__(self, keys: Mapping[str, Any], fields: Mapping[str, TrainField], where: str) -> None:
-        self.needless: list[str] = []
+        self.needless: list[str] = []  # keys that say nothing here
         self._where = where
         self.unset = [key for key, value in keys.items() if value is None]
-        self.values: dict[str, Any] = {}
-        self.notes: list[Note] = []
-        self.remarks: list[str] = []
+        self.values: dict[str, Any] = {}  # lists and mappings of data sources whole
+        self.notes: list[str] = []  # keys that are not mapped, and why, or what to write instead
+        self.remarks: list[str] = []  # what the recipe does otherwise although no key says so
         self._left = {key: value for key, value in keys.items() if value is not None}
         self._sources: dict[str, str] = {}
         self._fields = fields
@@ -77,9 +60,8 @@ class Draft:
     def entries(self, key: str) -> list[dict[str, Any]]:
         """A list of mappings; one alone, and a text for its ``path``, count."""
         value = self.take(key) or []
-        held = [
-            {"path": one} if isinstance(one, str) else one for one in (value if isinstance(value, list) else [value])
-        ]
+        every = value if isinstance(value, list) else [value]
+        held = [{"path": one} if isinstance(one, str) else one for one in every]
         wrong = next((one for one in held if not isinstance(one, dict)), None)
         if wrong is not None:
             raise self.refused(key, f"holds {found(wrong)}, but must be a list of mappings.")
@@ -112,17 +94,11 @@ class Draft:
         self.values[target] = value
         self._sources[target] = key
 
-    def move(self, names: Mapping[str, str]) -> None:
-        """Keys of the source to keys of the recipe, with their values."""
+    def move(self, names: Mapping[str, str], *, flags: bool = False) -> None:
+        """Keys of the source to keys of the recipe, with their values; ``flags`` are true or false."""
         for key, target in names.items():
             if key in self._left:
-                self.put(target, self.take(key), key)
-
-    def flags(self, names: Mapping[str, str]) -> None:
-        """The same for keys that are true or false."""
-        for key, target in names.items():
-            if key in self._left:
-                self.put(target, self.flag(key), key)
+                self.put(target, self.flag(key) if flags else self.take(key), key)
 
     def default(self, target: str, value: Any) -> None:
         """Write a default of the other tool out, where the recipe's is another one."""
@@ -131,7 +107,7 @@ class Draft:
 
     def note(self, key: str, reason: str) -> None:
         self.take(key)
-        self.notes.append(Note(key, reason))
+        self.notes.append(f"{key}: {reason}")
 
     def note_all(self, reasons: Mapping[str, str]) -> None:
         for key, reason in reasons.items():
@@ -161,7 +137,7 @@ class Draft:
                 return False
             key = next((self._sources[one] for one in below if self._sources[one]), problem.key)
             remedy = problem.remedy if len(problem.remedy) < _LONG else "docs/recipe-keys.md has the choices."
-            self.notes.append(Note(key, f"as {problem.key}, {problem.message} {remedy}".strip()))
+            self.notes.append(f"{key}: as {problem.key}, {problem.message} {remedy}".strip())
             for one in below:
                 del self.values[one]
         return True
@@ -172,11 +148,7 @@ class Draft:
         made: dict[str, Any] = {}
         rank = {one: (order.index(one.partition(".")[0]), one != "model.id") for one in self.values}
         for target, value in sorted(self.values.items(), key=lambda one: rank[one[0]]):
-            *sections, last = target.split(".")
-            place = made
-            for section in sections:
-                place = place.setdefault(section, {})
-            place[last] = value
+            put_nested(made, target, value)
         return made
 
 
@@ -207,10 +179,9 @@ def put_sharding(draft: Draft) -> None:
 
 
 def _deepspeed(draft: Draft) -> None:
-    said = draft.look("deepspeed")
+    said = draft.take("deepspeed")
     if not said:
         return
-    draft.take("deepspeed")
     zero = said.get("zero_optimization") if isinstance(said, dict) else None
     stage: Any = zero.get("stage") if isinstance(zero, dict) else None
     if isinstance(said, str):

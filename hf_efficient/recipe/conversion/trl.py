@@ -46,9 +46,8 @@ _NOTES = {
     "lora_target_parameters": "adapters go on modules alone. Write adapter.target_modules.",
     "bnb_4bit_quant_storage": "not needed: distributed.strategy: fsdp2 sets it.",
     "resume_from_checkpoint": "write `hf-efficient train RECIPE --resume`, or existing_output: resume.",
-    **dict.fromkeys(
-        ("accelerate_config", "config_file"), "write distributed.strategy and distributed.processes: auto."
-    ),
+    "accelerate_config": "write distributed.strategy and distributed.processes: auto.",
+    "config_file": "write distributed.strategy and distributed.processes: auto.",
     "dataset_kwargs": ELSEWHERE["dataset_kwargs"],
     "hub_token": ELSEWHERE["hub_token"],
 }
@@ -89,7 +88,7 @@ def _model(draft: Draft) -> None:
     if init:
         draft.note("model_init_kwargs", f"{', '.join(init)}: no keys of `model`.")
     draft.move(_MOVED)
-    draft.flags({"trust_remote_code": "model.trust_remote_code"})
+    draft.move({"trust_remote_code": "model.trust_remote_code"}, flags=True)
     if "dtype" in draft:
         draft.put("model.dtype", str(draft.take("dtype")).removeprefix("torch."), "dtype")
     draft.default("model.dtype", "float32")
@@ -108,7 +107,7 @@ def _adapter(draft: Draft) -> None:
     draft.put("adapter.method", "qlora" if four or eight else "lora", "use_peft")
     _quantization(draft, four, eight)
     draft.move(_ADAPTER)
-    draft.flags(_ADAPTER_FLAGS)
+    draft.move(_ADAPTER_FLAGS, flags=True)
     draft.default("adapter.dropout", 0.05)
     targets = draft.values.get("adapter.target_modules")
     if targets == ["all-linear"]:
@@ -139,13 +138,8 @@ def _data(draft: Draft) -> None:
     config, mixture = draft.take("dataset_config"), draft.entries("datasets")
     if mixture:
         draft.put("data.train", [_source(draft, index, one) for index, one in enumerate(mixture)], "datasets")
-        beside = {
-            "dataset_name": name,
-            "dataset_config": config,
-            "dataset_train_split": train,
-            "dataset_test_split": test,
-        }
-        for key in (key for key, value in beside.items() if value):
+        beside = {"name": name, "config": config, "train_split": train, "test_split": test}
+        for key in (f"dataset_{key}" for key, value in beside.items() if value):
             draft.note(key, "TRL ignores it beside `datasets`.")
     elif name:
         common = {"path": name, **({"name": config} if config else {})}

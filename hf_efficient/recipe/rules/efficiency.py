@@ -13,8 +13,7 @@ from hf_efficient.recipe.schema import ProfileSection
 from hf_efficient.recipe.tree import any_of, nearest
 
 _PROFILE = "efficiency.profile"
-_AFTER = 4
-"""Steps that line times and host memory let go by."""
+_AFTER = 4  # steps that line times and host memory let go by
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -81,9 +80,9 @@ def what_reads_records_has_some(settings: Settings) -> Iterator[Contradiction]:
     if efficiency.budget is not None:
         yield "efficiency.budget", f"{without} records nothing that could be counted.", remedy
     if efficiency.confirms is not None:
-        yield "efficiency.confirms", f"{without} keeps no record that it could be told by.", remedy
+        yield "efficiency.confirms", f"{without} keeps no record to compare.", remedy
     if efficiency.profile != ProfileSection():
-        yield _PROFILE, f"{without} keeps no record that could tell what it costs.", remedy
+        yield _PROFILE, f"{without} keeps no record that shows what it costs.", remedy
 
 
 @rule("efficiency.profile", "train.max_steps")

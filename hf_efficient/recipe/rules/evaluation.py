@@ -48,14 +48,10 @@ def best_model_needs_evaluations(settings: Settings) -> Iterator[Contradiction]:
         yield from _needs_evaluations(settings, "train.load_best_model_at_end", "is true")
 
 
-@rule(
-    "train.load_best_model_at_end",
-    "train.eval_strategy",
-    "train.eval_steps",
-    "train.logging_steps",
-    "train.save_strategy",
-    "train.save_steps",
-)
+_SAVES = ("train.logging_steps", "train.save_strategy", "train.save_steps")
+
+
+@rule("train.load_best_model_at_end", "train.eval_strategy", "train.eval_steps", *_SAVES)
 def best_model_is_saved(settings: Settings) -> Iterator[Contradiction]:
     """transformers wants every evaluation that may turn out the best saved, or ``save_strategy: best``."""
     evaluated, saved = settings.train("eval_strategy"), settings.train("save_strategy")
@@ -73,14 +69,10 @@ def best_model_is_saved(settings: Settings) -> Iterator[Contradiction]:
         yield "train.save_steps", f"{message}so the best model may not be saved.", remedy
 
 
-@rule(
-    "evaluate.early_stopping",
-    "train.load_best_model_at_end",
-    "train.metric_for_best_model",
-    "train.eval_strategy",
-    "data.eval",
-    "data.eval_fraction",
-)
+_WATCHED = ("train.load_best_model_at_end", "train.metric_for_best_model", "train.eval_strategy")
+
+
+@rule("evaluate.early_stopping", *_WATCHED, "data.eval", "data.eval_fraction")
 def early_stopping_needs_evaluations(settings: Settings) -> Iterator[Contradiction]:
     """transformers' EarlyStoppingCallback needs evaluations and a metric to watch."""
     if settings.recipe.evaluate.early_stopping is None:

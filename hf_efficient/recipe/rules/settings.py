@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import TrainField
 
-Contradiction = tuple[str, str, str]
-"""Dotted key, what is wrong, what to write instead."""
+Contradiction = tuple[str, str, str]  # dotted key, what is wrong, what to write instead
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,8 @@ class Settings:
 
     def was_set(self, key: str) -> bool:
         """Whether a file or a flag set the key, or something below it."""
-        return any(
-            (name == key or name.startswith(f"{key}.")) and origin.is_set
-            for name, origin in self.recipe.provenance.items()
-        )
+        below = {name: origin for name, origin in self.recipe.provenance.items() if f"{name}.".startswith(f"{key}.")}
+        return any(origin.is_set for origin in below.values())
 
     @property
     def has_evaluation_data(self) -> bool:

@@ -46,11 +46,10 @@ def quantization_needs_qlora(settings: Settings) -> Iterator[Contradiction]:
     adapter = settings.recipe.adapter
     if adapter.quantization is None or adapter.method == "qlora":
         return
-    bits = adapter.quantization.bits
+    bits, why = adapter.quantization.bits, "trains on a base that is not quantized"
     if adapter.method == "full":
-        message = f"is {bits}-bit, but `adapter.method: full` trains all weights; {bits}-bit weights cannot train."
-    else:
-        message = f"is {bits}-bit, but `adapter.method: lora` trains on a base that is not quantized."
+        why = f"trains all weights; {bits}-bit weights cannot train"
+    message = f"is {bits}-bit, but `adapter.method: {adapter.method}` {why}."
     yield "adapter.quantization", message, "Write `adapter.method: qlora`, or remove the quantization."
 
 
@@ -128,12 +127,7 @@ def one_half_precision(settings: Settings) -> Iterator[Contradiction]:
             yield f"train.fp16{suffix}", message, "Keep one: bf16 where the device has it, else fp16."
 
 
-@rule(
-    "train.activation_checkpointing",
-    "train.activation_checkpointing_kwargs",
-    "train.gradient_checkpointing",
-    "train.gradient_checkpointing_kwargs",
-)
+@rule(*(f"train.{kind}_checkpointing{more}" for kind in ("activation", "gradient") for more in ("", "_kwargs")))
 def checkpointing_arguments_need_checkpointing(settings: Settings) -> Iterator[Contradiction]:
     """``gradient_checkpointing`` is transformers' older name; it counts where the newer one is not given."""
     newer, older = settings.train("activation_checkpointing"), settings.train("gradient_checkpointing")
@@ -293,9 +287,8 @@ def recipe_decides_what_is_done(settings: Settings) -> Iterator[Contradiction]:
 def reports_are_installed(settings: Settings) -> Iterator[Contradiction]:
     """transformers asks for the package of an integration only after the model was loaded."""
     said = settings.train("report_to") or "none"
-    names = (
-        {"train.report_to": said} if isinstance(said, str) else {f"train.report_to.{i}": x for i, x in enumerate(said)}
-    )
+    names = {f"train.report_to.{i}": name for i, name in enumerate(said)}
+    names = {"train.report_to": said} if isinstance(said, str) else names
     for key, name in names.items():
         if name in ("none", "all") and len(names) > 1:
             yield key, f"is {name}, which stands alone.", "Name integrations, or write it alone."

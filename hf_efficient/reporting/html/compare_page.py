@@ -17,15 +17,10 @@ from hf_efficient.reporting.run_data import RunData
 
 def compare_page(runs: Sequence[RunData], written: datetime | None = None) -> str:
     labels = [letter(place) for place in range(len(runs))]
-    shown = [
-        {
-            "letter": label,
-            "name": run.name,
-            "directory": run.directory,
-            "ended": ended_words(run.account.time.processes[-1]),
-        }
-        for label, run in zip(labels, runs, strict=True)
-    ]
+    shown = []
+    for label, run in zip(labels, runs, strict=True):
+        ended = ended_words(run.account.time.processes[-1])
+        shown.append({"letter": label, "name": run.name, "directory": run.directory, "ended": ended})
     return render(
         "compare",
         _sections(runs, labels),
@@ -53,14 +48,11 @@ def _sections(runs: Sequence[RunData], labels: Sequence[str]) -> list[Section]:
 
 def _phase_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     held = [all_phases(run.account.time) for run in runs]
-    return [
-        {
-            "label": phase_label(name),
-            "color": phase_color(name),
-            "runs": [f"{phases[name]:,.2f}" if name in phases else "" for phases in held],
-        }
-        for name in phases_in_order(dict.fromkeys(name for phases in held for name in phases))
-    ]
+    rows = []
+    for name in phases_in_order(dict.fromkeys(name for phases in held for name in phases)):
+        seconds = [f"{phases[name]:,.2f}" if name in phases else "" for phases in held]
+        rows.append({"label": phase_label(name), "color": phase_color(name), "runs": seconds})
+    return rows
 
 
 def _recipes(runs: Sequence[RunData], labels: Sequence[str]) -> dict[str, Any]:

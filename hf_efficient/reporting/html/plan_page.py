@@ -9,7 +9,7 @@ from hf_efficient.records.plan import Plan, PlannedGpu, PlannedOutcome, PlannedR
 from hf_efficient.reporting import plan as words
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_sections import Tile
-from hf_efficient.reporting.labels import in_gib, phase_label
+from hf_efficient.reporting.labels import in_gib
 from hf_efficient.reporting.plots.memory import planned_memory_over_steps, time_against_money
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
@@ -76,11 +76,8 @@ def _fits_tile(plan: Plan) -> Tile:
 
 
 def _peak_tile(plan: Plan) -> Tile:
-    memory = plan.memory
-    step = " of the first step" if memory.peak_step == 1 else " of later steps"
-    if memory.peak_phase == "evaluation":
-        step = ""
-    return Tile("Peak allocated", size(memory.peak_allocated_bytes), f"in the {phase_label(memory.peak_phase)}{step}")
+    where = words.peak_phase(plan.memory, "of later steps")
+    return Tile("Peak allocated", size(plan.memory.peak_allocated_bytes), f"in the {where}")
 
 
 def _least(plan: Plan, figure: Callable[[PlannedGpu], float | None]) -> tuple[float, PlannedGpu] | None:
@@ -138,10 +135,8 @@ def _energy_tile(plan: Plan) -> Tile:
 
 def _memory(plan: Plan) -> Section:
     memory = plan.memory
-    context = {
-        "kinds": sorted(((name, held) for name, held in memory.categories.items() if held), key=lambda one: -one[1]),
-        "memory": memory,
-    }
+    kinds = sorted(((name, held) for name, held in memory.categories.items() if held), key=lambda one: -one[1])
+    context = {"kinds": kinds, "memory": memory}
     return Section("planned_memory", "Memory", [planned_memory_over_steps(memory)], context)
 
 
@@ -177,13 +172,12 @@ def _advice(plan: Plan) -> Section | None:
         return None
     context: dict[str, Any] = {"rows": [], "largest": []}
     if advice is not None:
-        rows = [
-            {"change": change, "lines": words.override_lines(change), **_outcome(change.after)}
-            for change in advice.changes
-        ]
+        rows: list[dict[str, Any]] = [{"change": None, **_outcome(advice.before)}]
+        for one in advice.changes:
+            rows.append({"change": one, "lines": words.override_lines(one), **_outcome(one.after)})
         context |= {
             "title": words.advice_title(advice),
-            "rows": [{"change": None, **_outcome(advice.before)}, *rows],
+            "rows": rows,
             "left_out": advice.left_out,
             "helps": any(change.after.fits for change in advice.changes),
         }

@@ -55,33 +55,25 @@ def render(
     drawn = [fig for section in shown for fig in section.figures if isinstance(fig, Figure)]
     figures = {fig.id: {name: getattr(fig, name) for name in _OF_FIGURES} for fig in drawn}
     scripts = [_read(_STATIC / "scheme.js"), library_script(), _read(_STATIC / "page.js")]
-    return (
-        _templates()
-        .get_template("page.html.jinja")
-        .render(
-            parts_file=f"{template}.html.jinja",
-            sections=shown,
-            figures_json=json_for_script({"figures": figures, "span": span}),
-            scripts=[script_text(script) for script in scripts],
-            style=Markup(_read(_STATIC / "report.css")),
-            policy=policy(scripts),
-            library=library_name(),
-            version=__version__,
-            written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
-            **context,
-        )
+    page = _templates().get_template("page.html.jinja")
+    return page.render(
+        parts_file=f"{template}.html.jinja",
+        sections=shown,
+        figures_json=json_for_script({"figures": figures, "span": span}),
+        scripts=[script_text(script) for script in scripts],
+        style=Markup(_read(_STATIC / "report.css")),
+        policy=policy(scripts),
+        library=library_name(),
+        version=__version__,
+        written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
+        **context,
     )
 
 
 @cache
 def _templates() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_HTML / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(_HTML / "templates"), undefined=StrictUndefined, **options)
     environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "energy": kilowatt_hours}
     environment.filters |= {"kind": category_label, "kind_color": category_color, "phase": phase_label}
     environment.filters |= {"phase_color": phase_color, "share": share, "shape": tensor_shape, "sentence": _sentence}
@@ -146,10 +138,7 @@ def script_text(source: str) -> Markup:
 
 def policy(scripts: Iterable[str]) -> str:
     """A Content-Security-Policy under which these scripts run, no others, and nothing is fetched from anywhere."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
-    )
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    elsewhere = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {hashes}; {elsewhere}"

@@ -86,11 +86,8 @@ def profile_section(run: RunData) -> Section | None:
     profile = run.account.profile
     if profile is None:
         return None
-    context = {
-        "tables": list(found_tables(profile, _MOST_PROFILE_ROWS)),
-        "instruments": instrument_rows(profile.instruments),
-        "remark": shared_remark(profile.instruments),
-    }
+    instruments, remark = instrument_rows(profile.instruments), shared_remark(profile.instruments)
+    context = {"tables": list(found_tables(profile, _MOST_PROFILE_ROWS)), "instruments": instruments, "remark": remark}
     return Section("profile", "Profile", context=context)
 
 

@@ -98,24 +98,20 @@ def _plan_section(run: RunData) -> Section | None:
 
 
 def preflight_section(run: RunData) -> Section | None:
-    found = run.account.preflight
-    if found is None:
+    if run.account.preflight is None:
         return None
-    lines = run_rows.preflight_words(found)
+    lines = run_rows.preflight_words(run.account.preflight)
     return Section("preflight", "Preflight checks", context={"lines": lines}, short="Preflight")
 
 
 def _evaluations_section(run: RunData) -> Section:
     held = run.account.evaluations
     names = dict.fromkeys(name for each in held for name in each.metrics if name not in _OF_THE_EVALUATION)
-    rows = [
-        {
-            "when": "before training" if each.step == 0 else f"step {each.step:,}",
-            "values": [_metric(each.metrics, name) for name in names],
-            "seconds": seconds(each.seconds) if each.seconds is not None else "",
-        }
-        for each in held
-    ]
+    rows = []
+    for each in held:
+        took = seconds(each.seconds) if each.seconds is not None else ""
+        when = "before training" if each.step == 0 else f"step {each.step:,}"
+        rows.append({"when": when, "values": [_metric(each.metrics, name) for name in names], "seconds": took})
     left_out = max(0, len(rows) - _MOST_EVALUATIONS)
     if left_out:
         rows = rows[: _MOST_EVALUATIONS // 2] + rows[-_MOST_EVALUATIONS // 2 :]
@@ -188,20 +184,15 @@ def _segments_section(run: RunData) -> Section | None:
     account = run.account
     if len(account.time.processes) < 2 and len(account.ranks) < 2 and not run_rows.has_several_trainings(account):
         return None
-    rows = [
-        {
-            "number": number,
-            **_part(one),
-            "unattributed": share(one.unattributed_seconds / one.wall_seconds) if one.wall_seconds > 0 else "",
-            "ended": ended_words(one),
-        }
-        for number, one in enumerate(account.time.processes, start=1)
-    ]
+    rows = []
+    for number, one in enumerate(account.time.processes, start=1):
+        unattributed = share(one.unattributed_seconds / one.wall_seconds) if one.wall_seconds > 0 else ""
+        rows.append({"number": number, **_part(one), "unattributed": unattributed})
     calls = _calls(account) if run_rows.has_several_trainings(account) else []
     context = {
         "rows": rows if len(rows) > 1 else [],
         "calls": calls,
-        "ranks": run_rows.rank_rows(account) if len(account.ranks) > 1 else [],
+        "ranks": run_rows.rank_table(account) if len(account.ranks) > 1 else None,
         "across": list(run_rows.across_lines(account)),
         "restarts": list(map(run_rows.restart_words, account.restarts)),
     }
@@ -213,21 +204,18 @@ def _part(one: ProcessAccount | TrainingAccount) -> dict[str, str]:
         "steps": f"{one.first_step:,} to {one.last_step:,}" if one.first_step is not None else "none",
         "wall": seconds(one.wall_seconds),
         "first": seconds(one.time_to_first_step_seconds) if one.time_to_first_step_seconds is not None else "",
+        "ended": ended_words(one),
     }
 
 
 def _calls(account: RunAccount) -> list[dict[str, str]]:
-    several = len(account.time.processes) > 1
-    return [
-        {
-            "number": f"{start}.{number}" if several else f"{number}",
-            **_part(one),
-            "called": seconds(one.called_at_seconds - process.began_at_seconds),
-            "ended": ended_words(one),
-        }
-        for start, process in enumerate(account.time.processes, start=1)
-        for number, one in enumerate(process.trainings, start=1)
-    ]
+    rows = []
+    for start, process in enumerate(account.time.processes, start=1):
+        before = f"{start}." if len(account.time.processes) > 1 else ""
+        for number, one in enumerate(process.trainings, start=1):
+            called = seconds(one.called_at_seconds - process.began_at_seconds)
+            rows.append({"number": f"{before}{number}", **_part(one), "called": called})
+    return rows
 
 
 def ended_words(one: ProcessAccount | TrainingAccount) -> str:

@@ -1,23 +1,14 @@
 """Sections of a run's page that show where time, memory, tokens, money and energy went."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_efficient.accounting.headline import grouped, headline
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.amounts import BudgetAccount, MemoryAccount
-from hf_efficient.reporting import run_rows
+from hf_efficient.reporting import labels, run_rows
 from hf_efficient.reporting.html.render import Section
-from hf_efficient.reporting.labels import (
-    all_phases,
-    energies,
-    phase_color,
-    phase_label,
-    phases_in_order,
-    prices,
-    tokens_per_second,
-)
+from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, tokens_per_second
 from hf_efficient.reporting.plots import system as machine
 from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.reporting.plots.memory import memory_over_time
@@ -36,8 +27,7 @@ def _no_records(title: str) -> Missing:
     return Missing(title, "only run.json was kept of this run, not its records")
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     label: str
     value: str | None
     note: str = ""
@@ -222,8 +212,8 @@ def cost_section(run: RunData) -> Section:
 
 
 def _cost_rows(usd_by_phase: Mapping[str, float], joules_by_phase: Mapping[str, float]) -> list[dict[str, Any]]:
-    paid, burnt = prices(_with_parts(usd_by_phase)), energies(_with_parts(joules_by_phase))
-    known = dict.fromkeys(phases_in_order([*usd_by_phase, *joules_by_phase]), 0.0)
+    paid, burnt = labels.prices(_with_parts(usd_by_phase)), labels.energies(_with_parts(joules_by_phase))
+    known = dict.fromkeys(labels.phases_in_order([*usd_by_phase, *joules_by_phase]), 0.0)
     return [
         {**row, "usd": paid.get(row["name"], ""), "joules": burnt.get(row["name"], "")} for row in phase_rows(known)
     ]
@@ -236,11 +226,8 @@ def _with_parts(by_phase: Mapping[str, float]) -> dict[str, float]:
 def _budget(budget: BudgetAccount | None) -> str:
     if budget is None:
         return ""
-    limits = [
-        *([] if budget.usd is None else [usd(budget.usd)]),
-        *([] if budget.hours is None else [f"{budget.hours:g} h"]),
-        *([] if budget.kwh is None else [f"{budget.kwh:g} kWh"]),
-    ]
+    limits = [] if budget.usd is None else [usd(budget.usd)]
+    limits += [f"{value:g} {unit}" for value, unit in ((budget.hours, "h"), (budget.kwh, "kWh")) if value is not None]
     told = f"The budget was {', '.join(limits)}."
     if budget.reached is None:
         return f"{told} It was not reached."

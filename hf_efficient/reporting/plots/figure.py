@@ -20,27 +20,17 @@ _MOST_BARS = 250
 
 @dataclass(frozen=True)
 class Figure:
-    """One plot.
+    """One plot: traces and layout of plotly.js without fonts and colours of the page, which its style gives."""
 
-    Attributes:
-        id: unique on the page.
-        summary: the plot in a sentence or two, for who does not see it, and below it for everybody.
-        traces, layout: of plotly.js, without fonts and colours of the page, which its style gives.
-        height: in pixels.
-        x: ``step`` or ``time`` where the horizontal axis is the run's: such plots zoom together, and select a span.
-        x_per_second: units of the axis per second of run time, where it is ``time``.
-        has_legend: not where the table beside it names the colours.
-    """
-
-    id: str
+    id: str  # unique on the page
     title: str
-    summary: str
+    summary: str  # the plot in a sentence or two, for who does not see it, and below it for everybody
     traces: list[Trace]
     layout: dict[str, Any]
-    height: int = 280
-    x: Literal["step", "time"] | None = None
-    x_per_second: float | None = None
-    has_legend: bool = True
+    height: int = 280  # in pixels
+    x: Literal["step", "time"] | None = None  # where the axis is the run's: such plots zoom together, and select a span
+    x_per_second: float | None = None  # units of the axis per second of run time, where it is ``time``
+    has_legend: bool = True  # not where the table beside it names the colours
     zoomable: bool = True
     selectable: bool = True
 
@@ -97,6 +87,16 @@ def line(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **
     if "dash" in more:
         style["dash"] = more.pop("dash")
     return {"type": "scatter", "mode": "lines", "name": label, "x": list(x), "y": rounded(y), "line": style, **more}
+
+
+def level(label: str, ends: Sequence[float], at: float, color: str, **more: Any) -> Trace:
+    """A straight line that shows nothing under the pointer."""
+    return line(label, ends, [at, at], color, hoverinfo="skip", **more)
+
+
+def markers(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, size: int, **more: Any) -> Trace:
+    marker = {"color": color, "size": size, **more.pop("marker", {})}
+    return {"type": "scatter", "mode": "markers", "name": label, "x": x, "y": rounded(y), "marker": marker, **more}
 
 
 def area(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **more: Any) -> Trace:
@@ -213,22 +213,12 @@ def stack_traces(
     held = [layer for layer in layers if any(layer.values)]
     x = rounded(centers)
     if len(centers) > _MOST_BARS:
-        return [
-            area(one.label, x, one.values, one.color, shape="hvh", stackgroup="layers", hovertemplate=told)
-            for one in held
-        ]
-    return [
-        {
-            "type": "bar",
-            "name": one.label,
-            "x": x,
-            "y": [value or None for value in rounded(one.values)],
-            "width": None if widths is None else rounded(widths),
-            "marker": {"color": one.color},
-            "hovertemplate": told,
-        }
-        for one in held
-    ]
+        style = {"shape": "hvh", "stackgroup": "layers", "hovertemplate": told}
+        return [area(one.label, x, one.values, one.color, **style) for one in held]
+    bars = {"type": "bar", "x": x, "width": None if widths is None else rounded(widths), "hovertemplate": told}
+    heights = [[value or None for value in rounded(one.values)] for one in held]
+    named = [{"name": one.label, "marker": {"color": one.color}} for one in held]
+    return [{**bars, **own, "y": y} for own, y in zip(named, heights, strict=True)]
 
 
 def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
@@ -248,14 +238,7 @@ def middles(system: SystemSeries, where: TimeAxis) -> list[float]:
 
 
 def time_line(
-    label: str,
-    values: Sequence[float | None],
-    system: SystemSeries,
-    where: TimeAxis,
-    color: str,
-    told: str,
-    scale: float = 1.0,
-    **more: Any,
+    label: str, values: Sequence[float | None], system: SystemSeries, where: TimeAxis, scale: float = 1.0, **more: Any
 ) -> list[Trace]:
     if not any(value is not None for value in values):
         return []
@@ -267,7 +250,7 @@ def time_line(
             y.append(None)
         x.append(at)
         y.append(None if value is None else scale * value)
-    return [line(label, x, y, color, hovertemplate=told, **more)]
+    return [line(label, x, y, **more)]
 
 
 def span_data(steps: StepSeries) -> dict[str, Any] | None:

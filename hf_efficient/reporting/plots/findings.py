@@ -14,7 +14,7 @@ from hf_efficient.records.findings import Finding
 from hf_efficient.records.series import RunSeries, StepSeries
 from hf_efficient.reporting.labels import phase_color, phase_label, phases_in_order
 from hf_efficient.reporting.plots import figure as draw
-from hf_efficient.reporting.plots.figure import Figure, Layer, Missing, Trace
+from hf_efficient.reporting.plots.figure import Figure, Layer, Missing
 from hf_efficient.reporting.plots.memory import memory_over_time
 from hf_efficient.reporting.plots.steps import sequence_lengths, step_tokens, training_curve
 from hf_efficient.reporting.plots.system import cores_figure, gpu_figure
@@ -29,8 +29,7 @@ _REST_COLOR = "#b3bac4"
 _FEWEST_POINTS = 3
 _ROOM = 1.3
 _ROOM_OF_POINTS = 1.15
-_MOST = 0.98
-"""Quantile of the times that has the height: a few slow steps do not flatten the others."""
+_MOST = 0.98  # quantile of the times that has the height: a few slow steps do not flatten the others
 
 
 def finding_figure(number: int, finding: Finding, run: RunData) -> Figure | None:
@@ -54,10 +53,8 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
     if not spent or loop_seconds <= 0:
         return None
     spent = min(spent, loop_seconds)
-    parts = [
-        ("the rest of the loop", _AS_IT_RAN, loop_seconds - spent, draw.GREY),
-        ("what it costs", _AS_IT_RAN, spent, draw.RED),
-    ]
+    parts = [("the rest of the loop", _AS_IT_RAN, loop_seconds - spent, draw.GREY)]
+    parts.append(("what it costs", _AS_IT_RAN, spent, draw.RED))
     rows = [_AS_IT_RAN]
     told = f"Of the training loop's {seconds(loop_seconds)} it costs {seconds(spent)}, {share(spent / loop_seconds)}."
     saved = _saved_seconds(finding)
@@ -67,9 +64,7 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
         rows = [_WITH, _AS_IT_RAN]  # from the bottom up
         told += f" With the first remedy the same training is predicted to take {seconds(left)}."
     where = draw.time_axis(loop_seconds)
-    traces = [
-        draw.bar(label, color, where.places([value]), [row], [seconds(value)]) for label, row, value, color in parts
-    ]
+    traces = [draw.bar(label, color, where.places([held]), [row], [seconds(held)]) for label, row, held, color in parts]
     layout: dict[str, Any] = {
         "barmode": "stack",
         "bargap": 0.35,
@@ -102,12 +97,11 @@ def _phase_evidence(
     traces = draw.stack_traces(layers, where.centers, where.widths if counts.max() > 1 else None)
     told = f"{_named(list(held))} {share(float(spent @ counts) / whole)} of a mean of {short_seconds(mean)} per step."
     ends = [where.starts[0], where.ends[-1]]
-    traces.append(draw.line("mean", ends, [mean, mean], draw.RED, dash="dot", hoverinfo="skip"))
+    traces.append(draw.level("mean", ends, mean, draw.RED, dash="dot"))
     saved = _saved_seconds(finding)
     if saved is not None and saved < whole:
         after = (whole - saved) / number
-        label = "mean with the first remedy (estimated)"
-        traces.append(draw.line(label, ends, [after, after], draw.GREEN, dash="dash", hoverinfo="skip"))
+        traces.append(draw.level("mean with the first remedy (estimated)", ends, after, draw.GREEN, dash="dash"))
         told += f" With the first remedy that mean is predicted to be {short_seconds(after)}."
     if left_out:
         told += f" Left out: {', '.join(map(phase_label, left_out))}."
@@ -142,17 +136,9 @@ def _batch_evidence(finding: Finding, run: RunData, series: RunSeries, name: str
     tokens, times = points[:, 0], points[:, 1]
     end = float(tokens.max())
     ends = [fitted.fixed_seconds, fitted.fixed_seconds + fitted.token_seconds * end]
-    markers: Trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "steps",
-        "x": draw.rounded(tokens.tolist()),
-        "y": draw.rounded(times.tolist()),
-        "marker": {"color": draw.BLUE, "size": 5, "opacity": 0.6},
-        "hovertemplate": "%{x:,.4~s} tokens: %{y:.3~s}s",
-    }
+    style: dict[str, Any] = {"marker": {"opacity": 0.6}, "hovertemplate": "%{x:,.4~s} tokens: %{y:.3~s}s"}
+    steps = draw.markers("steps", draw.rounded(tokens.tolist()), times.tolist(), draw.BLUE, 5, **style)
     fit = draw.line("the line through them", draw.rounded([0.0, end]), ends, draw.RED, dash="dash", hoverinfo="skip")
-    traces = [markers, fit]
     top = _ROOM_OF_POINTS * max(float(np.quantile(times, _MOST)), *ends)
     layout = {
         "hovermode": "closest",
@@ -163,7 +149,7 @@ def _batch_evidence(finding: Finding, run: RunData, series: RunSeries, name: str
         f"Forward and backward of each step over its tokens. Where the line meets the left edge, at "
         f"{short_seconds(fitted.fixed_seconds)}, is what a step takes whatever it holds."
     )
-    return Figure(name, "Time over tokens", told, traces, layout, 260)
+    return Figure(name, "Time over tokens", told, [steps, fit], layout, 260)
 
 
 def _points(steps: StepSeries) -> Any:
@@ -204,9 +190,7 @@ def _memory_evidence(finding: Finding, run: RunData, series: RunSeries, name: st
     if shown is None or run.memory_bytes is None:
         return shown
     ends, limit = shown.layout["xaxis"]["range"], run.memory_bytes
-    drawn = draw.line(
-        "all that there is", ends, [limit / draw.GIB] * 2, draw.PURPLE, width=1.5, dash="dash", hoverinfo="skip"
-    )
+    drawn = draw.level("all that there is", ends, limit / draw.GIB, draw.PURPLE, width=1.5, dash="dash")
     traces = [*shown.traces, drawn]
     summary = f"{shown.summary} The line on top is all that there is: {size(limit)}."
     return dataclasses.replace(shown, traces=traces, summary=summary)
@@ -220,11 +204,9 @@ def _token_evidence(
     finding: Finding, run: RunData, series: RunSeries, name: str, *, kinds: tuple[str, ...]
 ) -> Figure | None:
     found = step_tokens(series.steps, run.account.tokens, kinds, name)
-    return (
-        _shown(found, name, selectable=False)
-        if not isinstance(found, Missing) and len(found.traces) == len(kinds)
-        else None
-    )
+    if isinstance(found, Missing) or len(found.traces) != len(kinds):
+        return None
+    return _shown(found, name, selectable=False)
 
 
 def _length_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:

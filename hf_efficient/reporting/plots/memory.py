@@ -10,6 +10,7 @@ from hf_efficient.records.amounts import MemoryAccount
 from hf_efficient.records.plan import Plan, PlannedGpu, PlannedMemory, PlannedTimeline
 from hf_efficient.records.series import RunSeries
 from hf_efficient.reporting.labels import CATEGORY_COLORS, category_color, category_label, phase_color, phase_label
+from hf_efficient.reporting.plan import peak_phase
 from hf_efficient.reporting.plots import figure as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, TimeAxis, Trace
 from hf_efficient.reporting.run_rows import memory_peaks
@@ -21,25 +22,19 @@ _LINES = (
     ("device_allocated_bytes", "allocated on the device", "#c2410c", "solid"),
     ("rss_bytes", "host memory of the process", "#2b62b5", "solid"),
 )
-_STRIP = 0.055
-"""Share of the height that shows the phases."""
-_WIDE = 10.0
-"""An axis whose largest value is so many times its smallest is logarithmic."""
-_PLACES = ("top center", "bottom center")
-"""Of the names, by turns, so that neighbours have room."""
+_STRIP = 0.055  # share of the height that shows the phases
+_WIDE = 10.0  # an axis whose largest value is so many times its smallest is logarithmic
+_PLACES = ("top center", "bottom center")  # of the names, by turns, so that neighbours have room
 
 
 def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = True) -> Figure | Missing:
     """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked."""
     system = series.system
     where = draw.time_axis(account.time.wall_seconds)
-    lines = [
-        trace
-        for name, label, color, dash in _LINES
-        for trace in draw.time_line(
-            label, getattr(system, name).high, system, where, color, _TOLD, 1 / draw.GIB, dash=dash
-        )
-    ]
+    lines: list[Trace] = []
+    for name, label, color, dash in _LINES:
+        style = {"color": color, "dash": dash, "hovertemplate": _TOLD}
+        lines += draw.time_line(label, getattr(system, name).high, system, where, 1 / draw.GIB, **style)
     if not lines:
         return Missing("Over time", "no readings were taken while the run went on; the peaks are in the table")
     levels = _levels(account.memory, series, where) if kinds else []
@@ -62,11 +57,8 @@ def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[T
     stretches = _trained(series, where)
     x = [end for start, end in stretches for end in (start, start, end, end)]
     shape = [0.0, 1.0, 1.0, 0.0] * len(stretches)
-    return [
-        _kind_area(kind.name, x, [kind.bytes * on for on in shape], hoverinfo="skip")
-        for kind in memory.categories
-        if kind.bytes > 0
-    ]
+    kinds = [kind for kind in memory.categories if kind.bytes > 0]
+    return [_kind_area(kind.name, x, [kind.bytes * on for on in shape], hoverinfo="skip") for kind in kinds]
 
 
 def _kind_area(name: str, x: Sequence[float], sizes: Sequence[float], **more: Any) -> Trace:
@@ -103,13 +95,11 @@ def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
         "yaxis2": {"visible": False, "fixedrange": True, "domain": [0, _STRIP]},
         "shapes": [draw.upright(held.second_step, dash="dash")],
     }
-    summary = _summary(memory, held)
-    return Figure("planned-memory", "Over two steps", summary, traces, layout, 340)
+    return Figure("planned-memory", "Over two steps", _summary(memory, held), traces, layout, 340)
 
 
 def _summary(memory: PlannedMemory, held: PlannedTimeline) -> str:
-    step = " of the first step" if memory.peak_step == 1 else " of the second step"
-    where = phase_label(memory.peak_phase) + ("" if memory.peak_phase == "evaluation" else step)
+    where = peak_phase(memory, "of the second step")
     behind = ", and a batch of an evaluation behind them" if "evaluation" in held.phases else ""
     return (
         f"The first two optimizer steps, parted by the dashed line{behind}; it is no axis of time, as some allocations "
@@ -160,9 +150,8 @@ def time_against_money(plan: Plan) -> Figure | Missing:
         "yaxis": draw.axis(f"USD {per}", **_scale([point.usd for point in points])),
     }
     words = ", ".join(f"{point.name} ({seconds(point.hours * 3600)}, {usd(point.usd)})" for point in best)
-    summary = (
-        f"Further left is faster, further down is cheaper, {per}. Nothing that fits beats both figures of: {words}."
-    )
+    sides = f"Further left is faster, further down is cheaper, {per}."
+    summary = f"{sides} Nothing that fits beats both figures of: {words}."
     return Figure("time-money", title, summary, traces, layout, 380)
 
 

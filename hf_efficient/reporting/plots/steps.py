@@ -25,14 +25,8 @@ _KINDS = {
 }
 _OCTAVE_PART = 0.25  # buckets are a quarter of an octave wide
 _HEIGHTS = {1: ((0.0, 1.0),), 2: ((0.36, 1.0), (0.0, 0.26)), 3: ((0.5, 1.0), (0.26, 0.42), (0.0, 0.18))}
-RUN_STYLES = [
-    (draw.BLUE, "solid"),
-    (draw.ORANGE, "solid"),
-    (draw.GREEN, "dash"),
-    (draw.PURPLE, "dash"),
-    (draw.RED, "dot"),
-    (draw.GREY, "dot"),
-]
+_COLORS = (draw.BLUE, draw.ORANGE, draw.GREEN, draw.PURPLE, draw.RED, draw.GREY)
+RUN_STYLES = list(zip(_COLORS, ("solid", "solid", "dash", "dash", "dot", "dot"), strict=True))
 """Colour and dash of each run, in their order; they start again from the seventh on."""
 
 
@@ -105,16 +99,13 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
     where = draw.step_axis(steps)
     label = "tokens/s" if ranks <= 1 else "tokens/s of rank 0"
     drawn = draw.line(label, draw.rounded(where.centers), rates, draw.BLUE, hovertemplate="%{y:,.4~s}")
-    mode = "lines+markers" if len(rates) <= _MARKED else "lines"
-    traces = [{**drawn, "mode": mode, "marker": {"color": draw.BLUE, "size": 5}}]
+    traces = [{**drawn, **_points(len(rates), draw.BLUE)}]
     mean, told = tokens.non_padding_tokens_per_second, ""
     if mean is not None:
         told = f" Over the run: {mean:,.0f} per second{' on all ranks' if ranks > 1 else ''}."
     if mean is not None and ranks <= 1:
         ends = [where.starts[0], where.ends[-1]]
-        traces.append(
-            draw.line("over the run", ends, [mean, mean], draw.ORANGE, width=1.5, dash="dash", hoverinfo="skip")
-        )
+        traces.append(draw.level("over the run", ends, mean, draw.ORANGE, width=1.5, dash="dash"))
     summary = f"Tokens without padding per second of training, evaluations and checkpoints apart.{told}"
     return Figure("throughput", "Throughput", summary, traces, _over_steps(where, "tokens per second"), 280, "step")
 
@@ -198,10 +189,8 @@ def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figu
     layout["xaxis"] = where.layout(anchor="free", position=0)
     layout["shapes"] = where.resumptions() + [draw.upright(at) for at in places if len(places) <= _MARKED]
     traces = [trace for _, rows in panels for trace in rows]
-    title = _joined([title for title, _ in panels])
-    height = 200 + 90 * len(panels)
-    summary = _summary(steps, evaluations)
-    return Figure("training-curve", title, summary, traces, layout, height, "step")
+    title, height = _joined([title for title, _ in panels]), 200 + 90 * len(panels)
+    return Figure("training-curve", title, _summary(steps, evaluations), traces, layout, height, "step")
 
 
 def _is_known(values: Sequence[float | None]) -> bool:
@@ -215,11 +204,13 @@ def _joined(titles: Sequence[str]) -> str:
 
 def _logged(values: Sequence[float | None], label: str, color: str, where: StepAxis) -> Trace:
     known = [(at, value) for at, value in zip(where.ends, values, strict=True) if value is not None]
-    x = draw.rounded(at - 0.5 for at, _ in known)
-    width = 2 if len(known) <= _DENSE else 1.2
+    x, width = draw.rounded(at - 0.5 for at, _ in known), 2 if len(known) <= _DENSE else 1.2
     drawn = draw.line(label, x, [value for _, value in known], color, width=width, hovertemplate="%{y:.4~g}")
-    mode = "lines+markers" if len(known) <= _MARKED else "lines"
-    return {**drawn, "mode": mode, "marker": {"color": color, "size": 5}}
+    return {**drawn, **_points(len(known), color)}
+
+
+def _points(number: int, color: str) -> dict[str, Any]:
+    return {"mode": "lines+markers" if number <= _MARKED else "lines", "marker": {"color": color, "size": 5}}
 
 
 def _losses(steps: StepSeries, where: StepAxis) -> list[Trace]:
@@ -235,25 +226,15 @@ def _losses(steps: StepSeries, where: StepAxis) -> list[Trace]:
 
 
 def _evaluated(evaluations: Sequence[Evaluation], places: Sequence[float]) -> list[Trace]:
-    told = [
-        (at, _after(each.step), loss)
-        for at, each in zip(places, evaluations, strict=True)
-        if (loss := each.metrics.get("loss")) is not None
-    ]
-    if not told:
+    held = [(at, each) for at, each in zip(places, evaluations, strict=True) if each.metrics.get("loss") is not None]
+    if not held:
         return []
-    few = len(told) <= _MARKED
-    x, y = draw.rounded(at for at, _, _ in told), [loss for _, _, loss in told]
+    few = len(held) <= _MARKED
+    x, y = draw.rounded(at for at, _ in held), [each.metrics["loss"] for _, each in held]
     drawn = draw.line("evaluation loss", x, y, draw.PURPLE, width=1.5, dash="dot" if few else "solid", cliponaxis=False)
-    return [
-        {
-            **drawn,
-            "mode": "lines+markers" if few else "lines",
-            "customdata": [when for _, when, _ in told],
-            "marker": {"color": draw.PURPLE, "size": 9, "symbol": "diamond"},
-            "hovertemplate": "%{y:.4~g} %{customdata}",
-        }
-    ]
+    marker = {"color": draw.PURPLE, "size": 9, "symbol": "diamond"}
+    when = {"customdata": [_after(each.step) for _, each in held], "hovertemplate": "%{y:.4~g} %{customdata}"}
+    return [{**drawn, "mode": "lines+markers" if few else "lines", "marker": marker, **when}]
 
 
 def _after(step: int) -> str:

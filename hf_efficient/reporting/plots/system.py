@@ -12,8 +12,7 @@ from hf_efficient.reporting.plots.figure import Figure, Layer, Missing, TimeAxis
 from hf_efficient.text import share, size
 
 _MB = 1e6
-_MARGIN = {"l": 60, "r": 14, "t": 10, "b": 8}
-"""In pixels, wide enough for the figures and the title of a vertical axis."""
+_MARGIN = {"l": 60, "r": 14, "t": 10, "b": 8}  # in pixels, wide enough for the figures and the title of a vertical axis
 _BROWN, _NAVY, _TEAL = "#823f35", "#2e548d", "#67a3a0"
 _METERS = (draw.RED, draw.BLUE, draw.GREEN, draw.PURPLE, draw.ORANGE, _BROWN, _NAVY, draw.GREY)
 _CORES = (
@@ -66,7 +65,8 @@ def _curve(
     **more: Any,
 ) -> list[Trace]:
     """Nothing where it was not read, or was 0 all the time; ``told`` formats a value for the pointer."""
-    return draw.time_line(label, values, system, where, color, told, **more) if any(values) else []
+    style = {"color": color, "hovertemplate": told, **more}
+    return draw.time_line(label, values, system, where, **style) if any(values) else []
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -95,11 +95,8 @@ def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
     if not len(steps):
         return Missing("Phases", "no step was recorded")
     where = draw.time_axis(account.time.wall_seconds)
-    layers = [
-        Layer(phase_label(name), phase_color(name), _percents(sums, steps.wall_seconds))
-        for name, sums in steps.phase_seconds.items()
-        if any(sums)
-    ]
+    shares = {name: _percents(sums, steps.wall_seconds) for name, sums in steps.phase_seconds.items() if any(sums)}
+    layers = [Layer(phase_label(name), phase_color(name), percents) for name, percents in shares.items()]
     pairs = zip(steps.started_at_seconds, steps.wall_seconds, strict=True)
     centers = where.places([start + wall / 2 for start, wall in pairs])
     traces = draw.stack_traces(layers, centers, where.places(steps.wall_seconds), "%{y:.3~g}%")
@@ -129,9 +126,7 @@ def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name:
     traces += _curve(system, where, "load average, 1 minute", load, draw.GREY, "%{y:.3~g}", dash="dot")
     told = f"Cores in use, and by whom.{_most_cores(system.host)}"
     if traces and cpus:
-        traces.append(
-            draw.line("all cores", [0, where.end], [cpus, cpus], draw.RED, width=1.5, dash="dash", hoverinfo="skip")
-        )
+        traces.append(draw.level("all cores", [0, where.end], cpus, draw.RED, width=1.5, dash="dash"))
     told += f" The machine has {cpus:,}." if cpus else ""
     return _figure(name, "Processor", told, traces, where, series, "cores")
 
@@ -187,8 +182,7 @@ def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> F
         vertical = draw.axis(title, domain=_domain(place, len(panels)), nticks=4, rangemode="tozero")
         layout[f"yaxis{suffix}"] = {**vertical, "automargin": False}
     told = f"Read about once per second.{_most_gpu(bands)}{_held_back(system, gpu)}"
-    height = 90 + 92 * len(panels)
-    unit = where.per_second
+    height, unit = 90 + 92 * len(panels), where.per_second
     return Figure(name, f"GPU {gpu}", told, drawn, layout, height, "time", unit, selectable=False)
 
 
@@ -223,38 +217,23 @@ def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list
     if not places:
         return []
     at = draw.middles(system, where)
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "held back",
-            "x": [at[place] for place in places],
-            "y": draw.rounded(clock.mean[place] for place in places),
-            "customdata": [", ".join(told[place]) for place in places],
-            "marker": {"color": draw.RED, "size": 6},
-            "hovertemplate": "%{customdata} of the time",
-        }
-    ]
+    x, y = [at[place] for place in places], [clock.mean[place] for place in places]
+    words = [", ".join(told[place]) for place in places]
+    return [draw.markers("held back", x, y, draw.RED, 6, customdata=words, hovertemplate="%{customdata} of the time")]
 
 
 def _most_gpu(bands: dict[str, Band]) -> str:
-    told = []
     busy = _known(bands.get("utilization_percent", Band()).mean)
-    if busy:
-        told.append(f"{sum(busy) / len(busy):.0f}% utilization on average")
     warm = _known(bands.get("temperature_celsius", Band()).high)
-    if warm:
-        told.append(f"{max(warm):.0f} °C at most")
+    told = [f"{sum(busy) / len(busy):.0f}% utilization on average"] if busy else []
+    told += [f"{max(warm):.0f} °C at most"] if warm else []
     return f" {', '.join(told)}." if told else ""
 
 
 def _held_back(system: SystemSeries, gpu: str) -> str:
-    told = [
-        f"{_REASONS.get(why, why)} in {share(sum(shares) / len(shares))}"
-        for why, shares in system.throttled.get(gpu, {}).items()
-        if sum(shares)
-    ]
-    return f" It was held back by {', '.join(told)} of the readings." if told else ""
+    means = {why: sum(shares) / len(shares) for why, shares in system.throttled.get(gpu, {}).items() if sum(shares)}
+    told = ", ".join(f"{_REASONS.get(why, why)} in {share(mean)}" for why, mean in means.items())
+    return f" It was held back by {told} of the readings." if told else ""
 
 
 def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
@@ -262,11 +241,9 @@ def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
     if not system.watts:
         return Missing("Power", "no meter reported its power during the run")
     where = draw.time_axis(account.time.wall_seconds)
-    traces = [
-        trace
-        for (name, band), color in zip(system.watts.items(), itertools.cycle(_METERS), strict=False)
-        for trace in draw.time_line(name, band.mean, system, where, color, "%{y:.4~g} W")
-    ]
+    traces: list[Trace] = []
+    for (name, band), color in zip(system.watts.items(), itertools.cycle(_METERS), strict=False):
+        traces += draw.time_line(name, band.mean, system, where, color=color, hovertemplate="%{y:.4~g} W")
     layout = {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": draw.axis("W", rangemode="tozero")}
     told = f"Watts as read about once per second: {', '.join(system.watts)}."
     return Figure("power", "Power", told, traces, layout, 240, "time", where.per_second)

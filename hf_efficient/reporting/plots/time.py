@@ -42,10 +42,9 @@ _FAMILY_PHASES = {
 def time_bar(time: TimeAccount) -> Figure:
     where = draw.time_axis(time.wall_seconds)
     held = {name: value for name, value in all_phases(time).items() if value > 0}
-    traces = [
-        draw.bar(phase_label(name), phase_color(name), where.places([value]), [""], [seconds(value)])
-        for name, value in held.items()
-    ]
+    traces = []
+    for name, value in held.items():
+        traces.append(draw.bar(phase_label(name), phase_color(name), where.places([value]), [""], [seconds(value)]))
     longest = sorted(((value, name) for name, value in held.items()), reverse=True)[:3]
     words = ", ".join(f"{phase_label(name)} {seconds(value)}" for value, name in longest)
     summary = f"The wall time of {seconds(time.wall_seconds)} by phase, in the order of the table. Most: {words}."
@@ -97,14 +96,14 @@ def phase_shares(account: RunAccount) -> Figure:
             words = [tell(value) for value, (_, _, tell) in zip(values, rows, strict=True)]
             each = draw.bar(phase_label(name), phase_color(name), values, labels, words)
             traces.append({**each, "hovertemplate": "%{customdata}, %{x:.3~g}%"})
-    summary = " and ".join(reversed(labels[:-1]))
     layout = {
         **_ROWS,
         "barnorm": "percent",
         "xaxis": draw.axis("", range=[0, 100], ticksuffix="%", showgrid=False, zeroline=False),
         "yaxis": draw.axis("", fixedrange=True),
     }
-    summary = f"Which share of the time, and of the {summary}, went to which phase; the table has the figures."
+    others = " and ".join(reversed(labels[:-1]))
+    summary = f"Which share of the time, and of the {others}, went to which phase; the table has the figures."
     height = 80 + 48 * len(rows)
     return Figure("phase-shares", "By phase", summary, traces, layout, height, has_legend=False, zoomable=False)
 
