@@ -109,21 +109,16 @@ def one_recipe(processes=1):
     return small_recipe(distributed={"processes": processes})
 
 
-class Scripted(Launch):
-    """Runs a script in place of a measurement; ``FOLDER`` in it is that of the run."""
-
-    script = ""
-
-    def command(self, variant, folder):
-        return [sys.executable, "-c", self.script.replace("FOLDER", repr(str(folder)))]
-
-
 @pytest.fixture
 def launch(tmp_path):
+    """Runs a script in place of a measurement; ``FOLDER`` in it is that of the run."""
+
     def make(script: str) -> Launch:
-        made = Scripted(one_recipe(), "r.yaml", (), 6, 3, tmp_path, 0, 2)
-        object.__setattr__(made, "script", script)
-        return made
+        class Scripted(Launch):
+            def command(self, variant, folder):
+                return [sys.executable, "-c", script.replace("FOLDER", repr(str(folder)))]
+
+        return Scripted(one_recipe(), "r.yaml", (), 6, 3, tmp_path, 0, 2)
 
     return make
 
@@ -138,19 +133,19 @@ def test_what_a_process_leaves_is_read_and_its_folder_removed(launch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("script", "why"),
-    [
-        (f"{left({'failure': 'out of device memory'})}; raise SystemExit(2)", "out of device memory"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed, for want of memory perhaps"),
-        ("print('abc'); raise SystemExit('it broke')", "exit code 1: it broke"),
-        ("raise SystemExit(7)", "exit code 7, and it said nothing"),
-    ],
-)
-def test_why_a_process_failed(launch, tmp_path, script, why):
-    with pytest.raises(VariantFailed, match=why):
-        run_variant(NAMED["quiet"], launch(script))
-    assert list(tmp_path.iterdir()) == []
+FAULTS = {
+    f"{left({'failure': 'out of device memory'})}; raise SystemExit(2)": "out of device memory",
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": "killed, for want of memory perhaps",
+    "print('abc'); raise SystemExit('it broke')": "exit code 1: it broke",
+    "raise SystemExit(7)": "exit code 7, and it said nothing",
+}
+
+
+def test_why_a_process_failed(launch, tmp_path):
+    for script, why in FAULTS.items():
+        with pytest.raises(VariantFailed, match=why):
+            run_variant(NAMED["quiet"], launch(script))
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interruption_leaves_neither_process_nor_folder(launch, tmp_path, monkeypatch):

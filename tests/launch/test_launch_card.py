@@ -138,17 +138,17 @@ INT8 = {"method": "qlora", "quantization": {"bits": 8}, "modules_to_save": ["lm_
 FP4 = {"type": "fp4", "double_quant": False, "compute_dtype": "float16"}
 
 
-@pytest.mark.parametrize(
-    ("adapter", "method"),
-    [
-        ({"method": "full"}, "full fine-tuning, all weights"),
-        (RSLORA, "LoRA, rank-stabilised, rank 16, alpha 32, dropout 0.05, on q_proj, v_proj"),
-        (INT8, f"{PLAIN}; lm_head in full; base in 8-bit LLM.int8()"),
-        ({"method": "qlora", "quantization": FP4}, f"{PLAIN}; base in 4-bit FP4, computed in float16"),
-    ],
-)
-def test_methods(tmp_path, adapter, method):
-    assert f"\n| method | {method} |\n" in card(tmp_path, adapter=adapter).text
+METHODS = {
+    "full fine-tuning, all weights": {"method": "full"},
+    "LoRA, rank-stabilised, rank 16, alpha 32, dropout 0.05, on q_proj, v_proj": RSLORA,
+    f"{PLAIN}; lm_head in full; base in 8-bit LLM.int8()": INT8,
+    f"{PLAIN}; base in 4-bit FP4, computed in float16": {"method": "qlora", "quantization": FP4},
+}
+
+
+def test_methods(tmp_path):
+    for method, adapter in METHODS.items():
+        assert f"\n| method | {method} |\n" in card(tmp_path, adapter=adapter).text
 
 
 def test_no_path_of_this_machine(tmp_path):
@@ -174,19 +174,15 @@ def run_snippet(code, folder, base):
     return scope["model"]
 
 
-@pytest.mark.parametrize(
-    ("adapter", "kinds"),
-    [
-        ({"method": "lora", "merge": True}, [PeftModel, LlamaForCausalLM]),
-        ({"method": "qlora"}, [PeftModel]),
-        ({"method": "full"}, [LlamaForCausalLM]),
-    ],
-    ids=["lora", "qlora", "full"],
-)
-def test_the_code_that_it_shows_runs(tmp_path, tiny_llama_dir, adapter, kinds):
+KINDS = {"lora": [PeftModel, LlamaForCausalLM], "qlora": [PeftModel], "full": [LlamaForCausalLM]}
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_the_code_that_it_shows_runs(tmp_path, tiny_llama_dir, method):
+    adapter = {"method": method, "merge": method == "lora"}
     folder = tmp_path / "out"
     base = AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
-    if adapter["method"] != "full":
+    if method != "full":
         base.save_pretrained(folder / "merged")
         base = get_peft_model(base, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM"))
     base.save_pretrained(folder)
@@ -194,12 +190,12 @@ def test_the_code_that_it_shows_runs(tmp_path, tiny_llama_dir, adapter, kinds):
         AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(place)
     shown = card(tmp_path, adapter=adapter).text
     models = [run_snippet(code, folder, tiny_llama_dir) for code in snippets(shown)]
-    assert [PeftModel if isinstance(model, PeftModel) else type(model) for model in models] == kinds
-    if adapter["method"] == "qlora":
+    assert [PeftModel if isinstance(model, PeftModel) else type(model) for model in models] == KINDS[method]
+    if method == "qlora":
         layer = models[0].base_model.model.model.layers[0].mlp.down_proj.base_layer
         assert type(layer).__name__ == "Linear4bit"
         assert layer.compute_dtype == torch.bfloat16
-    assert ("`hf-efficient merge path/to/this/folder`" in shown) == (adapter["method"] == "qlora")
+    assert ("`hf-efficient merge path/to/this/folder`" in shown) == (method == "qlora")
 
 
 def test_unwritable(tmp_path):

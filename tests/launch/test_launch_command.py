@@ -26,18 +26,6 @@ from hf_efficient.launch.command import (
     node_place,
     strategy_of,
 )
-from hf_efficient.launch.machine import (
-    check_engine,
-    check_installed,
-    check_port,
-    check_wrap_classes_without_weights,
-    go_offline_without_hub,
-    is_free,
-    launch_environment,
-    needs_hub,
-    nsight_command,
-    nsight_overrides,
-)
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 
@@ -57,12 +45,9 @@ def config(*distributed: str, place: NodePlace | None = None, devices: int = 0):
     return accelerate_config(loaded, layout_of(loaded, device_count=devices, cores=4, place=place))
 
 
-@pytest.mark.parametrize(
-    ("strategy", "world_size", "engine"),
-    [("auto", 1, "none"), ("auto", 2, "ddp"), ("ddp", 1, "none"), ("ddp", 2, "ddp"), ("zero2", 1, "zero2")],
-)
-def test_strategies_by_name(strategy, world_size, engine):
-    assert strategy_of(recipe(f"strategy={strategy}"), world_size) == engine
+def test_strategies_by_name():
+    cases = {("auto", 1): "none", ("auto", 2): "ddp", ("ddp", 1): "none", ("ddp", 2): "ddp", ("zero2", 1): "zero2"}
+    assert {one: strategy_of(recipe(f"strategy={one[0]}"), one[1]) for one in cases} == cases
 
 
 def test_layouts():
@@ -74,29 +59,23 @@ def test_layouts():
     assert made.world_size == 8
 
 
-@pytest.mark.parametrize(("address", "host", "port"), [
-    ("alpha", "alpha", 29500), ("10.0.0.1:4000", "10.0.0.1", 4000), ("[fd00::1]:4000", "fd00::1", 4000),
-    ("fd00::1", "fd00::1", 29500),
-])  # fmt: skip
-def test_where_machines_meet(address, host, port):
-    assert node_place(recipe("nodes=2"), 1, address) == NodePlace(1, host, port)
+ADDRESSES = {"alpha": ("alpha", 29500), "10.0.0.1:4000": ("10.0.0.1", 4000), "[fd00::1]:4000": ("fd00::1", 4000)}
+WRONG_PLACES = {
+    "--main-address: is missing, and distributed.nodes is 2": (2, 0, None),
+    "--node-rank: is 2, but distributed.nodes is 2: write 0 to 1": (2, 2, "alpha"),
+    "--main-address: 'many' is no port": (2, 0, "alpha:many"),
+    "--main-address: distributed.nodes is 1": (1, 0, "alpha"),
+    "--node-rank: distributed.nodes is 1": (1, 1, None),
+}
+
+
+def test_where_machines_meet():
+    for address, place in {**ADDRESSES, "fd00::1": ("fd00::1", 29500)}.items():
+        assert node_place(recipe("nodes=2"), 1, address) == NodePlace(1, *place)
     assert node_place(recipe(), 0, None) is None
-
-
-@pytest.mark.parametrize(
-    ("nodes", "rank", "address", "message"),
-    [
-        (2, 0, None, "--main-address: is missing, and distributed.nodes is 2"),
-        (2, 2, "alpha", "--node-rank: is 2, but distributed.nodes is 2: write 0 to 1"),
-        (2, 0, "alpha:many", "--main-address: 'many' is no port"),
-        (1, 0, "alpha", "--main-address: distributed.nodes is 1"),
-        (1, 1, None, "--node-rank: distributed.nodes is 1"),
-    ],
-)
-def test_wrong_places(nodes, rank, address, message):
-    with pytest.raises(SetupError) as raised:
-        node_place(recipe(f"nodes={nodes}"), rank, address)
-    assert message in str(raised.value)
+    for message, (nodes, *place) in WRONG_PLACES.items():
+        with pytest.raises(SetupError, match=f"^{message}"):
+            node_place(recipe(f"nodes={nodes}"), *place)
 
 
 def test_one_process_and_data_parallel_ones():
@@ -213,7 +192,7 @@ def test_the_users_own_default_configuration_does_no_harm(tmp_path):
 
 
 def check(loaded, devices=0):
-    check_engine(loaded, layout_of(loaded, device_count=devices, cores=2), devices)
+    checks.check_engine(loaded, layout_of(loaded, device_count=devices, cores=2), devices)
 
 
 def test_deepspeed_is_not_installed(monkeypatch):
@@ -247,13 +226,12 @@ def test_the_port_to_meet_at_is_in_use():
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert not is_free(port)
+        assert not checks.is_free(port)
         with pytest.raises(SetupError, match=f"--main-address: port {port} of this machine is in use"):
-            check_port(Layout(2, 1, 2, 0, "alpha", port))
-        check_port(Layout(2, 1, 2, 1, "alpha", port))  # machine 1 only calls there
-        check_port(Layout(1, 2, 2))
-    assert is_free(port)
-    check_port(Layout(2, 1, 2, 0, "alpha", port))
+            checks.check_port(Layout(2, 1, 2, 0, "alpha", port))
+        checks.check_port(Layout(2, 1, 2, 1, "alpha", port))  # machine 1 only calls there
+        checks.check_port(Layout(1, 2, 2))
+    checks.check_port(Layout(2, 1, 2, 0, "alpha", port))
 
 
 def test_the_environment_of_several_machines(monkeypatch):
@@ -261,10 +239,10 @@ def test_the_environment_of_several_machines(monkeypatch):
     named = {"GLOO_SOCKET_IFNAME": "lo", "PET_LOCAL_ADDR": "127.0.0.1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     for name in named:
         monkeypatch.delenv(name, raising=False)
-    assert launch_environment(Layout(1, 2, 2)) == {}
-    assert launch_environment(there) == named
+    assert checks.launch_environment(Layout(1, 2, 2)) == {}
+    assert checks.launch_environment(there) == named
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")  # what the user has set stays
-    assert "GLOO_SOCKET_IFNAME" not in launch_environment(there)
+    assert "GLOO_SOCKET_IFNAME" not in checks.launch_environment(there)
 
 
 def test_a_disk_that_is_not_there_or_lacks_the_library_that_reads_it(tmp_path, monkeypatch):
@@ -290,20 +268,20 @@ def reading(model="m", *data, tokenizer=None, profile=None) -> Recipe:
 
 
 def test_what_needs_the_hub(tiny_llama_dir, chats_jsonl):
-    assert not needs_hub(reading(tiny_llama_dir, chats_jsonl, "builtin:python-docstrings"))
-    assert needs_hub(reading("owner/model", chats_jsonl))
-    assert needs_hub(reading(tiny_llama_dir, chats_jsonl, tokenizer="owner/model"))
-    assert needs_hub(reading(tiny_llama_dir, "openai/gsm8k"))
-    assert not needs_hub(reading("./missing", chats_jsonl))
+    assert not checks.needs_hub(reading(tiny_llama_dir, chats_jsonl, "builtin:python-docstrings"))
+    assert checks.needs_hub(reading("owner/model", chats_jsonl))
+    assert checks.needs_hub(reading(tiny_llama_dir, chats_jsonl, tokenizer="owner/model"))
+    assert checks.needs_hub(reading(tiny_llama_dir, "openai/gsm8k"))
+    assert not checks.needs_hub(reading("./missing", chats_jsonl))
 
 
 @pytest.mark.parametrize("reachable", [True, False])
 def test_offline_only_where_the_hub_is_needed_and_away(reachable, tiny_llama_dir, chats_jsonl, monkeypatch):
     monkeypatch.setattr(checks, "hub_reachable", lambda: reachable)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    assert not go_offline_without_hub(reading(tiny_llama_dir, chats_jsonl))
+    assert not checks.go_offline_without_hub(reading(tiny_llama_dir, chats_jsonl))
     assert os.environ["HF_HUB_OFFLINE"] == "0"
-    assert go_offline_without_hub(reading("owner/model", chats_jsonl)) is (not reachable)
+    assert checks.go_offline_without_hub(reading("owner/model", chats_jsonl)) is (not reachable)
     assert os.environ["HF_HUB_OFFLINE"] == ("0" if reachable else "1")
 
 
@@ -334,7 +312,7 @@ def test_wrap_classes_are_checked_by_the_configuration_alone(tiny_llama_dir, tmp
 
     def checked(*overrides):
         model = [f"model.id={tmp_path}", "distributed.strategy=fsdp2", *overrides]
-        check_wrap_classes_without_weights(load_recipe("quickstart/lora", model))
+        checks.check_wrap_classes_without_weights(load_recipe("quickstart/lora", model))
 
     checked()
     checked("distributed.wrap_classes=[LlamaDecoderLayer]")
@@ -343,33 +321,27 @@ def test_wrap_classes_are_checked_by_the_configuration_alone(tiny_llama_dir, tmp
 
 
 def test_the_command_of_nsight():
-    assert " ".join(nsight_command("nsys", reading(), has_gpu=True)) == (
+    assert " ".join(checks.nsight_command("nsys", reading(), has_gpu=True)) == (
         "nsys profile --trace=cuda,nvtx,osrt,cudnn,cublas --sample=process-tree --cuda-memory-usage=true "
         "--capture-range=cudaProfilerApi --capture-range-end=stop --force-overwrite=true "
         f"--output={Path('out/efficiency/profile/nsys')}"
     )
-    command = nsight_command("ncu", reading(profile={"capture": {"after_step": 9}}), has_gpu=True)
+    command = checks.nsight_command("ncu", reading(profile={"capture": {"after_step": 9}}), has_gpu=True)
     assert {"--nvtx", "--nvtx-include=step 10", "--set=roofline", "--launch-count=200"} <= set(command)
 
 
-@pytest.mark.parametrize(
-    ("profile", "overrides"),
-    [
-        ({}, ["efficiency.profile.nvtx=true", "efficiency.profile.capture={}"]),
-        ({"nvtx": True, "capture": {"steps": 1}}, []),
-        ({"capture": {}}, ["efficiency.profile.nvtx=true"]),
-    ],
-)
-def test_the_run_names_its_steps(profile, overrides):
-    assert nsight_overrides(reading(profile=profile)) == overrides
+def test_the_run_names_its_steps():
+    both = ["efficiency.profile.nvtx=true", "efficiency.profile.capture={}"]
+    profiles = ({}, {"nvtx": True, "capture": {"steps": 1}}, {"capture": {}})
+    assert [checks.nsight_overrides(reading(profile=one)) for one in profiles] == [both, [], both[:1]]
 
 
 @pytest.mark.parametrize(("tool", "product"), [("nsys", "Nsight Systems"), ("ncu", "Nsight Compute")])
 def test_where_it_is_absent(monkeypatch, tmp_path, tool, product):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SetupError, match=rf"--{tool}: {product} is not installed here: .* Get it from https://dev"):
-        check_installed(tool)
+        checks.check_installed(tool)
     program = tmp_path / tool
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    check_installed(tool)
+    checks.check_installed(tool)

@@ -91,20 +91,19 @@ def saved(folder):
     return sorted(path.name for path in Path(folder).iterdir())
 
 
-@pytest.mark.parametrize(
-    ("lora", "tied"),
-    [
-        ({}, True),
-        ({"use_dora": True}, False),
-        ({"use_rslora": True}, True),
-        ({"modules_to_save": ["embed_tokens", "lm_head"]}, True),
-        ({"bias": "all"}, False),
-        ({"target_modules": ["q_proj", "embed_tokens"]}, True),
-    ],
-    ids=["lora", "dora", "rslora", "modules_to_save", "bias", "embedding"],
-)
-def test_plain_transformers_loads_the_model_that_was_trained(tiny_llama_dir, tied_base, tmp_path, lora, tied):
-    base = tied_base if tied else tiny_llama_dir
+ADAPTERS = {
+    "plain": {},
+    "dora": {"use_dora": True},
+    "rslora": {"use_rslora": True},
+    "modules_to_save": {"modules_to_save": ["embed_tokens", "lm_head"]},
+    "bias": {"bias": "all"},
+    "embedding": {"target_modules": ["q_proj", "embed_tokens"]},
+}
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_plain_transformers_loads_the_model_that_was_trained(tiny_llama_dir, tied_base, tmp_path, kind):
+    lora, base = ADAPTERS[kind], tiny_llama_dir if kind in ("dora", "bias") else tied_base
     trained = train(base, tmp_path / "run", **lora)
     assert relative_difference(logits(load(base)), trained) > 1e-2  # training did something
     report = merge_run(tmp_path / "run")
@@ -217,24 +216,24 @@ def without_kind(path):
     path.write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize(
-    ("file", "damage", "told"),
-    [
-        ("adapter_model.safetensors", cut_off, "{path} cannot be read: Error while deserializing header: "),
-        ("adapter_model.safetensors", Path.unlink, "{folder} holds adapter_config.json but no adapter_model.safeten"),
-        ("adapter_config.json", cut_off, "{path} cannot be read: "),
-        ("adapter_config.json", without_kind, "{path} is no configuration of an adapter: it has no peft_type. "),
-    ],
-)
-def test_damaged_adapter_is_told_before_the_base_is_loaded(tiny_llama_dir, tmp_path, monkeypatch, file, damage, told):
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+def test_a_damaged_adapter_is_named_before_the_base_is_loaded(tiny_llama_dir, tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
     train(tiny_llama_dir, run_dir)
-    damage(run_dir / file)
     monkeypatch.setattr(merge_module, "_load", None)
-    with pytest.raises(ModelError) as error:
-        merge_run(run_dir)
-    assert str(error.value).startswith(told.format(path=run_dir / file, folder=run_dir))
-    assert str(error.value).endswith(DAMAGED)
+    for file, damage, message in (
+        (WEIGHTS, cut_off, "{path} cannot be read: Error while deserializing header: "),
+        (WEIGHTS, Path.unlink, "{folder} holds adapter_config.json but no adapter_model.safetensors"),
+        (CONFIG, without_kind, "{path} is no configuration of an adapter: it has no peft_type. "),
+        (CONFIG, cut_off, "{path} cannot be read: "),
+    ):
+        damage(run_dir / file)
+        with pytest.raises(ModelError) as error:
+            merge_run(run_dir)
+        assert str(error.value).startswith(message.format(path=run_dir / file, folder=run_dir))
+        assert str(error.value).endswith(DAMAGED)
 
 
 def test_what_is_no_adapter_of_a_run(qlora_run, tiny_llama_dir, tmp_path):
@@ -281,11 +280,11 @@ def test_output_that_is_occupied(qlora_run, tmp_path):
     assert mine.read_text() == "mine"
 
 
-def test_full_disk_is_told_and_leaves_nothing(tmp_path):
-    told = "Error while serializing: I/O error: No space left on device (os error 28)"
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
+    full = "Error while serializing: I/O error: No space left on device (os error 28)"
     with pytest.raises(OutputError) as error, written_whole(tmp_path / "merged"):
-        raise SafetensorError(told)
-    assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: {told}."
+        raise SafetensorError(full)
+    assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: {full}."
     assert saved(tmp_path) == []
 
 

@@ -11,16 +11,7 @@ from hf_efficient.errors import OutputError
 from hf_efficient.launch import output, restart
 from hf_efficient.launch import started as identity
 from hf_efficient.launch.output import plan_output, write_resolved_recipe
-from hf_efficient.launch.restart import (
-    SILENT_SECONDS,
-    PeerWatch,
-    Silence,
-    agreed_output,
-    meet_anew,
-    restarts_remark,
-    starts_again,
-    watch_peers,
-)
+from hf_efficient.launch.restart import SILENT_SECONDS, PeerWatch, Silence, meet_anew
 from hf_efficient.launch.started import Launch, own_agent
 from hf_efficient.recipe.load import load_recipe
 
@@ -106,7 +97,7 @@ def agreed(monkeypatch, recipe, *others, sleep=None):
     monkeypatch.setattr(restart.time, "sleep", sleep or pytest.fail)
     monkeypatch.setattr(restart, "_from_all", lambda mine, world_size: [mine, *next(said)])
     environment = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
-    return agreed_output(recipe, SimpleNamespace(world_size=2), environment)
+    return restart.agreed_output(recipe, SimpleNamespace(world_size=2), environment)
 
 
 def test_a_script_that_trains_twice_in_one_directory(monkeypatch, recipe, trained):
@@ -139,16 +130,16 @@ def test_a_checkpoint_that_a_machine_sees_late(monkeypatch, recipe, trained):
 
 def test_restarts_that_nothing_makes():
     of_two = {"TORCHELASTIC_MAX_RESTARTS": "2"}
-    left = [starts_again({**of_two, "TORCHELASTIC_RESTART_COUNT": str(count)}) for count in range(3)]
-    assert (left, starts_again({})) == ([True, True, False], False)
+    left = [restart.starts_again({**of_two, "TORCHELASTIC_RESTART_COUNT": str(count)}) for count in range(3)]
+    assert (left, restart.starts_again({})) == ([True, True, False], False)
     one = load_recipe("quickstart/lora", ["distributed.max_restarts=2"])
-    assert restarts_remark(one, {}) == (
+    assert restart.restarts_remark(one, {}) == (
         "command line: distributed.max_restarts=2: distributed.max_restarts: has no effect, because nothing starts "
         "this process again: accelerate launches one process alone without torch's agent. The same command with "
         "--resume continues it."
     )
-    assert restarts_remark(one, {"TORCHELASTIC_RUN_ID": "none"}) is None  # DeepSpeed's one process has it too
-    assert restarts_remark(load_recipe("quickstart/lora", []), {}) is None
+    assert restart.restarts_remark(one, {"TORCHELASTIC_RUN_ID": "none"}) is None  # DeepSpeed's one process has it too
+    assert restart.restarts_remark(load_recipe("quickstart/lora", []), {}) is None
 
 
 def test_processes_of_a_restart_meet_in_another_store():
@@ -194,19 +185,15 @@ class Shelf(dict):
 
 
 @pytest.fixture
-def shelf():
-    return Shelf()
-
-
-@pytest.fixture
 def now():
     """The time, in a list of one."""
     return [100.0]
 
 
 @pytest.fixture
-def machines(shelf, now):
+def machines(now):
     """Starts the watch of machine 0 or 1 of two."""
+    shelf = Shelf()
     return lambda node: PeerWatch(shelf, node, 2, lambda: now[0])
 
 
@@ -222,8 +209,8 @@ def test_a_machine_that_no_longer_counts_is_named(monkeypatch, machines, now):
         one.beat()
 
 
-def test_the_store_stays_until_all_others_have_ended(shelf):
-    looks = []
+def test_the_store_stays_until_all_others_have_ended():
+    looks, shelf = [], Shelf()
 
     def now():
         looks.append(1)
@@ -272,4 +259,4 @@ TWO = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 
 @pytest.mark.parametrize("environment", [{}, TWO, {**TWO, "WORLD_SIZE": "4", "LOCAL_RANK": "1"}])
 def test_nobody_is_watched_on_one_machine_or_by_a_second_process(environment):
-    watch_peers(environment, pytest.fail)()
+    restart.watch_peers(environment, pytest.fail)()

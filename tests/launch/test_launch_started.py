@@ -8,16 +8,8 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hf_efficient.errors import DataError, OutputError, RecipeError, SetupError
-from hf_efficient.launch.exits import (
-    announce_end,
-    cause_of,
-    earlier_code,
-    end_is_announced,
-    explained_faults,
-    forget_code,
-    read_code,
-    state_code,
-)
+from hf_efficient.launch import exits
+from hf_efficient.launch.exits import cause_of, explained_faults
 from hf_efficient.launch.started import (
     STATUS_FILE,
     RunFlags,
@@ -30,12 +22,9 @@ from hf_efficient.launch.started import (
 from hf_efficient.recipe.load import load_recipe
 
 
-def test_flags_may_stand_anywhere():
+def test_flags_may_stand_anywhere_and_exclude_each_other(capsys):
     expected = RunFlags("r.yaml", ("a.b=1", "c=2", "existing_output=resume"), True)
     assert parse_flags(["--resume", "r.yaml", "a.b=1", "--debug", "c=2"]) == expected
-
-
-def test_resume_and_overwrite_exclude_each_other(capsys):
     with pytest.raises(SystemExit) as caught:
         parse_flags(["r.yaml", "--resume", "--overwrite"])
     assert caught.value.code == 2
@@ -54,24 +43,13 @@ def recipe(*distributed):
     return load_recipe("quickstart/lora", [f"distributed.{one}" for one in ("processes=2", *distributed)])
 
 
-@pytest.mark.parametrize(
-    ("environment", "engine"),
-    [
-        *(({}, "none"), (DDP, "ddp"), (ZERO3, "zero3"), (FSDP2, "fsdp2")),
-        ({**ZERO3, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}, "zero1"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "zero2"),
-    ],
-)
-def test_what_was_started(environment, engine):
-    assert started_engine(environment) == engine
-
-
-@pytest.mark.parametrize(
-    ("strategy", "environment"),
-    [("auto", {}), ("auto", DDP), ("ddp", DDP), ("none", {}), ("zero3", ZERO3), ("fsdp2", FSDP2), ("ddp", {})],
-)
-def test_agreement(strategy, environment):
-    assert engine_contradiction(recipe("processes=1", f"strategy={strategy}"), environment) is None
+def test_what_was_started_and_agrees():
+    one, two = {**ZERO3, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}, {"ACCELERATE_USE_DEEPSPEED": "true"}
+    found = [started_engine(environment) for environment in ({}, DDP, ZERO3, FSDP2, one, two)]
+    assert found == ["none", "ddp", "zero3", "fsdp2", "zero1", "zero2"]
+    agree = (("auto", {}), ("auto", DDP), ("ddp", DDP), ("none", {}), ("zero3", ZERO3), ("fsdp2", FSDP2), ("ddp", {}))
+    for strategy, environment in agree:
+        assert engine_contradiction(recipe("processes=1", f"strategy={strategy}"), environment) is None
 
 
 FSDP = "strategy=fsdp2"
@@ -82,7 +60,7 @@ TO_HOST = {**ZERO3, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}
 
 
 @pytest.mark.parametrize(
-    ("distributed", "environment", "told"),
+    ("distributed", "environment", "message"),
     [
         ("strategy=zero3", DDP, "strategy: is zero3, but the launcher started data-parallel processes"),
         ("strategy=zero3", {}, "strategy: is zero3, but the launcher started one process"),
@@ -98,10 +76,9 @@ TO_HOST = {**ZERO3, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}
         ("strategy=zero3", ITS_OWN, "the launcher names a DeepSpeed configuration of its own, mine.json."),
     ],
 )
-def test_contradictions_name_both(distributed, environment, told):
+def test_contradictions_name_both(distributed, environment, message):
     said = engine_contradiction(recipe(*distributed.split()), environment)
-    assert said is not None
-    assert told in said
+    assert message in said
     assert "Start with `hf-efficient train`" in said
 
 
@@ -176,30 +153,29 @@ def start(tmp_path):
     return lambda count: {STATUS_FILE: path, "TORCHELASTIC_RESTART_COUNT": str(count), "MASTER_PORT": "29500"}
 
 
-def test_the_first_process_of_a_start_tells_why(start, tmp_path):
-    assert state_code(1, start(0)) is True
-    assert state_code(143, start(0)) is False  # what the launcher ended thereafter
-    assert read_code(tmp_path / "status") == 1
-    assert state_code(2, start(1)) is True
-    assert read_code(tmp_path / "status") == 2
-    (tmp_path / "status").write_text("")  # half a file tells nothing
-    assert read_code(tmp_path / "status") is None
-    assert state_code(1, start(0)) is True
+def test_the_first_process_of_a_start_says_why(start, tmp_path):
+    assert exits.state_code(1, start(0)) is True
+    assert exits.state_code(143, start(0)) is False  # what the launcher ended thereafter
+    assert exits.read_code(tmp_path / "status") == 1
+    assert exits.state_code(2, start(1)) is True
+    assert exits.read_code(tmp_path / "status") == 2
+    (tmp_path / "status").write_text("")  # half a file holds no code
+    assert exits.read_code(tmp_path / "status") is None
+    assert exits.state_code(1, start(0)) is True
 
 
 def test_what_an_earlier_start_ended_with(start, tmp_path):
-    assert earlier_code(start(0)) is None
-    state_code(2, start(0))
-    assert earlier_code(start(0)) is None
-    assert earlier_code(start(1)) == 2
-    forget_code(start(1))
-    assert earlier_code(start(1)) is None
-    assert read_code(tmp_path / "status") is None
+    assert exits.earlier_code(start(0)) is None
+    exits.state_code(2, start(0))
+    assert (exits.earlier_code(start(0)), exits.earlier_code(start(1))) == (None, 2)
+    exits.forget_code(start(1))
+    assert exits.earlier_code(start(1)) is None
+    assert exits.read_code(tmp_path / "status") is None
 
 
 def test_the_whole_run_ends_and_without_hf_efficient_train_nothing_is_left(start, tmp_path):
-    assert not end_is_announced(start(0))
-    announce_end(tmp_path / "status")
-    assert end_is_announced(start(0))
-    forget_code({})
-    assert (state_code(2, {}), earlier_code({}), end_is_announced({})) == (None, None, False)
+    assert not exits.end_is_announced(start(0))
+    exits.announce_end(tmp_path / "status")
+    assert exits.end_is_announced(start(0))
+    exits.forget_code({})
+    assert (exits.state_code(2, {}), exits.earlier_code({}), exits.end_is_announced({})) == (None, None, False)

@@ -117,17 +117,19 @@ def test_memory_of_the_evaluation(proven, monkeypatch):
     assert "train.per_device_eval_batch_size=4; fewer evaluate.metrics (are perplexity)" in message
 
 
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), "make room, or write an output_dir=... on another disk"),
-        (RuntimeError("rank 3 has no such key"), "Write another distributed.strategy"),
-    ],
-)
-def test_a_checkpoint_that_cannot_be_saved(proven, monkeypatch, error, told):
+FULL = OSError(errno.ENOSPC, "No space left on device")
+NO_KEY = RuntimeError("rank 3 has no such key")
+REMEDIES = [
+    (FULL, "make room, or write an output_dir=... on another disk"),
+    (NO_KEY, "Write another distributed.strat"),
+]
+
+
+@pytest.mark.parametrize(("error", "remedy"), REMEDIES)
+def test_a_checkpoint_that_cannot_be_saved(proven, monkeypatch, error, remedy):
     monkeypatch.setattr(RecipeTrainer, "_save_optimizer_and_scheduler", raising(error))
     kind, message = failed(proven())
-    assert (kind, told in message) == ("save", True)
+    assert (kind, remedy in message) == ("save", True)
     assert message.startswith("saving a checkpoint: ")
 
 
@@ -151,9 +153,8 @@ def test_a_disk_that_is_full(proven, tmp_path):
 @pytest.mark.slow
 def test_a_model_that_is_not_there_in_the_end(proven, monkeypatch):
     save = RecipeTrainer.save_model
-    monkeypatch.setattr(
-        RecipeTrainer, "save_model", lambda self, *args, **kw: save(self, *args, **kw) if args else None
-    )
+    only_checkpoints = lambda self, *args, **kw: save(self, *args, **kw) if args else None  # noqa: E731
+    monkeypatch.setattr(RecipeTrainer, "save_model", only_checkpoints)
     kind, message = failed(proven())
     assert kind == "save"
     assert "saving the model as at the end of the run: RuntimeError: no weights were written" in message

@@ -16,9 +16,6 @@ def spans(*pairs):
 def test_union():
     found = spans((0, 4), (2, 6), (6, 7), (9, 10))
     assert (found.start.tolist(), found.end.tolist(), found.length) == ([0, 9], [7, 10], 8)
-
-
-def test_union_of_one_inside_another():
     found = spans((0, 10), (1, 2), (3, 4), (10, 11), (12, 12))
     assert (found.start.tolist(), found.end.tolist()) == ([0, 12], [11, 12])
 
@@ -64,13 +61,9 @@ def test_parents(tree):
     assert names(events, found, found.chain(2)) == ["c", "b", "a"]
 
 
-def test_self_times(tree):
+def test_self_times_and_what_is_inherited(tree):
     assert tree[1].self_times().tolist() == [50, 20, 10, 20, 10, 10]
-
-
-def test_inherited(tree):
-    _, found = tree
-    assert found.inherited(np.array([7, -1, -1, 8, -1, -1])).tolist() == [7, 7, 7, 8, -1, -1]
+    assert tree[1].inherited(np.array([7, -1, -1, 8, -1, -1])).tolist() == [7, 7, 7, 8, -1, -1]
 
 
 def test_a_child_that_outlasts_its_parent_takes_no_more_than_was_left(table_of):
