@@ -9,7 +9,7 @@ _NUMBER = ("--num-gpus", "--num-gpus N for their number")
 _RENAMED = {
     "--gpus": (_KIND, _NUMBER),
     **dict.fromkeys(("--gpu-type", "--gpu_type", "--accelerator"), (_KIND,)),
-    **dict.fromkeys(("--num_gpus", "--num-processes", "--num_processes"), (_NUMBER,)),
+    **dict.fromkeys(("--num-gpus", "--num_gpus", "--num-processes", "--num_processes"), (_NUMBER,)),
     **dict.fromkeys(("--nproc-per-node", "--nproc_per_node"), (_NUMBER,)),
 }
 """Names of other tools, each with our flags and what to write."""
@@ -63,7 +63,10 @@ def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
             written = _as_override(name, value if is_joined or following.startswith("--") else following)
             if written is not None:
                 return f"{name}: is no flag. Write {written}"
-        meant = [written for flag, written in _RENAMED.get(name, ()) if flag in known]
+        renamed = _RENAMED.get(name, ())
+        meant = [written for flag, written in renamed if flag in known]
+        if not meant and _NUMBER in renamed and takes_keys:
+            meant = ["distributed.processes=N for their number"]
         if meant:
             return f"{name}: is no flag. Write {', '.join(meant)}."
     return None

@@ -158,6 +158,10 @@ def test_the_first_start_says_what_it_waits_for_and_nothing_else(recipe, tmp_pat
         ("validate r.yaml --lora_alpha", "adapter.alpha=VALUE"),
         ("validate r.yaml --packing", "train.packing=true"),
         ("plan r.yaml --gpus 8", "--gpu NAME for the kind of GPU, --num-gpus N for their number."),
+        ("train r.yaml --gpus 8", "--num-gpus N for their number."),
+        ("train r.yaml --nproc_per_node 8", "--num-gpus N for their number."),
+        ("submit r.yaml --gpu-type H100", "--gpu NAME for the kind of GPU."),
+        ("isolate r.yaml --num-gpus 2", "distributed.processes=N for their number."),
     ],
 )
 def test_a_key_as_a_flag_is_answered_with_what_to_write(run, recipe, args, written):
