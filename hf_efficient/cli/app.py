@@ -38,6 +38,7 @@ COMMANDS = {
     "train": "Fine-tune as a recipe says.",
     "submit": "Submit a recipe as a job of Slurm, SkyPilot or Kubernetes.",
     "run": "Run your own training script, and account for it.",
+    "eval": "Score a trained model on benchmark tasks, before and after.",
     "merge": "Merge a trained adapter into its model.",
     "report": "Show where a run's time, tokens and memory went.",
     "diagnose": "Find what slows a run down, and what to change.",
@@ -51,7 +52,7 @@ COMMANDS = {
 
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
-    "A run": ("train", "submit", "run", "merge"),
+    "A run": ("train", "submit", "run", "eval", "merge"),
     "Understand a run": ("report", "diagnose", "trace", "isolate"),
 }
 

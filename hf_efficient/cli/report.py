@@ -84,6 +84,7 @@ def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
 
 def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
     from hf_efficient.reporting.console import account_renderables
+    from hf_efficient.reporting.task_scores import scores_lines, scores_table
     from hf_efficient.reporting.diagnosis import diagnosis_hint
     from hf_efficient.reporting.finish_run import REPORT_HTML
     from hf_efficient.reporting.run_data import read_run
@@ -92,7 +93,8 @@ def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
 
     directory = records_folder(run_dir)
     run = read_run(directory, trace=page)
-    show([*account_renderables(run.account), *diagnosis_hint(run.diagnosis, run.directory)])
+    scores = [] if run.task_scores is None else [drawn(scores_table(run.task_scores)), *scores_lines(run.task_scores)]
+    show([*account_renderables(run.account), *scores, *diagnosis_hint(run.diagnosis, run.directory)])
     if page:
         write_page(html, directory / REPORT_HTML, lambda: _page([run]))
 

@@ -215,6 +215,14 @@ def find_adapter(folder: Path) -> TrainedAdapter:
     return TrainedAdapter(folder, ModelSection(id=base, revision=revision if isinstance(revision, str) else None), None)
 
 
+def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:
+    """The model as it was trained, its base quantized where the run's was, and the tokenizer. Raises ``ModelError``."""
+    quantized = source.quantized and source.recipe is not None
+    recipe = source.recipe.model_copy(update={"model": source.model}) if quantized and source.recipe else None
+    base = load_base(recipe) if recipe else load_dense_base(source.model)
+    return _with_adapter(base, source), _tokenizer(source)
+
+
 def _adapter_config(folder: Path) -> dict[str, Any]:
     path = folder / ADAPTER_CONFIG
     try:

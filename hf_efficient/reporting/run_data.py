@@ -16,8 +16,9 @@ from hf_efficient.recipe.writing import ResolvedRecipe, read_resolved
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.series import RunSeries
+from hf_efficient.records.task_scores import EVALUATION_JSON, EVALUATION_VERSION, TaskScores
 from hf_efficient.records.trace import TraceBreakdown
-from hf_efficient.run_dir.json_file import PROFILE
+from hf_efficient.run_dir.json_file import PROFILE, read_record
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
 from hf_efficient.text import size
 from hf_efficient.trace.breakdown import trace_breakdown
@@ -54,6 +55,7 @@ class RunData:
     memory_bytes: int | None = None  # of the device that trains
     cpus: int | None = None  # hardware threads of the machine
     trace: RunTrace | None = None
+    task_scores: TaskScores | None = None  # of `hf-efficient eval`
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -86,7 +88,9 @@ def _known(directory: Path, account: RunAccount) -> RunData:
     recipe, why = _recipe(directory / RESOLVED)
     output = directory.parent if directory.name == "efficiency" else directory
     name = recipe.name if recipe and recipe.name else output.absolute().name
-    return RunData(name, str(output), account, recipe=recipe, no_recipe=why)
+    scores = directory / EVALUATION_JSON
+    found = read_record(scores, TaskScores, EVALUATION_VERSION, "the scores of tasks") if scores.exists() else None
+    return RunData(name, str(output), account, recipe=recipe, no_recipe=why, task_scores=found)
 
 
 def _step_seconds(columns: StepColumns) -> dict[str, float]:

@@ -14,6 +14,7 @@ from hf_efficient.reporting.html.run_findings import findings_section, profile_s
 from hf_efficient.reporting.labels import phase_label
 from hf_efficient.reporting.plots.figure import span_data
 from hf_efficient.reporting.run_data import RunData
+from hf_efficient.reporting.task_scores import scores_lines, scores_table
 from hf_efficient.text import seconds, share, size
 
 _WAYS = {
@@ -120,6 +121,8 @@ def _evaluations_section(run: RunData) -> Section:
         "rows": rows,
         "left_out": left_out,
         "has_recipe": run.recipe is not None,
+        "scores": None if run.task_scores is None else scores_table(run.task_scores),
+        "score_lines": [] if run.task_scores is None else scores_lines(run.task_scores),
         "answers": [{"asked": sample, "told": _first_and_last(sample.generated)} for sample in run.answers],
     }
     return Section("evaluations", "Evaluations and sample answers", context=context, short="Evaluations")

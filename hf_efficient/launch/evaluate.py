@@ -1,0 +1,208 @@
+"""Benchmark tasks of lm-evaluation-harness on a run's model, and on its base: the harness's own numbers, paired."""
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_efficient.errors import ModelError, OutputError, SetupError, first_line
+from hf_efficient.estimate.paired import paired_test
+from hf_efficient.launch.checkpoints import EFFICIENCY
+from hf_efficient.launch.merge import ADAPTER_CONFIG, find_adapter, load_trained
+from hf_efficient.model.load import load_dense_base, load_tokenizer
+from hf_efficient.recipe.schema import ModelSection
+from hf_efficient.records.task_scores import EVALUATION_JSON, EVALUATION_VERSION, TaskScore, TaskScores
+from hf_efficient.run_dir.json_file import strict_json, write_whole
+
+_TASK_NAME = re.compile(r"^(?:task|group):\s*[\"']?([\w.-]+)[\"']?\s*$", re.MULTILINE)
+_ERROR = "_stderr"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the tasks are run. ``few_shot`` and ``limit``: None for the task's own, and all examples."""
+
+    tasks: tuple[str, ...]
+    few_shot: int | None = None
+    limit: int | None = None
+    batch_size: int = 8
+    template: bool = False
+
+
+def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> TaskScores:
+    """Scores of a run directory with an adapter, or of a model's folder or hub name. Of a run, they are also written to
+    ``efficiency/evaluation.json``; nothing else there is touched.
+
+    Raises:
+        SetupError: lm-eval is not installed; a task is not known, or its data are not here.
+        ModelError: the model cannot be loaded.
+    """
+    harness = _harness()
+    names, manager = _tasks(harness, how.tasks)
+    run, is_adapter = Path(target).expanduser(), (Path(target).expanduser() / ADAPTER_CONFIG).is_file()
+    if is_adapter:
+        source = find_adapter(run)
+        model, tokenizer = load_trained(source)
+        base = source.model.id if with_base else None
+    else:
+        if run.is_dir() and not (run / "config.json").is_file():
+            raise ModelError(f"{target} holds neither an adapter nor a model. Write the output directory of a run.")
+        section, base = ModelSection(id=target), None
+        model, tokenizer = load_dense_base(section), load_tokenizer(section, {})
+    model = _on_device(model).eval()
+    started = time.perf_counter()
+    after = _run(harness, model, tokenizer, names, manager, how)
+    before = None
+    if base is not None:
+        with model.disable_adapter():
+            before = _run(harness, model, tokenizer, names, manager, how)
+    seconds = time.perf_counter() - started
+    version = _version()
+    device = str(next(model.parameters()).device)
+    scores = _scores(after, before)
+    found = TaskScores(
+        EVALUATION_VERSION, target, base, version, how.template, how.limit, how.batch_size, device, seconds, scores
+    )
+    if is_adapter and (run / EFFICIENCY).is_dir():
+        _write(run / EFFICIENCY / EVALUATION_JSON, found)
+    return found
+
+
+def _on_device(model: Any) -> Any:
+    import torch
+
+    moves = torch.accelerator.is_available() and not getattr(model, "is_quantized", False)
+    return model.to(torch.accelerator.current_accelerator()) if moves else model
+
+
+def _write(path: Path, found: TaskScores) -> None:
+    try:
+        write_whole(path, strict_json(found))
+    except OSError as error:
+        raise OutputError(f"{path}: {first_line(error)}") from error
+
+
+def _harness() -> Any:
+    try:
+        import lm_eval
+        import lm_eval.models.huggingface
+        import lm_eval.tasks
+    except ImportError as error:
+        raise SetupError(
+            f"`hf-efficient eval` needs lm-evaluation-harness ({first_line(error)}). "
+            "Install it: pip install 'hf-efficient[eval]'"
+        ) from error
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    return lm_eval
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("lm-eval")
+
+
+def _tasks(harness: Any, asked: Sequence[str]) -> tuple[list[str], Any]:
+    """Names, and a manager that knows them; each is loaded once, so that what is missing is named before the model."""
+    files = [Path(one) for one in asked if one.endswith((".yaml", ".yml"))]
+    for path in files:
+        if not path.is_file():
+            raise SetupError(f"--tasks {path} does not exist. Write a task file of lm-eval, or the name of a task.")
+    manager = harness.tasks.TaskManager(include_path=sorted({str(path.parent) for path in files}) or None)
+    names = [_name_in(Path(one)) if Path(one) in files else one for one in asked]
+    for name in names:
+        if name not in manager.all_tasks:
+            raise SetupError(f"--tasks {name} is not a task of lm-eval. `lm-eval ls tasks` lists them.")
+        try:
+            manager.load([name])
+        except (OSError, ValueError, KeyError, RuntimeError) as error:  # datasets wraps what its network raises
+            raise SetupError(
+                f"--tasks {name} cannot be loaded: {first_line(error)}. Its data may need a network. A task file names "
+                "a local file by `dataset_path: json` and `dataset_kwargs: {data_files: FILE}`."
+            ) from error
+    return names, manager
+
+
+def _name_in(path: Path) -> str:
+    found = _TASK_NAME.search(path.read_text(encoding="utf-8"))
+    if not found:
+        raise SetupError(f"--tasks {path} has no line `task: NAME`. Each task file of lm-eval has one.")
+    return found[1]
+
+
+@contextmanager
+def _untouched(model: Any) -> Iterator[None]:
+    """lm-eval sets what it wants of a model's generation config; the next pass begins with the model's own."""
+    kept = model.generation_config.to_dict() if getattr(model, "generation_config", None) is not None else None
+    yield
+    if kept is not None:
+        model.generation_config.update(**kept)
+
+
+def _run(harness: Any, model: Any, tokenizer: Any, names: list[str], manager: Any, how: Evaluation) -> dict[str, Any]:
+    with _untouched(model) if hasattr(model, "generation_config") else nullcontext():
+        wrapped = harness.models.huggingface.HFLM(pretrained=model, tokenizer=tokenizer, batch_size=how.batch_size)
+        found: dict[str, Any] = harness.simple_evaluate(
+            model=wrapped,
+            tasks=names,
+            task_manager=manager,
+            num_fewshot=how.few_shot,
+            limit=how.limit,
+            apply_chat_template=how.template,
+            batch_size=how.batch_size,
+            log_samples=True,
+        )
+    return found
+
+
+def _scores(after: dict[str, Any], before: dict[str, Any] | None) -> list[TaskScore]:
+    found = []
+    for task, metrics in after["results"].items():
+        for key, value in metrics.items():
+            metric, _, filter_name = key.partition(",")
+            if not filter_name or metric.endswith(_ERROR) or not isinstance(value, (int, float)):
+                continue
+            found.append(_score(task, metric, filter_name, after, before))
+    return found
+
+
+def _score(task: str, metric: str, filter_name: str, after: dict[str, Any], before: dict[str, Any] | None) -> TaskScore:
+    def value(results: dict[str, Any], name: str) -> float | None:
+        number = results["results"][task].get(f"{name},{filter_name}")
+        return float(number) if isinstance(number, (int, float)) else None
+
+    def of_examples(results: dict[str, Any]) -> dict[Any, float]:
+        rows = results.get("samples", {}).get(task, [])
+        return {
+            row["doc_id"]: float(row[metric])
+            for row in rows
+            if row.get("filter", filter_name) == filter_name and isinstance(row.get(metric), (int, float))
+        }
+
+    own = of_examples(after)
+    base = of_examples(before) if before else {}
+    paired = (
+        paired_test([base[key] for key in own], [own[key] for key in own])
+        if own and own.keys() == base.keys()
+        else None
+    )
+    main = value(after, metric)
+    assert main is not None  # the caller read it
+    counts = after.get("n-samples", {}).get(task, {})
+    return TaskScore(
+        task=task,
+        metric=metric,
+        filter=filter_name,
+        few_shot=int(after.get("n-shot", {}).get(task) or 0),
+        samples=int(counts.get("effective", len(own))),
+        higher_is_better=after.get("higher_is_better", {}).get(task, {}).get(metric) is not False,
+        after=main,
+        after_error=value(after, metric + _ERROR),
+        before=value(before, metric) if before else None,
+        before_error=value(before, metric + _ERROR) if before else None,
+        paired=paired,
+    )

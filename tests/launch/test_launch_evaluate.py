@@ -1,0 +1,122 @@
+"""Benchmark tasks on a run's model: the harness's own numbers, before and after, and what cannot be scored."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.launch.evaluate import Evaluation, evaluate_model
+from hf_efficient.records.task_scores import TaskScores
+from hf_efficient.reporting.task_scores import scores_lines
+from hf_efficient.run_dir.json_file import read_record
+
+pytest.importorskip("lm_eval")
+
+CHOICE = """
+task: sums
+dataset_path: json
+dataset_kwargs: {data_files: DATA}
+test_split: train
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: "{{answer}}"
+metric_list:
+  - {metric: acc, aggregation: mean, higher_is_better: true}
+"""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    rows = [
+        {"question": f"{first} + {second} =", "choices": [f" {first + second}", f" {first * second + 1}"], "answer": 0}
+        for first in range(4)
+        for second in range(4)
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "sums.yaml").write_text(CHOICE.replace("DATA", str(folder / "rows.jsonl")))
+    return folder / "sums.yaml"
+
+
+@pytest.fixture(scope="module")
+def run(tiny_llama_dir, tmp_path_factory):
+    """An adapter that changes much, as a run leaves it."""
+    folder = tmp_path_factory.mktemp("run")
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(tiny_llama_dir), LoraConfig(r=4, target_modules="all-linear")
+    )
+    torch.manual_seed(1)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(folder)
+    (folder / "efficiency").mkdir()
+    return folder
+
+
+def scores(target, *tasks, **how):
+    return evaluate_model(str(target), Evaluation(tuple(map(str, tasks)), **how))
+
+
+def test_a_run_beside_its_base(run, task, tiny_llama_dir):
+    found = scores(run, task)
+    (one,) = found.scores
+    assert (one.task, one.metric, one.filter, one.samples, one.few_shot) == ("sums", "acc", "none", 16, 0)
+    (base,) = scores(tiny_llama_dir, task).scores
+    assert (one.before, one.before_error) == (base.after, base.after_error)
+    assert one.after != one.before
+    assert one.paired.difference == pytest.approx(one.after - one.before)
+    assert read_record(run / "efficiency/evaluation.json", TaskScores, 1, "scores") == found
+    assert sorted(path.name for path in (run / "efficiency").iterdir()) == ["evaluation.json"]
+    verdict, how = scores_lines(found)
+    assert verdict.startswith("sums acc (none): ")
+    assert how.startswith("lm-eval ")
+
+
+@pytest.mark.slow
+def test_the_numbers_are_those_of_lm_evals_own_command(run, task, tiny_llama_dir, tmp_path):
+    command = [str(Path(sys.executable).with_name("lm_eval")), "run", "--model", "hf", "--tasks", "sums"]
+    command += ["--model_args", f"pretrained={tiny_llama_dir},peft={run}", "--include_path", str(task.parent)]
+    command += ["--batch_size", "8", "--device", "cpu", "--output_path", str(tmp_path / "scores.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (written,) = tmp_path.rglob("*.json")
+    theirs = json.loads(written.read_text())["results"]["sums"]
+    (one,) = scores(run, task).scores
+    assert (one.after, one.after_error) == (theirs["acc,none"], theirs["acc_stderr,none"])
+
+
+def test_a_limit_and_a_model_alone(tiny_llama_dir, task):
+    found = scores(tiny_llama_dir, task, limit=4)
+    (one,) = found.scores
+    assert (one.samples, one.before, one.paired, found.base) == (4, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothere.yaml", r"--tasks .*nothere.yaml does not exist"),
+        ("no_such_task", r"--tasks no_such_task is not a task of lm-eval"),
+        ("empty.yaml", r"has no line `task: NAME`"),
+        ("dataless.yaml", r"--tasks dataless cannot be loaded: .*nothere.jsonl"),
+    ],
+)
+def test_a_task_that_cannot_be_run_is_named_before_the_model_loads(name, message, tmp_path):
+    (tmp_path / "empty.yaml").write_text("dataset_path: json\n")
+    dataless = CHOICE.replace("DATA", str(tmp_path / "nothere.jsonl")).replace("task: sums", "task: dataless")
+    (tmp_path / "dataless.yaml").write_text(dataless)
+    with pytest.raises(SetupError, match=message):
+        scores(tmp_path / "no-model", tmp_path / name if name.endswith(".yaml") else name)
+
+
+def test_a_folder_without_a_model(tmp_path, task):
+    with pytest.raises(ModelError, match="holds neither an adapter nor a model"):
+        scores(tmp_path, task)
