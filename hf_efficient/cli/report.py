@@ -84,11 +84,11 @@ def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
 
 def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
     from hf_efficient.reporting.console import account_renderables
-    from hf_efficient.reporting.task_scores import scores_lines, scores_table
     from hf_efficient.reporting.diagnosis import diagnosis_hint
     from hf_efficient.reporting.finish_run import REPORT_HTML
     from hf_efficient.reporting.run_data import read_run
-    from hf_efficient.reporting.terminal import show
+    from hf_efficient.reporting.task_scores import scores_lines, scores_table
+    from hf_efficient.reporting.terminal import drawn, show
     from hf_efficient.run_dir.paths import records_folder
 
     directory = records_folder(run_dir)

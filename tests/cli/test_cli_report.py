@@ -9,7 +9,9 @@ import pytest
 
 from hf_efficient.accounting.account import account_of, write_account
 from hf_efficient.cli import report as watches
+from hf_efficient.records.task_scores import PairedTest, TaskScore, TaskScores
 from hf_efficient.run_dir import paths
+from hf_efficient.run_dir.json_file import strict_json
 from tests.reporting.sample_run import write_records
 
 WORK = {"dtype": "bf16", "peak_flops_per_second": 3e12, "peak_estimated": True, "accelerators": 2} | {
@@ -94,6 +96,25 @@ def test_the_account_of_a_run_that_ended(run, output):
         str(output),
     ]
     assert run("report", str(output / "efficiency"), "--no-html").out == done.out
+
+
+def test_scores_of_tasks_stand_in_the_report_and_on_its_page(run, output):
+    add(output, kind="end", ended="done", error=None, at_seconds=5.0)
+    paired = PairedTest(0.25, 0.125, 0.375, 0.0039, "McNemar, exact")
+    one = TaskScore("sums", "acc", "none", 5, 64, True, 0.75, 0.054, 0.5, 0.063, paired)
+    scores = TaskScores(1, "out", "base", "0.4.13", False, 64, 8, "cpu", 12.0, [one])
+    (output / "efficiency/evaluation.json").write_text(strict_json(scores))
+    lines = [line.rstrip() for line in run("report", str(output)).out.splitlines()]
+    place = lines.index(
+        "sums  acc     none        5        64  0.5000 ± 0.0630  0.7500 ± 0.0540  +0.2500 [+0.1250, +0.3750]  0.004"
+    )
+    assert lines[place + 1 : place + 3] == [
+        "sums acc (none): better after training (p 0.004, McNemar, exact)",
+        "lm-eval 0.4.13, first 64 examples of each task, without a chat template, batches of 8, 12 s",
+    ]
+    page = (output / "efficiency/report.html").read_text()
+    assert "<h3>Benchmark tasks</h3>" in page
+    assert "sums acc (none): better after training" in page
 
 
 UNKNOWN_PEAK = {"peak_flops_per_second": None, "peak_reason": "the peak of 'X' is not known here"}
