@@ -93,8 +93,10 @@ def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
 
     directory = records_folder(run_dir)
     run = read_run(directory, trace=page)
-    scores = [] if run.task_scores is None else [drawn(scores_table(run.task_scores)), *scores_lines(run.task_scores)]
-    show([*account_renderables(run.account), *scores, *diagnosis_hint(run.diagnosis, run.directory)])
+    show(account_renderables(run.account))
+    if run.task_scores is not None:
+        show([drawn(scores_table(run.task_scores)), *scores_lines(run.task_scores)])
+    show(diagnosis_hint(run.diagnosis, run.directory))
     if page:
         write_page(html, directory / REPORT_HTML, lambda: _page([run]))
 
