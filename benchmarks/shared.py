@@ -34,7 +34,7 @@ def write_result(
         figures: joined at the top level.
         packages: distributions whose versions matter, beside those that every result tells.
     """
-    environment = describe_environment().to_dict()
+    environment = describe_environment()
     environment["versions"].update({name: _version(name) for name in packages})
     environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS")
     head = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,6 @@ from hf_efficient.cli.output import print_json
 from hf_efficient.text import flops
 
 if TYPE_CHECKING:
-    from hf_efficient.facts.environment import Environment, GpuFacts
     from hf_efficient.records.device import Calibration, MatmulRate
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ def env(
 
     found = describe_environment()
     if as_json:
-        print_json(found.to_dict())
+        print_json(found)
         return
     rows = _rows(found)
     width = max(len(name) for name, _ in rows)
@@ -90,28 +89,28 @@ def _fastest(calibration: Calibration) -> list[MatmulRate]:
     return [best[name] for name in dict.fromkeys(rate.dtype for rate in calibration.matmul)]
 
 
-def _rows(found: Environment) -> list[tuple[str, str]]:
-    cores = f"{_or_unknown(found.physical_cores)} physical, {_or_unknown(found.logical_cores)} logical"
+def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    physical, logical, usable = (_or_unknown(found[f"{kind}_cores"]) for kind in ("physical", "logical", "usable"))
+    gpus, commit = found["gpus"], found["git_commit"]
     rows = [
-        *((name, version or "not installed") for name, version in found.versions.items()),
-        ("python", found.python),
-        ("platform", found.platform),
-        ("cpu", _or_unknown(found.cpu)),
-        ("cores", f"{cores}, {_or_unknown(found.usable_cores)} usable"),
-        ("memory", _gib(found.memory_bytes)),
-        *((f"gpu {index}", _gpu(gpu)) for index, gpu in enumerate(found.gpus or ())),
+        *((name, version or "not installed") for name, version in found["versions"].items()),
+        ("python", found["python"]),
+        ("platform", found["platform"]),
+        ("cpu", _or_unknown(found["cpu"])),
+        ("cores", f"{physical} physical, {logical} logical, {usable} usable"),
+        ("memory", _gib(found["memory_bytes"])),
+        *((f"gpu {index}", _gpu(**gpu)) for index, gpu in enumerate(gpus or ())),
     ]
-    if not found.gpus:
-        rows.append(("gpu", "unknown: torch cannot be imported" if found.gpus is None else "none that torch can use"))
-    rows.append(("driver", found.driver or "none found"))
-    rows.append(("cuda", found.cuda or "none: torch is built without it, or missing"))
-    dirty = {True: " with changes", False: "", None: ""}[found.git_dirty]
-    return [*rows, ("git", f"{found.git_commit}{dirty}" if found.git_commit else "no repository here")]
+    if not gpus:
+        rows.append(("gpu", "unknown: torch cannot be imported" if gpus is None else "none that torch can use"))
+    rows.append(("driver", found["driver"] or "none found"))
+    rows.append(("cuda", found["cuda"] or "none: torch is built without it, or missing"))
+    dirty = " with changes" if found["git_dirty"] else ""
+    return [*rows, ("git", f"{commit}{dirty}" if commit else "no repository here")]
 
 
-def _gpu(gpu: GpuFacts) -> str:
-    capability = f", capability {gpu.capability}" if gpu.capability else ""
-    return f"{gpu.name}, {_gib(gpu.memory_bytes)}{capability}"
+def _gpu(name: str, memory_bytes: int, capability: str | None) -> str:
+    return f"{name}, {_gib(memory_bytes)}{f', capability {capability}' if capability else ''}"
 
 
 def _gib(size: int) -> str:

@@ -31,9 +31,8 @@ from hf_efficient.facts.accelerators import (
     Accelerator,
     attention_efficiency,
     bandwidth_efficiency,
-    launch_overhead,
     matmul_efficiency,
-    matmul_startup,
+    overhead_seconds,
 )
 from hf_efficient.records.device import Calibration, MatmulRate, OperatorWork
 
@@ -132,19 +131,19 @@ def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None)
     peaks = {dtype: peak for dtype in DTYPES if (peak := held.peak(dtype)) is not None}
     measured = {} if calibration is None else _fastest(calibration.matmul)
     matmul: dict[str, float] = {
-        dtype: peak * matmul_efficiency(held, dtype).value for dtype, peak in peaks.items() if dtype not in measured
+        dtype: peak * matmul_efficiency(held, dtype) for dtype, peak in peaks.items() if dtype not in measured
     }
     # Fused attention computes in 16 bits.
     attention: dict[str, float] = {
-        dtype: peak * attention_efficiency(held).value for dtype, peak in peaks.items() if dtype in ("bf16", "fp16")
+        dtype: peak * attention_efficiency(held) for dtype, peak in peaks.items() if dtype in ("bf16", "fp16")
     }
     if calibration is not None:
         bandwidth: float | None = calibration.bandwidth_bytes_per_second
         startup, launch = startup_seconds(calibration.matmul), calibration.launch_seconds
     else:
         stated = held.bandwidth_bytes_per_second
-        bandwidth = None if stated is None else stated * bandwidth_efficiency(held).value
-        startup, launch = matmul_startup().value, launch_overhead("cuda").value
+        bandwidth = None if stated is None else stated * bandwidth_efficiency(held)
+        startup, launch = overhead_seconds("matmul_startup"), overhead_seconds("launch")
     return Roofs(matmul | measured, attention, bandwidth, startup, launch)
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -44,16 +44,10 @@ class Accelerator:
     tdp_watts: float | None
     peak_flops_per_second: Mapping[str, float]
     source: str
-    read_at: str
     date: str
     aliases: tuple[str, ...] = ()
     own: bool = False
-    usable_source: str = ""
-    usable_date: str = ""
-
-    @property
-    def usable_is_estimated(self) -> bool:
-        return not self.usable_source
+    usable_is_estimated: bool = False
 
     @property
     def lacks_bfloat16(self) -> bool:
@@ -82,7 +76,6 @@ def _accelerators(own_folder: Path | None) -> tuple[Accelerator, ...]:
 
 
 def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
-    is_usable_known = "usable_gib" in row
     bandwidth, tdp = row.get("bandwidth_gb_per_second"), row.get("tdp_watts")
     return Accelerator(
         name=row["name"],
@@ -95,12 +88,10 @@ def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
         tdp_watts=None if tdp is None else float(tdp),
         peak_flops_per_second={dtype: round(value * 1e12) for dtype, value in row["peak_tflops"].items()},
         source=row["source"],
-        read_at=row["read_at"],
         date=str(row["date"]),
         aliases=tuple(row.get("aliases", ())),
         own=own,
-        usable_source=row.get("usable_source", row["source"]) if is_usable_known else "",
-        usable_date=str(row.get("usable_date", row["date"])) if is_usable_known else "",
+        usable_is_estimated="usable_gib" not in row,
     )
 
 
@@ -130,40 +121,26 @@ def accelerator_of_device(device_name: str) -> Accelerator | None:
     return next((one for one in accelerators() if wanted in map(plain, one.device_names)), None)
 
 
-@dataclass(frozen=True)
-class Reached:
-    """A published figure and how far to trust it: a share of the stated one, seconds, or bytes per second.
-
-    ``estimated``: nobody measured it on this accelerator in this dtype, or the source gives a range.
-    """
-
-    value: float
-    estimated: bool
-    source: str
-
-
-def matmul_efficiency(held: Accelerator, dtype: Dtype) -> Reached:
+def matmul_efficiency(held: Accelerator, dtype: Dtype) -> float:
     """The share of the dense peak that large matrix products reach.
 
     Measured in this dtype; else the share of another dtype of this accelerator, 16 bits first; else the median of all
-    accelerators in 16 bits. The last two are estimates. Measured figures are of the best of many shapes, or large
-    squares. GeForce cards may exceed 1, as they clock higher than is stated.
+    accelerators in 16 bits. Measured figures are of the best of many shapes, or large squares. GeForce cards may exceed
+    1, as they clock higher than is stated.
     """
     known = _figures("matmul")
     own = [row for row in known if held.name in row["of"] and held.peak(row["dtype"])]
     if own:
         row = min(own, key=lambda row: (row["dtype"] != dtype, row["dtype"] not in _SIXTEEN_BITS))
-        other = row["dtype"] != dtype
-        instead = f"{row['dtype']} in place of {dtype}: " if other else ""
-        share = row["measured_tflops"] * 1e12 / held.peak_flops_per_second[row["dtype"]]
-        return Reached(share, other, instead + _source(row))
+        return row["measured_tflops"] * 1e12 / held.peak_flops_per_second[row["dtype"]]
     sixteen = [row for row in known if row["dtype"] in _SIXTEEN_BITS]
     one_of_each = {row["of"][0]: row for row in reversed(sixteen)}  # the first row of each card
     peaks = {name: accelerator(name).peak(row["dtype"]) for name, row in one_of_each.items()}
-    return _median(row["measured_tflops"] * 1e12 / peak for name, row in one_of_each.items() if (peak := peaks[name]))
+    shares = (row["measured_tflops"] * 1e12 / peak for name, row in one_of_each.items() if (peak := peaks[name]))
+    return statistics.median(shares)
 
 
-def bandwidth_efficiency(held: Accelerator) -> Reached:
+def bandwidth_efficiency(held: Accelerator) -> float:
     """The share of the stated memory bandwidth that a copy on the device reaches; else the median of the others."""
 
     def stated(name: str) -> float | None:
@@ -172,26 +149,17 @@ def bandwidth_efficiency(held: Accelerator) -> Reached:
     return _share("bandwidth", held.name, stated)
 
 
-def attention_efficiency(held: Accelerator) -> Reached:
+def attention_efficiency(held: Accelerator) -> float:
     """The share of the dense 16-bit peak that fused attention (FlashAttention-2) reaches; always an estimate."""
     known = _figures("attention")
-    own = next((row for row in known if held.name in row["of"]), None)
-    return _median(row["share"] for row in known) if own is None else Reached(own["share"], True, _source(own))
+    own = [row["share"] for row in known if held.name in row["of"]]
+    return own[0] if own else statistics.median(row["share"] for row in known)
 
 
-def launch_overhead(device_type: Literal["cuda", "cpu"]) -> Reached:
-    """Seconds of the host for each operator that eager torch launches, on a CPU: that it dispatches."""
-    return _seconds("launch", device_type)
-
-
-def matmul_startup() -> Reached:
-    """Seconds of a CUDA device for each product, beyond its FLOPs at the rate of large ones."""
-    return _seconds("matmul_startup", "cuda")
-
-
-def collective_overhead() -> Reached:
-    """Seconds of each collective beyond its bytes; an estimate."""
-    return _seconds("collective_overhead", "cuda")
+def overhead_seconds(figure: Literal["launch", "matmul_startup", "collective_overhead"]) -> float:
+    """An estimate: of the host for each operator that eager torch launches, of a CUDA device for each product beyond
+    its FLOPs, or of a collective beyond its bytes."""
+    return next(row["microseconds"] for row in _figures(figure)) / 1e6
 
 
 @dataclass(frozen=True)
@@ -211,7 +179,7 @@ def link_of(name: str) -> Link | None:
     return None
 
 
-def collective_bandwidth(name: str, ranks: int) -> Reached | None:
+def collective_bandwidth(name: str, ranks: int) -> float | None:
     """Bus bandwidth of collectives among so many of an accelerator, bytes per second; None where no link is known.
 
     Stated, times the share that somebody reached on such an accelerator, or else the median share of those with a link
@@ -229,11 +197,10 @@ def collective_bandwidth(name: str, ranks: int) -> Reached | None:
         found = link_of(other)
         return found.bytes_per_second if found is not None and found.kind == link.kind else None
 
-    share = _share("collectives", name, stated)
-    return Reached(link.bytes_per_second * used * share.value, share.estimated, share.source)
+    return link.bytes_per_second * used * _share("collectives", name, stated)
 
 
-def host_bandwidth(name: str) -> Reached | None:
+def host_bandwidth(name: str) -> float | None:
     """Between an accelerator and the host, one direction, bytes per second; None where no link is known."""
     link = link_of(name)
     if link is None:
@@ -243,8 +210,7 @@ def host_bandwidth(name: str) -> Reached | None:
         found = link_of(other)
         return None if found is None else found.host_bytes_per_second
 
-    share = _share("host_link", name, stated)
-    return Reached(link.host_bytes_per_second * share.value, share.estimated, share.source)
+    return link.host_bytes_per_second * _share("host_link", name, stated)
 
 
 @functools.cache
@@ -256,26 +222,12 @@ def _figures(figure: str) -> list[dict[str, Any]]:
     return [row for row in _table("efficiencies") if row["figure"] == figure]
 
 
-def _share(figure: str, name: str, stated: Callable[[str], float | None]) -> Reached:
+def _share(figure: str, name: str, stated: Callable[[str], float | None]) -> float:
     """Measured over stated on this accelerator; else the median of those whose figure is stated, one for each row."""
     known = _figures(figure)
     own = next((row for row in known if name in row["of"]), None)
     own_stated = stated(name)
     if own is not None and own_stated:
-        return Reached(own["measured_gb_per_second"] * 1e9 / own_stated, False, _source(own))
+        return own["measured_gb_per_second"] * 1e9 / own_stated
     pairs = [(row["measured_gb_per_second"] * 1e9, stated(row["of"][0])) for row in known]
-    return _median(measured / figure_stated for measured, figure_stated in pairs if figure_stated)
-
-
-def _median(shares: Iterable[float]) -> Reached:
-    held = list(shares)
-    return Reached(statistics.median(held), True, f"the median of {len(held)} published figures of other cards")
-
-
-def _seconds(figure: str, device_type: str) -> Reached:
-    row = next(row for row in _figures(figure) if device_type in row["of"])
-    return Reached(row["microseconds"] / 1e6, row["estimated"], _source(row))
-
-
-def _source(row: Mapping[str, Any]) -> str:
-    return f"{row['source']} ({row['date']})"
+    return statistics.median(measured / figure_stated for measured, figure_stated in pairs if figure_stated)

@@ -3,7 +3,6 @@
 What cannot be found out is None or absent.
 """
 
-import dataclasses
 import functools
 import importlib.metadata
 import logging
@@ -12,7 +11,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,60 +35,30 @@ PACKAGES = (
 _COMMAND_SECONDS = 10
 
 
-@dataclass(frozen=True)
-class GpuFacts:
-    """One GPU as torch sees it; ``capability`` is CUDA's, ``"9.0"``, None where the vendor has none."""
+def describe_environment(*, ask_torch: bool = True) -> dict[str, Any]:
+    """The machine and its packages, by name; with ``ask_torch`` torch is imported to see the GPUs (a second or two).
 
-    name: str
-    memory_bytes: int
-    capability: str | None
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The machine and its packages; ``gpus`` are None where torch was not asked.
-
-    Logical cores include hyper-threads, usable ones are this process's. ``cuda`` is torch's. ``git_dirty``: tracked
-    files of the current directory differ from the commit.
+    ``gpus`` are None where torch was not asked, each with ``name``, ``memory_bytes`` and CUDA's ``capability``
+    (``"9.0"``). Logical cores include hyper-threads, usable ones are this process's. ``cuda`` is torch's.
+    ``git_dirty``: tracked files of the current directory differ from the commit.
     """
-
-    python: str
-    platform: str
-    cpu: str | None
-    physical_cores: int | None
-    logical_cores: int | None
-    usable_cores: int | None
-    memory_bytes: int
-    gpus: tuple[GpuFacts, ...] | None
-    driver: str | None
-    cuda: str | None
-    versions: dict[str, str | None]
-    git_commit: str | None
-    git_dirty: bool | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-def describe_environment(*, ask_torch: bool = True) -> Environment:
-    """Gather the facts; with ``ask_torch`` torch is imported to see the GPUs, which takes a second or two."""
     gpus, cuda = _gpus() if ask_torch else (None, None)
     commit, dirty = _git(Path.cwd())
-    return Environment(
-        python=platform.python_version(),
-        platform=platform.platform(),
-        cpu=cpu_model(),
-        physical_cores=psutil.cpu_count(logical=False),
-        logical_cores=os.cpu_count(),
-        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        memory_bytes=psutil.virtual_memory().total,
-        gpus=gpus,
-        driver=_driver(),
-        cuda=cuda,
-        versions={"hf_efficient": __version__, **{name: version_of(name) for name in PACKAGES}},
-        git_commit=commit,
-        git_dirty=dirty,
-    )
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": cpu_model(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": os.cpu_count(),
+        "usable_cores": _allowed_cpus() if hasattr(os, "sched_getaffinity") else None,
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": gpus,
+        "driver": _driver(),
+        "cuda": cuda,
+        "versions": {"hf_efficient": __version__, **{name: version_of(name) for name in PACKAGES}},
+        "git_commit": commit,
+        "git_dirty": dirty,
+    }
 
 
 @functools.cache
@@ -100,7 +68,7 @@ def environment_facts() -> dict[str, Any]:
         import torch
 
         asks_torch = torch.cuda.is_initialized() or not torch.cuda.is_available()
-        return describe_environment(ask_torch=asks_torch).to_dict()
+        return describe_environment(ask_torch=asks_torch)
     except Exception as error:  # noqa: BLE001  whatever a machine may be like, the run continues
         return {"missing": [{"what": "versions and hardware", "why": f"{type(error).__name__}: {error}"}]}
 
@@ -117,7 +85,7 @@ def machine_facts() -> dict[str, Any]:
         "hostname": platform.node() or None,
         "cpus": os.cpu_count(),
         "physical_cores": psutil.cpu_count(logical=False),
-        "allowed_cpus": len(os.sched_getaffinity(os.getpid())) if hasattr(os, "sched_getaffinity") else None,
+        "allowed_cpus": _allowed_cpus() if hasattr(os, "sched_getaffinity") else None,
         "usable_cpus": usable_cpus(),
         "torch_threads": torch and torch.get_num_threads(),
         "torch_interop_threads": torch and torch.get_num_interop_threads(),
@@ -200,21 +168,21 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def _gpus() -> tuple[tuple[GpuFacts, ...] | None, str | None]:
+def _gpus() -> tuple[list[dict[str, Any]] | None, str | None]:
     try:
         import torch
     except (ImportError, OSError) as error:
         logger.debug("torch cannot be imported: %s", error)
         return None, None
     if not torch.cuda.is_available():
-        return (), torch.version.cuda
-    found = []
+        return [], torch.version.cuda
+    found: list[dict[str, Any]] = []
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         # ROCm builds report an architecture name instead, and their major and minor are no CUDA capability.
         capability = None if torch.version.hip else f"{facts.major}.{facts.minor}"
-        found.append(GpuFacts(facts.name, facts.total_memory, capability))
-    return tuple(found), torch.version.cuda
+        found.append({"name": facts.name, "memory_bytes": facts.total_memory, "capability": capability})
+    return found, torch.version.cuda
 
 
 def _driver() -> str | None:

@@ -24,17 +24,12 @@ class ModelFact:
 
     Attributes:
         aliases: hub names of the same shape, whose configurations differ only where no weight depends on it.
-        gated: whether the hub asks for consent before it hands out the weights; None where unknown.
         published_parameters: values in its checkpoint, a tied head counted once; None without an exact count.
     """
 
     id: str
     aliases: tuple[str, ...]
-    source: str
-    date: str
-    gated: bool | None
     published_parameters: int | None
-    parameters_source: str | None
     config_json: str
 
     @property
@@ -82,8 +77,7 @@ def _by_name() -> dict[str, ModelFact]:
 
 def _read(path: Path) -> ModelFact:
     held = json.loads(path.read_text(encoding="utf-8"))
-    config = json.dumps(held.pop("config"))
-    return ModelFact(**{**held, "aliases": tuple(held["aliases"])}, config_json=config)
+    return ModelFact(held["id"], tuple(held["aliases"]), held["published_parameters"], json.dumps(held["config"]))
 
 
 def licence_of(model: str) -> str | None:

@@ -73,7 +73,7 @@ def _run(
     recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, rates: Rates, listener: RunListener
 ) -> RunResult:
     with phase(recipe, "trainer_setup"):
-        machine = describe_environment().to_dict()
+        machine = describe_environment()
     _log_remarks(recipe, args, plan, listener)
     price = rates.get("price", {}).get("price_usd_per_hour")
     if plan.continues:

@@ -13,19 +13,19 @@ import pytest
 import torch
 
 from hf_efficient.facts import environment
-from hf_efficient.facts.environment import GpuFacts, describe_environment, environment_facts, machine_facts, usable_cpus
+from hf_efficient.facts.environment import describe_environment, environment_facts, machine_facts, usable_cpus
 from hf_efficient.version import __version__
 
 
 def test_this_machine():
     found = describe_environment(ask_torch=False)
-    assert found.python == platform.python_version()
-    assert found.memory_bytes == psutil.virtual_memory().total
-    assert found.logical_cores == psutil.cpu_count()
-    assert found.versions["hf_efficient"] == __version__
-    assert found.versions["transformers"] == importlib.metadata.version("transformers")
-    assert (found.gpus, found.cuda) == (None, None)
-    assert json.loads(json.dumps(found.to_dict()))["python"] == found.python
+    assert found["python"] == platform.python_version()
+    assert found["memory_bytes"] == psutil.virtual_memory().total
+    assert found["logical_cores"] == psutil.cpu_count()
+    assert found["versions"]["hf_efficient"] == __version__
+    assert found["versions"]["transformers"] == importlib.metadata.version("transformers")
+    assert (found["gpus"], found["cuda"]) == (None, None)
+    assert json.loads(json.dumps(found)) == found
 
 
 def fake_torch(*, available: bool, hip: str | None = None) -> SimpleNamespace:
@@ -41,15 +41,16 @@ def fake_torch(*, available: bool, hip: str | None = None) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("torch", "gpus"),
     [
-        (fake_torch(available=True), (GpuFacts("NVIDIA H100", 80 * 2**30, "9.0"),)),
-        (fake_torch(available=True, hip="6.2"), (GpuFacts("NVIDIA H100", 80 * 2**30, None),)),
-        (fake_torch(available=False), ()),
+        (fake_torch(available=True), [("NVIDIA H100", 80 * 2**30, "9.0")]),
+        (fake_torch(available=True, hip="6.2"), [("NVIDIA H100", 80 * 2**30, None)]),
+        (fake_torch(available=False), []),
     ],
 )
 def test_gpus_are_those_that_torch_sees(monkeypatch, torch, gpus):
     monkeypatch.setitem(sys.modules, "torch", torch)
     found = describe_environment()
-    assert (found.gpus, found.cuda) == (gpus, "12.8")
+    assert [tuple(gpu.values()) for gpu in found["gpus"]] == gpus
+    assert found["cuda"] == "12.8"
 
 
 def git(folder, *args: str) -> str:
@@ -71,7 +72,7 @@ def test_git_state_of_the_current_directory(tmp_path, monkeypatch):
     assert environment._git(tmp_path) == (commit, False)
     (tmp_path / "a").write_text("2", encoding="utf-8")
     found = describe_environment(ask_torch=False)
-    assert (found.git_commit, found.git_dirty) == (commit, True)
+    assert (found["git_commit"], found["git_dirty"]) == (commit, True)
 
 
 def test_a_command_that_is_missing_fails_or_hangs_is_none(monkeypatch):
@@ -113,7 +114,7 @@ def test_it_is_what_hf_efficient_env_tells_gathered_once(monkeypatch):
 
     monkeypatch.setattr(environment, "describe_environment", describe)
     found = environment_facts()
-    assert found == environment_facts() == describe_environment(ask_torch=asked[0]).to_dict()
+    assert found == environment_facts() == describe_environment(ask_torch=asked[0])
     assert found["python"] == platform.python_version()
     assert len(asked) == 1
 

@@ -58,7 +58,7 @@ def test_a_new_accelerator_is_known_by_its_names(own):
 def test_usable_memory_of_an_own_one(own):
     own(accelerators="- {name: Read, memory_gib: 48, usable_gib: 44.5}\n- {name: Unread, memory_gib: 100}\n")
     read, unread = accelerator("Read"), accelerator("Unread")
-    assert (read.usable_memory_bytes, read.usable_source, read.usable_is_estimated) == (44.5 * 2**30, "the user", False)
+    assert (read.usable_memory_bytes, read.usable_is_estimated) == (44.5 * 2**30, False)
     assert (unread.usable_memory_bytes, unread.usable_is_estimated) == (91 * 2**30, True)
 
 

@@ -57,11 +57,10 @@ def device(mebibytes: float, **changes: Any) -> Accelerator:
         "tdp_watts": 360.0,
         "peak_flops_per_second": {"bf16": 1e14, "fp32": 1e13},
         "source": "here",
-        "read_at": "here",
         "date": "2026-11-20",
     }
     fields = {**fields, **changes}
-    return Accelerator(**{"usable_memory_bytes": fields["memory_bytes"], "usable_source": "here", **fields})
+    return Accelerator(**{"usable_memory_bytes": fields["memory_bytes"], **fields})
 
 
 def memory(**categories: int) -> PlannedMemory:

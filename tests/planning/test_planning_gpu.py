@@ -8,7 +8,6 @@ from planned_recipes import MIB, device
 from hf_efficient.estimate.allocator import CONTEXT_BYTES, cublas_workspace_bytes
 from hf_efficient.estimate.roofline import Roofs
 from hf_efficient.estimate.sharding import ModelStates, Sharding
-from hf_efficient.facts.accelerators import Reached
 from hf_efficient.planning import gpu as gpu_module
 from hf_efficient.planning.gpu import Demand, planned_gpu, with_frontier
 from hf_efficient.planning.ranks import rank as exchange_module
@@ -120,8 +119,8 @@ def test_several_ranks(monkeypatch):
     assert found.fits
     assert "no time: how fast several of it communicate is not known" in found.notes
     # 200 MB of gradients on 4 ranks: 2 * 3/4 * 200 MB at 0.1 GB/s, 3 s; of 2 s of computation 4/3 s hide.
-    monkeypatch.setattr(exchange_module, "collective_bandwidth", lambda name, ranks: Reached(1e8, False, "here"))
-    monkeypatch.setattr(exchange_module, "collective_overhead", lambda: Reached(0.0, True, "here"))
+    monkeypatch.setattr(exchange_module, "collective_bandwidth", lambda name, ranks: 1e8)
+    monkeypatch.setattr(exchange_module, "overhead_seconds", lambda figure: 0.0)
     asked = demand(GIB, 100 * MIB, steps=10, rank=Rank(Sharding("ddp", 4), STATES, 1), tokens=4000)
     found = planned(asked)
     assert found.step_seconds == pytest.approx(2 + 3 - 4 / 3)

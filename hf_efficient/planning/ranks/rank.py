@@ -23,7 +23,7 @@ from hf_efficient.estimate.sharding import (
     kept_elements,
     shard_elements,
 )
-from hf_efficient.facts.accelerators import collective_bandwidth, collective_overhead, host_bandwidth
+from hf_efficient.facts.accelerators import collective_bandwidth, host_bandwidth, overhead_seconds
 from hf_efficient.planning.arguments import is_bitsandbytes
 from hf_efficient.planning.ranks.fsdp2 import FullyShardWalk
 from hf_efficient.planning.ranks.log import Score
@@ -164,9 +164,9 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
             return Exchange(None, None, ("no time: how fast several of it communicate is not known",))
         # The weights of ZeRO-1 and 2 are gathered by the optimizer's step, beside nothing.
         beside = [one for one in collectives if one.of == "gradients" or sharding.strategy in WEIGHTS_SHARDED]
+        overhead = overhead_seconds("collective_overhead")
         seconds, hidable = (
-            communication_seconds(part, sharding.ranks, bandwidth.value, collective_overhead().value)
-            for part in (collectives, beside)
+            communication_seconds(part, sharding.ranks, bandwidth, overhead) for part in (collectives, beside)
         )
         messages = sum(one.messages * one.times for one in beside)
         window = overlap_window_seconds(sharding, compute_seconds)
@@ -178,8 +178,8 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
         link = host_bandwidth(device)
         if link is None:
             return Exchange(None, None, ("no time: how fast it exchanges data with the host is not known",))
-        seconds += moved / link.value
-        exposed += moved / link.value
+        seconds += moved / link
+        exposed += moved / link
     return Exchange(seconds, exposed)
 
 

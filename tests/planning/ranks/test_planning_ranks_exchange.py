@@ -3,7 +3,6 @@
 import pytest
 
 from hf_efficient.estimate.sharding import ModelStates, Sharding
-from hf_efficient.facts.accelerators import Reached
 from hf_efficient.planning.ranks import rank as exchange_module
 from hf_efficient.planning.ranks.rank import exchange_of, host_bytes_moved
 from hf_efficient.planning.simulation import Rank
@@ -16,10 +15,9 @@ MB = 1_000_000
 @pytest.fixture(autouse=True)
 def _links(monkeypatch):
     """1 GB/s among ranks and with the host, and no overhead."""
-    known = Reached(1e9, False, "here")
-    monkeypatch.setattr(exchange_module, "collective_bandwidth", lambda name, ranks: known if name == "Toy" else None)
-    monkeypatch.setattr(exchange_module, "host_bandwidth", lambda name: known if name == "Toy" else None)
-    monkeypatch.setattr(exchange_module, "collective_overhead", lambda: Reached(0.0, True, "here"))
+    monkeypatch.setattr(exchange_module, "collective_bandwidth", lambda name, ranks: 1e9 if name == "Toy" else None)
+    monkeypatch.setattr(exchange_module, "host_bandwidth", lambda name: 1e9 if name == "Toy" else None)
+    monkeypatch.setattr(exchange_module, "overhead_seconds", lambda figure: 0.0)
 
 
 def found(strategy, computing, device="Toy", **settings):
