@@ -15,7 +15,6 @@ from shared import free_port, load_average, run_to_end, traceml_command, traceml
 
 from hf_efficient.diagnosis.case import read_case
 from hf_efficient.diagnosis.engine import diagnose_case
-from hf_efficient.estimate.comparison import seconds_per_token
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.run_dir.paths import records_folder
 from planted_runs.cases import PlantedCase
@@ -56,7 +55,7 @@ class Ran:
         """
         if not self.tokens:
             raise ValueError(f"{self.folder}: its tokens were not counted, so that it cannot be compared")
-        return seconds_per_token(self.diagnosis.loop_seconds, self.tokens)
+        return self.diagnosis.loop_seconds / self.tokens
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Estimates stay marked. Phases are those of rank 0, energy that of all ranks, tak
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,13 +17,13 @@ from hf_efficient.accounting.processes import ProcessSpans, last_stated
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.system import MeterCurve, RankSystem, once_each
 from hf_efficient.accounting.time import phase_order
-from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd, phase_costs
+from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.energy import co2e_grams
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.facts.prices import Rates, grid_facts
 from hf_efficient.records.account import NotMeasured, ProcessAccount
 from hf_efficient.records.amounts import BudgetAccount, EnergyAccount, EnergyPart, MoneyAccount
-from hf_efficient.records.facts import BudgetFacts, GridFacts, PriceFacts
+from hf_efficient.records.facts import GridFacts, PriceFacts
 from hf_efficient.text import seconds
 
 _WORTH_NAMING_SECONDS = 2.0
@@ -172,7 +173,7 @@ def money_account(
     phases: Counter[str] = Counter()
     for price, account in zip(stated, accounts, strict=True):
         spent = {**account.phase_seconds, "unattributed": max(0.0, account.unattributed_seconds)}
-        phases.update(phase_costs(spent, price.price_usd_per_hour or 0.0))
+        phases.update({name: cost_usd(one, price.price_usd_per_hour) or 0.0 for name, one in spent.items()})
     prices = {one.price_usd_per_hour for one in stated if one.price_usd_per_hour is not None}
     cost = cost_of_processes(lived, [account.wall_seconds for account in accounts])
     return MoneyAccount(
@@ -203,8 +204,8 @@ def _prices(lived: Sequence[ProcessSpans]) -> list[PriceFacts]:
 
 
 def _budget(last: ProcessSpans) -> BudgetAccount | None:
-    limits = last.stated("budget", BudgetFacts)
+    limits = last.stated("budget", BudgetAccount)
     if limits is None:
         return None
     reached = (last.notes.get("budget") or [{}])[-1]
-    return BudgetAccount(limits.usd, limits.hours, limits.kwh, reached.get("reached"), reached.get("step"))
+    return replace(limits, reached=reached.get("reached"), reached_at_step=reached.get("step"))

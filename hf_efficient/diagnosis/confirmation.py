@@ -9,14 +9,7 @@ from pydantic import ValidationError
 
 from hf_efficient.accounting.steps import StepColumns
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.estimate.comparison import (
-    Outcome,
-    judge_gain,
-    rate_spread,
-    saved_share,
-    saved_spread,
-    seconds_per_token,
-)
+from hf_efficient.estimate.comparison import Outcome, judge_gain, rate_spread, saved_share, saved_spread
 from hf_efficient.recipe.schema import ConfirmsSection
 from hf_efficient.records.findings import Abstention, Confirmation, Finding, Remedy, Verdict
 
@@ -63,7 +56,7 @@ class MeasuredRun:
 def measured_run(case: Case) -> MeasuredRun:
     tokens, memory = case.account.tokens.non_padding, case.account.memory
     return MeasuredRun(
-        seconds_per_token(case.loop_seconds, tokens) if tokens and case.loop_seconds > 0 else None,
+        case.loop_seconds / tokens if tokens and case.loop_seconds > 0 else None,
         _spread(case.first) if case.has_steps else None,
         (memory.device_peak_allocated_bytes if case.on_cuda else memory.peak_rss_bytes) or None,
         _setup(case),

@@ -103,16 +103,6 @@ class Pool:
 class OutOfMemory(Exception):
     """A request that does not fit, even after all that was cached has been given back."""
 
-    def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int, limit_bytes: float) -> None:
-        self.requested_bytes = requested_bytes
-        self.allocated_bytes = allocated_bytes
-        self.reserved_bytes = reserved_bytes
-        self.limit_bytes = limit_bytes
-        super().__init__(
-            f"{requested_bytes:,} bytes were asked for; of {limit_bytes:,} bytes {reserved_bytes:,} are reserved,"
-            f" {allocated_bytes:,} of them in use"
-        )
-
 
 @dataclass(frozen=True)
 class AllocatorPeaks:
@@ -147,11 +137,9 @@ class CachingAllocator:
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        if limit_bytes is not None and limit_bytes <= 0:
-            raise ValueError(f"a limit of {limit_bytes} bytes")
         self._small, self._large = Pool(small=True), Pool(small=False)
         self._limit = math.inf if limit_bytes is None else limit_bytes
-        self._live: dict[int, tuple[Pool, Block] | None] = {}
+        self._live: dict[int, tuple[Pool, Block]] = {}
         self.allocated_bytes = self.peak_allocated_bytes = self.peak_reserved_bytes = self.retries = 0
 
     @property
@@ -159,18 +147,8 @@ class CachingAllocator:
         return self._small.reserved_bytes + self._large.reserved_bytes
 
     def allocate(self, key: int, size: int) -> None:
-        """Allocates; 0 bytes take nothing. A key may be used again after it was freed.
-
-        Raises:
-            OutOfMemory: the limit is passed. Nothing was allocated; what was free has been given back.
-        """
-        if size < 0:
-            raise ValueError(f"{size} bytes for key {key}")
-        if key in self._live:
-            raise ValueError(f"{size} bytes for key {key}, which has not been freed")
-        if size == 0:
-            self._live[key] = None
-            return
+        """A key may be used again after it was freed. Raises ``OutOfMemory``: the limit is passed. Nothing was
+        allocated; what was free has been given back."""
         size = (size + ROUND_BYTES - 1) // ROUND_BYTES * ROUND_BYTES
         pool = self._small if size <= SMALL_BYTES else self._large
         block = pool.take(size) or self._grow(pool, size)
@@ -181,18 +159,13 @@ class CachingAllocator:
             pool.put(rest)
         self._live[key] = (pool, block)
         self.allocated_bytes += block.size
-        if self.allocated_bytes > self.peak_allocated_bytes:
-            self.peak_allocated_bytes = self.allocated_bytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
 
     def free(self, key: int) -> None:
-        if key not in self._live:
-            raise ValueError(f"nothing is allocated under key {key}")
-        held = self._live.pop(key)
-        if held is not None:
-            pool, block = held
-            self.allocated_bytes -= block.size
-            block.allocated = False
-            pool.put(block)
+        pool, block = self._live.pop(key)
+        self.allocated_bytes -= block.size
+        block.allocated = False
+        pool.put(block)
 
     def _grow(self, pool: Pool, size: int) -> Block:
         for retry in (False, True):
@@ -204,7 +177,7 @@ class CachingAllocator:
             self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
             if block is not None:
                 return block
-        raise OutOfMemory(size, self.allocated_bytes, self.reserved_bytes, self._limit)
+        raise OutOfMemory
 
 
 def replay(events: Iterable[tuple[int, int]], limit_bytes: int | None = None) -> AllocatorPeaks:
@@ -221,8 +194,6 @@ def replay(events: Iterable[tuple[int, int]], limit_bytes: int | None = None) ->
 
 _MIB = 1 << 20
 _KIB = 1 << 10
-
-
 CONTEXT_BYTES = 426 * _MIB
 """What the process holds outside of the allocator: one measured context, an estimate for every NVIDIA device.
 

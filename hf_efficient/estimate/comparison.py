@@ -16,10 +16,8 @@ _NOTHING = 0.02
 
 @dataclass(frozen=True)
 class Difference:
-    """What one variant takes more than another for the same step.
-
-    ``low`` and ``high``: 95% by the pairs, wide enough for every round's median; ``is_sure``: there are enough pairs.
-    """
+    """What one variant takes more than another for the same step. ``low`` and ``high``: 95% by the pairs, wide enough
+    for every round's median; ``is_sure``: there are enough pairs."""
 
     seconds: float
     low: float
@@ -56,11 +54,9 @@ def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[floa
 
 
 def wants_another_round(found: Difference, whole_seconds: float) -> bool:
-    """Whether running both once more may change what is said of them.
-
-    A difference below 15% of the step is run twice in any case, as processes differ by as much, and a third time where
-    it is neither clear nor certainly within 2%. A larger one is run again unless known to within 15%.
-    """
+    """Whether running both once more may change what is said of them. A difference below 15% of the step is run twice
+    in any case, as processes differ by as much, and a third time where it is neither clear nor certainly within 2%. A
+    larger one is run again unless known to within 15%."""
     if found.rounds >= MOST_ROUNDS:
         return False
     if abs(found.seconds) >= _SMALL * whole_seconds and found.is_clear:
@@ -111,11 +107,8 @@ class StepAttribution:
 
 
 def attribute(times: ChainTimes) -> StepAttribution:
-    """The parts of a typical step.
-
-    Hand-worked, one round, seconds of every step: as_is 10, quiet 9.5, held_batches 8, forward 3; one process. Then
-    instrumentation 0.5, data 1.5, backward and optimizer 5, forward 3: together 10.
-    """
+    """The parts of a typical step. Hand-worked, one round, seconds of every step: as_is 10, quiet 9.5, held_batches 8,
+    forward 3; one process. Then instrumentation 0.5, data 1.5, backward and optimizer 5, forward 3: together 10."""
     found = {link.part: link_difference(link, times) for link in CHAIN if _applies(link, times)}
     plain = [one for seconds in _unlogged(times, found.get("logging")) for one in seconds]
     forward = [one for seconds in times.seconds.get("forward", ()) for one in seconds]
@@ -159,11 +152,6 @@ Outcome = Literal["as_predicted", "below_half", "above_twice", "no_difference", 
 """``no_difference``: it lies within the spread, and what was predicted does not; ``hidden``: both lie within it."""
 
 
-def seconds_per_token(loop_seconds: float, tokens: int) -> float:
-    """Of the training loop, evaluations and saves included."""
-    return loop_seconds / tokens
-
-
 def saved_share(before: float, after: float) -> float:
     """Of what it took before: 0.2 where 10 became 8; below 0: it takes more."""
     return 1 - after / before
@@ -201,12 +189,8 @@ def rate_spread(seconds: Sequence[float], tokens: Sequence[float], pauses: Seque
 
 
 def saved_spread(achieved: float, before: float, after: float) -> float:
-    """Half of the interval in which a saved share lies.
-
-    What is left, ``q = 1 - achieved``, is a quotient: its relative variance is about the sum of those of its parts.
-
-    Hand-worked: 0.4 with spreads of 3% and 4%: 0.6 * 0.05 = 0.03.
-    """
+    """Half of the interval in which a saved share lies. What is left, ``q = 1 - achieved``, is a quotient: its relative
+    variance is about the sum of those of its parts. Hand-worked: 0.4 with spreads of 3% and 4%: 0.6 * 0.05 = 0.03."""
     return (1 - achieved) * math.hypot(before, after)
 
 

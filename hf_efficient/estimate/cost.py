@@ -23,7 +23,6 @@ Left out: a notice before the machine is taken (a run that saves in time loses l
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 _SECONDS_PER_HOUR = 3600.0
@@ -36,21 +35,11 @@ def cost_usd(seconds: float, price_usd_per_hour: float | None) -> float | None:
 
 
 def cost_per_million_tokens(cost: float | None, tokens: int | None) -> float | None:
-    """``cost / tokens * 1,000,000``; None where either is unknown or no token was seen.
-
-    Hand-worked: 28.80 USD for 96 million tokens: 0.30 USD.
-    """
+    """``cost / tokens * 1,000,000``; None where either is unknown or no token was seen. Hand-worked: 28.80 USD for 96
+    million tokens: 0.30 USD."""
     if cost is None or not tokens:
         return None
     return cost / tokens * _MILLION
-
-
-def phase_costs(phase_seconds: Mapping[str, float], price_usd_per_hour: float) -> dict[str, float]:
-    """What each phase cost: its wall seconds at the run's price.
-
-    Hand-worked: forward 1800 s and evaluation 900 s at 4 USD: 2 USD and 1 USD.
-    """
-    return {phase: seconds / _SECONDS_PER_HOUR * price_usd_per_hour for phase, seconds in phase_seconds.items()}
 
 
 # e^709 is the largest power that a float holds.
@@ -66,30 +55,21 @@ class SpotRun:
     reason: str | None = None
 
 
-def young_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
-    """Seconds of work between two saves that cost least, to first order: ``sqrt(2 delta M)``.
-
-    Per second of work saves cost delta / tau, lost work tau / (2 M); the sum is least where both are equal.
-
-    Hand-worked: 60 s and 2 h: sqrt(2 * 60 * 7200) = 929.5 s.
-    """
-    _check(checkpoint_seconds, mean_seconds_between_preemptions)
-    return math.sqrt(2 * checkpoint_seconds * mean_seconds_between_preemptions)
-
-
 def daly_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
     """Seconds of work between two saves that cost least, to a higher order; the restart does not matter.
 
-    With x = delta / (2 M): ``sqrt(2 delta M) (1 + sqrt(x) / 3 + x / 9) - delta`` for delta < 2 M, else M. It is the
-    solution of e^(-(tau + delta) / M) = 1 - tau / M, where the derivative of the complete cost function is 0.
+    With x = delta / (2 M): ``sqrt(2 delta M) (1 + sqrt(x) / 3 + x / 9) - delta`` for delta < 2 M, else M: Young's
+    first-order ``sqrt(2 delta M)``, corrected. It is the solution of e^(-(tau + delta) / M) = 1 - tau / M, where the
+    derivative of the complete cost function is 0.
 
     Hand-worked: 5 min and 24 h: x = 5 / 2880, 120 * (1 + 0.041667 / 3 + 0.001736 / 9) - 5 = 116.7 min.
     """
-    young = young_interval(checkpoint_seconds, mean_seconds_between_preemptions)
-    x = checkpoint_seconds / (2 * mean_seconds_between_preemptions)
+    mean = mean_seconds_between_preemptions
+    _check(checkpoint_seconds, mean)
+    x = checkpoint_seconds / (2 * mean)
     if x >= 1:
-        return mean_seconds_between_preemptions
-    return young * (1 + math.sqrt(x) / 3 + x / 9) - checkpoint_seconds
+        return mean
+    return math.sqrt(2 * checkpoint_seconds * mean) * (1 + math.sqrt(x) / 3 + x / 9) - checkpoint_seconds
 
 
 def spot_run(
@@ -156,11 +136,3 @@ def checkpoints_at_once(saves: int, limit: int | None, *, keeps_best: bool, ther
     """
     most = saves if limit is None or limit < 1 else min(saves, limit + 1 + keeps_best)
     return max(0, most - there)
-
-
-def disk_needed(checkpoints: int, checkpoint_bytes: int, model_bytes: int, merged_bytes: int = 0) -> int:
-    """Bytes: all checkpoints to come, the model in the end, the merged model.
-
-    Hand-worked: 3 checkpoints of 100 and a model of 40: 340; merged, 1,000 more: 1,340.
-    """
-    return checkpoints * checkpoint_bytes + model_bytes + merged_bytes

@@ -51,9 +51,7 @@ def joules_between(
 
 def energy_from_tdp(tdp_watts: float, seconds: float, *, devices: int = 1) -> float:
     """``tdp * seconds * devices``: an upper bound, in joules. The thermal design power is the most for long.
-
-    Hand-worked: 400 W, 3600 s, 2 devices: 2,880,000 J = 0.8 kWh.
-    """
+    Hand-worked: 400 W, 3600 s, 2 devices: 2,880,000 J = 0.8 kWh."""
     return tdp_watts * seconds * devices
 
 
@@ -78,12 +76,9 @@ def kilowatt_hours(joules: float) -> float:
 
 
 def co2e_grams(joules: float | None, grams_per_kwh: float | None) -> float | None:
-    """Grams of CO2 equivalent: ``kWh * intensity``; None where either is unknown.
-
-    The devices' energy alone: no cooling, no power supply losses, no making of the hardware.
-
-    Hand-worked: 9,000,000 J at 400 g/kWh: 2.5 * 400 = 1000 g.
-    """
+    """Grams of CO2 equivalent: ``kWh * intensity``; None where either is unknown. The devices' energy alone: no
+    cooling, no power supply losses, no making of the hardware. Hand-worked: 9,000,000 J at 400 g/kWh: 2.5 * 400 =
+    1000 g."""
     if joules is None or grams_per_kwh is None:
         return None
     return kilowatt_hours(joules) * grams_per_kwh

@@ -15,20 +15,18 @@ vector operations, below a percent.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal, NamedTuple
 
 from hf_efficient.estimate.model_shape import Linear, ModelShape, Trained, head_linear, linears_of_layer
 
 
 class Amounts(NamedTuple):
-    """What the FLOPs of a forward and backward are linear in.
-
-    Attributes:
-        pairs: of query and key in a layer, by its sliding window; None: a layer without one.
-    """
+    """What the FLOPs of a forward and backward are linear in. ``pairs``: of query and key in a layer, by its sliding
+    window; None: a layer without one."""
 
     tokens: int
     pairs: Mapping[int | None, int]
@@ -54,58 +52,6 @@ def causal_pairs(lengths: Mapping[int, int], window: int | None = None) -> int:
     return total
 
 
-def _total(lengths: Mapping[int, int]) -> int:
-    return sum(length * count for length, count in lengths.items())
-
-
-def square_pairs(lengths: Mapping[int, int]) -> int:
-    """Pairs that a kernel computes which fills the whole matrix and masks it: ``n * n`` for a row of ``n`` tokens."""
-    return sum(count * length * length for length, count in lengths.items())
-
-
-class Workload(NamedTuple):
-    """The sequences of a step, or of a whole run: everything here adds up.
-
-    Attributes:
-        documents: tokens of a document to how many are that long; no padding. The model's FLOPs count these.
-        rows: positions of a row, padding included, to how many are that long; the hardware computes these. A pack, or a
-            padding-free batch, is one row.
-        masked_square: the attention kernel computes every pair of a row and masks (``eager``, and SDPA with a mask),
-            not causal pairs alone (FlashAttention).
-        head_tokens: positions that the LM head projects; None for all. ``SFTTrainer`` on a GPU projects only targets.
-        needed_head_tokens: those that the loss needs; None for all of them.
-        square_windows: without ``masked_square``, a layer whose window is no longer than the row is (SDPA has a mask).
-    """
-
-    documents: Mapping[int, int]
-    rows: Mapping[int, int]
-    masked_square: bool = True
-    head_tokens: int | None = None
-    needed_head_tokens: int | None = None
-    square_windows: bool = False
-
-    def needed_pairs(self, window: int | None) -> int:
-        return causal_pairs(self.documents, window)
-
-    def computed_pairs(self, window: int | None) -> int:
-        if self.masked_square:
-            return square_pairs(self.rows)
-        if window is not None and self.square_windows:
-            masked = {length: count for length, count in self.rows.items() if length >= window}
-            causal = {length: count for length, count in self.rows.items() if length < window}
-            return square_pairs(masked) + causal_pairs(causal)
-        return self.needed_pairs(window)
-
-    def needed(self, windows: Iterable[int | None]) -> Amounts:
-        head = self.head_tokens if self.needed_head_tokens is None else self.needed_head_tokens
-        tokens = _total(self.documents)
-        return Amounts(tokens, {one: self.needed_pairs(one) for one in windows}, tokens if head is None else head)
-
-    def computed(self, windows: Iterable[int | None]) -> Amounts:
-        head, tokens = self.head_tokens, _total(self.rows)
-        return Amounts(tokens, {one: self.computed_pairs(one) for one in windows}, tokens if head is None else head)
-
-
 Checkpointing = Literal["none", "non_reentrant", "reentrant"]
 """Activation checkpointing of whole decoder layers: torch's two ways (transformers' default is non-reentrant)."""
 
@@ -124,12 +70,7 @@ class StepFlops:
         return self.forward + self.input_gradient + self.weight_gradient + self.recompute
 
     def __add__(self, other: StepFlops) -> StepFlops:
-        return StepFlops(
-            self.forward + other.forward,
-            self.input_gradient + other.input_gradient,
-            self.weight_gradient + other.weight_gradient,
-            self.recompute + other.recompute,
-        )
+        return StepFlops(*map(operator.add, astuple(self), astuple(other)))
 
 
 def linear_flops(
@@ -177,11 +118,8 @@ def pass_flops(
     checkpointed_layers: Collection[int] | None = None,
     head_recomputed: bool = False,
 ) -> StepFlops:
-    """One forward and backward.
-
-    ``trained``: nothing at all costs the forward alone. ``checkpointing``: None asks for the model's FLOPs, without a
-    gradient that only checkpointing needs.
-    """
+    """One forward and backward. ``trained``: nothing at all costs the forward alone. ``checkpointing``: None asks for
+    the model's FLOPs, without a gradient that only checkpointing needs."""
     total = StepFlops()
     # A gradient that is only asked for so that checkpointing works is computed, but not needed.
     flows = trained.everything or trained.embedding or (trained.input_gradient and checkpointing is not None)
@@ -263,11 +201,9 @@ class _Walk:
 
 
 def _recomputes_last(shape: ModelShape, layer: int) -> bool:
-    """Whether non-reentrant checkpointing recomputes the layer's last product.
-
-    It stops at the last tensor that the backward needs: a norm after the MLP, or the weighing of experts, needs that
-    product; a residual addition does not.
-    """
+    """Whether non-reentrant checkpointing recomputes the layer's last product. It stops at the last tensor that the
+    backward needs: a norm after the MLP, or the weighing of experts, needs that product; a residual addition does
+    not."""
     return shape.normed_outputs or shape.is_mixture(layer)
 
 
@@ -360,25 +296,27 @@ class WorkFormula:
         """The model's and the hardware's; None where the batch leaves it unknown."""
         if self.needs_scored and batch.scored is None:
             return None
-        work = self._workload(batch)
-        model = self.model.flops(work.needed(self.model.per_pair))
+        model = self.model.flops(self._needed(batch))
         if self.hardware is None:
             return model, None
-        return model, self.hardware.flops(work.computed(self.hardware.per_pair))
+        return model, self.hardware.flops(self._computed(batch, self.hardware.per_pair))
 
-    def _workload(self, batch: MicroBatch) -> Workload:
-        masked = self.kernel == "square"
-        if self.kernel == "sdpa":
-            padded = sum(batch.documents) < batch.rows * batch.row_length
-            masked = self.always_masked or padded or len(batch.documents) > batch.rows
-        head = batch.scored if self.head == "scored" else None
-        if self.head == "shifted":
-            head = batch.rows * (batch.row_length - 1)
-        return Workload(
-            documents=Counter(batch.documents),
-            rows={batch.row_length: batch.rows},
-            masked_square=masked,
-            head_tokens=head,
-            needed_head_tokens=batch.scored if self.needs_scored else None,
-            square_windows=self.kernel == "sdpa",
-        )
+    def _needed(self, batch: MicroBatch) -> Amounts:
+        """Of the documents, without padding."""
+        documents, tokens = Counter(batch.documents), sum(batch.documents)
+        pairs = {window: causal_pairs(documents, window) for window in self.model.per_pair}
+        head = batch.scored if self.needs_scored and batch.scored is not None else tokens
+        return Amounts(tokens, pairs, head)
+
+    def _computed(self, batch: MicroBatch, windows: Iterable[int | None]) -> Amounts:
+        """Of the rows, padding included; a kernel that is given a mask fills the whole square of a row. SDPA needs one
+        for a layer whose window is no longer than the row."""
+        documents, length, positions = Counter(batch.documents), batch.row_length, batch.rows * batch.row_length
+        has_mask = sum(batch.documents) < positions or len(batch.documents) > batch.rows
+        masked = self.kernel == "square" or (self.kernel == "sdpa" and (self.always_masked or has_mask))
+        pairs: dict[int | None, int] = {}
+        for window in windows:
+            needs_mask = self.kernel == "sdpa" and window is not None and length >= window
+            pairs[window] = positions * length if masked or needs_mask else causal_pairs(documents, window)
+        head = {"everywhere": positions, "shifted": positions - batch.rows, "scored": batch.scored or 0}[self.head]
+        return Amounts(positions, pairs, head)

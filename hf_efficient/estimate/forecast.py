@@ -34,9 +34,7 @@ class Schedule:
 
     def evaluations_left(self, step: int) -> int:
         """Evaluations that follow the one of this step, if it has one; those before and after training included.
-
-        Hand-worked: every 4 of 10 steps: after step 4 those of 8 and 10; after step 10 none.
-        """
+        Hand-worked: every 4 of 10 steps: after step 4 those of 8 and 10; after step 10 none."""
         return _occurrences(step, self.max_steps, self.evaluate_every, self.evaluate_from) + self.evaluate_after
 
     def saves_left(self, step: int) -> int:
@@ -88,13 +86,9 @@ def forecast(schedule: Schedule, step: int, pace: Pace) -> Forecast | None:
 
 
 def passed_of(pace: Pace, passed: Pace) -> float:
-    """Seconds of a forecast that are over already: of the step, the evaluation and the save under way.
-
-    None of them counts for more than the forecast gives it.
-
-    Hand-worked: an evaluation of 30 s on the average that has lasted 12 s, and a step of 2 s before it in the same
-    record: 14; after 40 s: 32.
-    """
+    """Seconds of a forecast that are over already: of the step, the evaluation and the save under way. None of them
+    counts for more than the forecast gives it. Hand-worked: an evaluation of 30 s on the average that has lasted 12 s,
+    and a step of 2 s before it in the same record: 14; after 40 s: 32."""
     pairs = zip(astuple(pace), astuple(passed), strict=True)
     return math.fsum(min(whole, part) for whole, part in pairs if whole is not None and part is not None)
 
@@ -119,12 +113,9 @@ def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace)
 
 
 def recent_step_seconds(seconds: Sequence[float]) -> float | None:
-    """The mean of step times, in which none counts for more than ten times their median.
-
-    A mean, for work that comes with every tenth step; bounded, for a stall that came once.
-
-    Hand-worked: 1, 1, 1, 1, 96: median 1, (4 * 1 + 10) / 5 = 2.8.
-    """
+    """The mean of step times, in which none counts for more than ten times their median. A mean, for work that comes
+    with every tenth step; bounded, for a stall that came once. Hand-worked: 1, 1, 1, 1, 96: median 1, (4 * 1 + 10) / 5
+    = 2.8."""
     if not seconds:
         return None
     longest = _LONGEST * median(seconds)

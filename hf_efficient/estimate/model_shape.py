@@ -5,7 +5,6 @@ A configuration of another architecture is refused: a guess that is 2% wrong loo
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,12 +15,9 @@ from hf_efficient.errors import ModelError
 
 @dataclass(frozen=True)
 class Linear:
-    """One matrix product of a layer, ``inputs -> outputs``, by the name of its module.
-
-    Attributes:
-        copies, active: weights of this shape in the layer (experts of a mixture), and those that a token uses.
-        is_module: it is a ``torch.nn.Linear``; ``all-linear`` does not reach bare parameters (routers, experts).
-    """
+    """One matrix product of a layer, ``inputs -> outputs``, by the name of its module. ``copies``, ``active``: weights
+    of this shape in the layer (experts of a mixture), and those that a token uses. ``is_module``: it is a
+    ``torch.nn.Linear``; ``all-linear`` does not reach bare parameters (routers, experts)."""
 
     name: str
     inputs: int
@@ -88,28 +84,13 @@ class ModelShape:
         return self.experts is not None and layer not in self.dense_layers
 
 
-@dataclass(frozen=True)
-class ParameterCounts:
-    """Parameters by part, biases with their projections, routers in ``mlp``; ``total`` counts a tied head once."""
-
-    embedding: int
-    attention: int
-    mlp: int
-    norms: int
-    head: int
-
-    @property
-    def total(self) -> int:
-        return self.embedding + self.attention + self.mlp + self.norms + self.head
-
-
 def linears_of_layer(shape: ModelShape, layer: int) -> dict[str, Linear]:
     """The matrix products of a layer by name, in the order of computation; attention first, then the MLP."""
     return {linear.name: linear for linear in (*_attention(shape), *_mlp(shape, layer))}
 
 
-def parameter_counts(shape: ModelShape) -> ParameterCounts:
-    """Parameters by part.
+def parameter_count(shape: ModelShape) -> int:
+    """All parameters, a tied head counted once.
 
     The embedding is ``vocabulary * hidden`` and so is an untied head. A projection is ``inputs * outputs`` plus
     its bias. A layer's norms are ``norms_per_layer * hidden`` plus those on queries and keys, and one norm of
@@ -119,11 +100,10 @@ def parameter_counts(shape: ModelShape) -> ParameterCounts:
     embedding and head 525,336,576 each; attention per layer 4096 * (4096 + 1024 + 1024 + 4096) = 41,943,040; MLP per
     layer 3 * 4096 * 14336 = 176,160,768; norms 65 * 4096 = 266,240; total 8,030,261,248.
     """
-    table = shape.vocabulary * shape.hidden
-    attention = sum(linear.parameters for linear in _attention(shape)) * shape.layers
-    mlp = sum(linear.parameters for layer in range(shape.layers) for linear in _mlp(shape, layer))
+    tables = shape.vocabulary * shape.hidden * (1 if shape.tied_embeddings else 2)
+    linears = (one for layer in range(shape.layers) for one in linears_of_layer(shape, layer).values())
     norms = shape.layers * (shape.norms_per_layer * shape.hidden + sum(shape.qk_norm)) + shape.hidden
-    return ParameterCounts(table, attention, mlp, norms, 0 if shape.tied_embeddings else table)
+    return tables + sum(one.parameters for one in linears) + norms
 
 
 def _attention(shape: ModelShape) -> list[Linear]:
@@ -197,44 +177,6 @@ class Trained:
         return cls(everything=True, embedding=True, head=True)
 
     @classmethod
-    def adapter(
-        cls,
-        shape: ModelShape,
-        targets: str | Iterable[str] = "all-linear",
-        rank: int = 16,
-        *,
-        layers: Iterable[int] | None = None,
-        modules_to_save: Iterable[str] = (),
-        input_gradient: bool = False,
-    ) -> Trained:
-        """LoRA or QLoRA of one rank, as a recipe describes it.
-
-        Args:
-            targets: ``all-linear`` (every linear module but the head), or names of modules (``q_proj``, ``lm_head``).
-
-        Raises:
-            ModelError: a name is no module whose adapter's FLOPs are known, ``all-linear`` is asked of a mixture of
-                experts (PEFT then adapts bare parameters too), or the rank is not positive.
-        """
-        chosen = set(range(shape.layers)) if layers is None else set(layers)
-        if targets == "all-linear":
-            if shape.experts is not None:
-                raise ModelError(
-                    "all-linear on a mixture of experts: what PEFT's adapters on experts compute is not known here. "
-                    "Name the modules instead: q_proj, k_proj, v_proj, o_proj."
-                )
-            names = {name for name in _names(shape) if name != HEAD}
-        else:
-            names = {targets} if isinstance(targets, str) else set(targets)
-        for name in names:
-            _check(name, _names(shape), "adapter")
-        modules = {name: rank for name in names if name == HEAD}
-        for layer in sorted(chosen):
-            known = linears_of_layer(shape, layer)
-            modules |= {f"layers.{layer}.{name}": rank for name in names if name in known}
-        return cls.of_modules(shape, modules, modules_to_save=modules_to_save, input_gradient=input_gradient)
-
-    @classmethod
     def of_modules(
         cls,
         shape: ModelShape,
@@ -273,17 +215,11 @@ class Trained:
         return self.ranks[layer] if self.ranks else {}
 
 
-def adapter_parameters(shape: ModelShape, trained: Trained) -> int:
-    """Parameters of all adapters: ``rank * (inputs + outputs)`` for each module that has one.
-
-    Hand-worked: rank 8 on q_proj (64 -> 64) and v_proj (64 -> 32) of 2 layers: 2 * 8 * (128 + 96) = 3584.
-    """
-    total = trained.head_rank * (shape.hidden + shape.vocabulary)
-    for layer in range(shape.layers):
-        linears = linears_of_layer(shape, layer)
-        for name, rank in trained.ranks_of_layer(layer).items():
-            total += rank * (linears[name].inputs + linears[name].outputs)
-    return total
+def adapter_parameters(shape: ModelShape, rank: int) -> int:
+    """Parameters of adapters on every linear module but the head: ``rank * (inputs + outputs)`` for each. Hand-worked:
+    rank 8 on q_proj (64 -> 64) and v_proj (64 -> 32) of 2 layers: 2 * 8 * (128 + 96) = 3584."""
+    linears = (one for layer in range(shape.layers) for one in linears_of_layer(shape, layer).values())
+    return sum(rank * (one.inputs + one.outputs) for one in linears if one.is_module)
 
 
 def head_linear(shape: ModelShape) -> Linear:
@@ -296,17 +232,10 @@ def _shared(layers: list[dict[str, int]]) -> tuple[Mapping[str, int], ...]:
     return tuple(seen.setdefault(tuple(sorted(held.items())), held) for held in layers)
 
 
-def _names(shape: ModelShape) -> list[str]:
-    linears = (one for layer in range(shape.layers) for one in linears_of_layer(shape, layer).values())
-    return [*dict.fromkeys(one.name for one in linears if one.is_module), HEAD]
-
-
 def _check(name: str, known: Iterable[str], what: str) -> None:
     if name in known:
         return
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    raise ModelError(f"{name}: no {what} whose FLOPs are known in this model; known are {', '.join(known)}.{hint}")
+    raise ModelError(f"{name}: no {what} whose FLOPs are known in this model; known are {', '.join(known)}.")
 
 
 Extras = dict[str, Any]
@@ -342,11 +271,8 @@ _WHOLE = "A config.json leaves out its class's defaults: load it with AutoConfig
 
 
 def shape_of(config: Mapping[str, Any] | Any) -> ModelShape:
-    """The shape that a transformers configuration, or its mapping (``config.to_dict()``), describes.
-
-    Raises:
-        ModelError: the architecture is not known exactly here, or the configuration lacks a dimension.
-    """
+    """The shape that a transformers configuration, or its mapping (``config.to_dict()``), describes. Raises
+    ``ModelError``: the architecture is not known exactly here, or the configuration lacks a dimension."""
     read = _Config(config)
     model_type = str(read.get("model_type", ""))
     extras = ARCHITECTURES.get(model_type)

@@ -42,11 +42,8 @@ BOUNDS: tuple[Bound, ...] = ("math", "bandwidth", "launch")
 
 @dataclass(frozen=True)
 class Roofs:
-    """What a device really does, efficiency included; unknown rates are absent or None.
-
-    ``startup_seconds`` are the device's, for each product; ``launch_seconds`` the host's, for each kernel.
-    ``runs_ahead`` is False on a CPU.
-    """
+    """What a device really does, efficiency included; unknown rates are absent or None. ``startup_seconds`` are the
+    device's, for each product; ``launch_seconds`` the host's, for each kernel. ``runs_ahead`` is False on a CPU."""
 
     matmul_flops_per_second: Mapping[str, float]
     attention_flops_per_second: Mapping[str, float]
@@ -73,10 +70,8 @@ class OperatorTime:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Of a step's operators: at least the device's and the host's time, on a CPU their sum.
-
-    ``launch`` is what no kernel covers; the bounds add up to ``seconds``. With ``unknown`` rates it may take longer.
-    """
+    """Of a step's operators: at least the device's and the host's time, on a CPU their sum. ``launch`` is what no
+    kernel covers; the bounds add up to ``seconds``. With ``unknown`` rates it may take longer."""
 
     seconds: float
     seconds_by_bound: Mapping[Bound, float]
@@ -84,11 +79,9 @@ class StepTime:
 
 
 def operator_time(work: OperatorWork, roofs: Roofs) -> OperatorTime:
-    """One operator.
-
-    Hand-worked: 10 calls of a product of 2e9 FLOPs and 6e6 bytes each, at 1e14 FLOP/s with a start-up of 10 us, 1e12
-    bytes/s, launched in 5 us: math 10 + 20 = 30 us, memory 6 us. All calls: 300 us of the device, 50 of the host.
-    """
+    """One operator. Hand-worked: 10 calls of a product of 2e9 FLOPs and 6e6 bytes each, at 1e14 FLOP/s with a start-up
+    of 10 us, 1e12 bytes/s, launched in 5 us: math 10 + 20 = 30 us, memory 6 us. All calls: 300 us of the device, 50 of
+    the host."""
     math_seconds, memory_seconds, unknown = 0.0, 0.0, []
     if work.family in ("matmul", "attention"):
         rates = roofs.matmul_flops_per_second if work.family == "matmul" else roofs.attention_flops_per_second
@@ -124,10 +117,8 @@ def step_time(operators: Iterable[OperatorWork], roofs: Roofs) -> StepTime:
 
 
 def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None) -> Roofs:
-    """Of an accelerator: a calibration's rates, and for what it lacks the stated figure times the share reached.
-
-    A dtype without a stated peak has no roof unless it was measured; nor has memory without a stated bandwidth.
-    """
+    """Of an accelerator: a calibration's rates, and for what it lacks the stated figure times the share reached. A
+    dtype without a stated peak has no roof unless it was measured; nor has memory without a stated bandwidth."""
     peaks = {dtype: peak for dtype in DTYPES if (peak := held.peak(dtype)) is not None}
     measured = {} if calibration is None else _fastest(calibration.matmul)
     matmul: dict[str, float] = {
@@ -155,12 +146,8 @@ def cpu_roofs(calibration: Calibration) -> Roofs:
 
 def startup_seconds(rates: Iterable[MatmulRate]) -> float:
     """What small products take beyond their FLOPs at the fastest rate of their dtype: the median over dtypes and sizes.
-
-    Only sizes at less than half of that rate count; 0 where there are none.
-
-    Hand-worked: 512 (268,435,456 FLOPs) at 26.84 TFLOP/s takes 10 us, of which 2.68 us at the fastest, 100 TFLOP/s: 7.3
-    us of start-up.
-    """
+    Only sizes at less than half of that rate count; 0 where there are none. Hand-worked: 512 (268,435,456 FLOPs) at
+    26.84 TFLOP/s takes 10 us, of which 2.68 us at the fastest, 100 TFLOP/s: 7.3 us of start-up."""
     known = tuple(rates)
     fastest = _fastest(known)
     excess = [

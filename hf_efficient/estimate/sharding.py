@@ -57,10 +57,8 @@ class Sharding:
 
     @property
     def whole_gradients(self) -> bool:
-        """Whether a rank keeps the gradients of all trained weights from one micro-batch to the next.
-
-        FSDP2 reduces those of the last one alone (``Accelerator.no_sync``, which transformers' Trainer uses).
-        """
+        """Whether a rank keeps the gradients of all trained weights from one micro-batch to the next. FSDP2 reduces
+        those of the last one alone (``Accelerator.no_sync``, which transformers' Trainer uses)."""
         if self.strategy == "fsdp2":
             return self.micro_batches > 1
         return self.strategy not in ("zero2", "zero3")
@@ -129,12 +127,9 @@ class ModelStates:
 
 
 def host_bytes(states: ModelStates, sharding: Sharding) -> int:
-    """What a rank has offloaded to the host's memory or disk.
-
-    Hand-worked, 100 elements of 2 bytes with gradients of 2, state of 8, a master copy of 4, on 2 ranks. ZeRO-1 and 2
-    with the optimizer there: half of (8 + 4), and a gradient in the dtype of the copy, half of 4: 800 bytes. FSDP2 with
-    the weights there: half of 2 + 2 + 12: 800.
-    """
+    """What a rank has offloaded to the host's memory or disk. Hand-worked, 100 elements of 2 bytes with gradients of 2,
+    state of 8, a master copy of 4, on 2 ranks. ZeRO-1 and 2 with the optimizer there: half of (8 + 4), and a gradient
+    in the dtype of the copy, half of 4: 800 bytes. FSDP2 with the weights there: half of 2 + 2 + 12: 800."""
     strategy, ranks = sharding.strategy, sharding.ranks
     shard, held = shard_elements(strategy, [(states.trained,)], ranks), 0.0
     optimizer = shard * (states.optimizer_bytes + states.master_bytes)

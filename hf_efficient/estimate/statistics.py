@@ -40,11 +40,9 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def warm_up_count(steps: int) -> int:
-    """How many of the first steps of a ``train()`` call count as warm-up (``WARM_UP_RULE``).
-
-    They hold compilation, the allocator's growth, cold caches and the first fetch of data. The rule looks at no times,
-    so a slow start cannot hide, and runs of equal length compare equal steps.
-    """
+    """How many of the first steps of a ``train()`` call count as warm-up (``WARM_UP_RULE``). They hold compilation, the
+    allocator's growth, cold caches and the first fetch of data. The rule looks at no times, so a slow start cannot
+    hide, and runs of equal length compare equal steps."""
     return min(WARM_UP_STEPS, steps // 2)
 
 

@@ -86,11 +86,9 @@ _BLOCKED = 0.5
 
 @dataclass(frozen=True)
 class StepLoad:
-    """What a step computes and loads, by itself.
-
-    ``blocked_seconds`` of loading wait and take no core. ``helped_seconds`` are CPU time of other threads of the
-    process, such as a tokenizer's; a worker has one thread, and takes so much longer.
-    """
+    """What a step computes and loads, by itself. ``blocked_seconds`` of loading wait and take no core.
+    ``helped_seconds`` are CPU time of other threads of the process, such as a tokenizer's; a worker has one thread, and
+    takes so much longer."""
 
     compute_seconds: float
     compute_cores: float
@@ -138,11 +136,9 @@ _MOST_ERROR = 0.1
 
 @dataclass(frozen=True)
 class BatchTime:
-    """``seconds = fixed + per_token * tokens``: what a micro-batch costs before it holds anything, and each token.
-
-    The intercept is launching, Python and reading the weights, once per micro-batch (Hockney's ``t = (n + n_half) /
-    r_inf``, see ``estimate/roofline.py``). ``fit`` is 1 - residual variance / variance.
-    """
+    """``seconds = fixed + per_token * tokens``: what a micro-batch costs before it holds anything, and each token. The
+    intercept is launching, Python and reading the weights, once per micro-batch (Hockney's
+    ``t = (n + n_half) / r_inf``, see ``estimate/roofline.py``). ``fit`` is 1 - residual variance / variance."""
 
     fixed_seconds: float
     token_seconds: float
@@ -191,10 +187,8 @@ class Slowdown:
 
 def slowdown(under: Sequence[float], others: Sequence[float]) -> Slowdown:
     """Medians compared, so that a log or a checkpoint in some step does not count as the instrument's.
-
     ``n * (median(under) - median(others))``; 0 where the difference lies between the first and third quartile of the
-    others, which are without the first step of the training.
-    """
+    others, which are without the first step of the training."""
     if not under:
         return Slowdown(None, "no step was done under it")
     if len(others) < _LEAST_OTHERS:

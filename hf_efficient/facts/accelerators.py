@@ -60,10 +60,7 @@ class Accelerator:
 
 def accelerators() -> tuple[Accelerator, ...]:
     """All that are known: those of the file in its order, or the user's own in their place, then the user's others.
-
-    Raises:
-        SetupError: the user's own facts are wrong.
-    """
+    Raises ``SetupError``: the user's own facts are wrong."""
     return _accelerators(own_facts_folder())
 
 
@@ -96,11 +93,8 @@ def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of a name, whatever its case, hyphens and underscores: ``H100 SXM``, ``a100-80gb-sxm``.
-
-    Raises:
-        SetupError: no accelerator has that name; names the nearest.
-    """
+    """The accelerator of a name, whatever its case, hyphens and underscores: ``H100 SXM``, ``a100-80gb-sxm``. Raises
+    ``SetupError``: no accelerator has that name; names the nearest."""
     known = {plain(spelled): one for one in accelerators() for spelled in (one.name, *one.aliases)}
     found = known.get(plain(name)) or accelerator_of_device(name)
     if found is None:
@@ -122,12 +116,9 @@ def accelerator_of_device(device_name: str) -> Accelerator | None:
 
 
 def matmul_efficiency(held: Accelerator, dtype: Dtype) -> float:
-    """The share of the dense peak that large matrix products reach.
-
-    Measured in this dtype; else the share of another dtype of this accelerator, 16 bits first; else the median of all
-    accelerators in 16 bits. Measured figures are of the best of many shapes, or large squares. GeForce cards may exceed
-    1, as they clock higher than is stated.
-    """
+    """The share of the dense peak that large matrix products reach. Measured in this dtype; else the share of another
+    dtype of this accelerator, 16 bits first; else the median of all accelerators in 16 bits. Measured figures are of
+    the best of many shapes, or large squares. GeForce cards may exceed 1, as they clock higher than is stated."""
     known = _figures("matmul")
     own = [row for row in known if held.name in row["of"] and held.peak(row["dtype"])]
     if own:

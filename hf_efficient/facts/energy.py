@@ -12,9 +12,7 @@ from hf_efficient.facts.tables import plain, rows, unknown
 @dataclass(frozen=True)
 class GridIntensity:
     """The mean of a country's electricity over a year, in grams of CO2e per kWh generated, over its life cycle.
-
-    ``code`` is ISO 3166-1 alpha-2, ``world``, or ``user`` for a figure given by number, which has no year.
-    """
+    ``code`` is ISO 3166-1 alpha-2, ``world``, or ``user`` for a figure given by number, which has no year."""
 
     code: str
     name: str
@@ -44,10 +42,7 @@ def grid_intensities() -> tuple[GridIntensity, ...]:
 
 def grid_intensity(region: str | float) -> GridIntensity:
     """The intensity of a region: ``FR``, ``France``, ``UK``, ``world``, or a number of gCO2e/kWh of the user's own.
-
-    Raises:
-        SetupError: no region has that name (names the nearest), or the number is negative or not finite.
-    """
+    Raises ``SetupError``: no region has that name (names the nearest), or the number is negative or not finite."""
     if isinstance(region, (int, float)):
         if not (math.isfinite(region) and region >= 0):
             raise SetupError(f"A grid intensity of {region} gCO2e/kWh: write a number from 0, or a country.")

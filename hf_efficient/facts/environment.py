@@ -37,11 +37,9 @@ _COMMAND_SECONDS = 10
 
 def describe_environment(*, ask_torch: bool = True) -> dict[str, Any]:
     """The machine and its packages, by name; with ``ask_torch`` torch is imported to see the GPUs (a second or two).
-
     ``gpus`` are None where torch was not asked, each with ``name``, ``memory_bytes`` and CUDA's ``capability``
     (``"9.0"``). Logical cores include hyper-threads, usable ones are this process's. ``cuda`` is torch's.
-    ``git_dirty``: tracked files of the current directory differ from the commit.
-    """
+    ``git_dirty``: tracked files of the current directory differ from the commit."""
     gpus, cuda = _gpus() if ask_torch else (None, None)
     commit, dirty = _git(Path.cwd())
     return {
@@ -74,11 +72,9 @@ def environment_facts() -> dict[str, Any]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Facts of topic ``system``; raises nothing, and leaves out what the system does not know.
-
-    Hardware threads are ``cpus`` in all, ``allowed_cpus`` by affinity, ``usable_cpus`` also by the container's quota;
-    ``ranks_here`` are processes of this launch, ``shared_memory_bytes`` room for batches of loader workers.
-    """
+    """Facts of topic ``system``; raises nothing, and leaves out what the system does not know. Hardware threads are
+    ``cpus`` in all, ``allowed_cpus`` by affinity, ``usable_cpus`` also by the container's quota; ``ranks_here`` are
+    processes of this launch, ``shared_memory_bytes`` room for batches of loader workers."""
     torch = sys.modules.get("torch")
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     facts: dict[str, Any] = {
@@ -123,11 +119,8 @@ def cpu_multiplies_bf16() -> bool:
 
 
 def cpu_emulates_bf16() -> bool:
-    """Whether it is an x86 without bfloat16, on which float32 is faster by far.
-
-    Products of 800 x 576 by 576 x 1536 took 7 times as long forwards and 28 times backwards on an AMD EPYC with AVX2
-    (torch 2.13).
-    """
+    """Whether it is an x86 without bfloat16, on which float32 is faster by far. Products of 800 x 576 by 576 x 1536
+    took 7 times as long forwards and 28 times backwards on an AMD EPYC with AVX2 (torch 2.13)."""
     return platform.machine().lower() in ("x86_64", "amd64") and not cpu_multiplies_bf16()
 
 

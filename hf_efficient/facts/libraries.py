@@ -33,11 +33,9 @@ def is_installed(module: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def hub_reachable() -> bool:
-    """Whether the hub's host name resolves, and offline mode is not asked for.
-
-    A name that does not resolve shows, before half a minute of retries, that downloads cannot work. Honours
-    ``HF_HUB_OFFLINE`` and ``HF_ENDPOINT``; a configured proxy counts as reachable.
-    """
+    """Whether the hub's host name resolves, and offline mode is not asked for. A name that does not resolve shows,
+    before half a minute of retries, that downloads cannot work. Honours ``HF_HUB_OFFLINE`` and ``HF_ENDPOINT``; a
+    configured proxy counts as reachable."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):

@@ -20,12 +20,9 @@ _FOLDER = Path(__file__).with_name("configs")
 
 @dataclass(frozen=True)
 class ModelFact:
-    """The shape of one model, by its name on the hub.
-
-    Attributes:
-        aliases: hub names of the same shape, whose configurations differ only where no weight depends on it.
-        published_parameters: values in its checkpoint, a tied head counted once; None without an exact count.
-    """
+    """The shape of one model, by its name on the hub. ``aliases``: hub names of the same shape, whose configurations
+    differ only where no weight depends on it. ``published_parameters``: values in its checkpoint, a tied head counted
+    once; None without an exact count."""
 
     id: str
     aliases: tuple[str, ...]
@@ -49,11 +46,8 @@ def known_models() -> tuple[ModelFact, ...]:
 
 
 def find_model(name: str) -> ModelFact:
-    """The model of a hub name, whatever its case, with its organisation or without: ``llama-3.1-8b-instruct``.
-
-    Raises:
-        ModelError: no shipped model has that name; names the nearest.
-    """
+    """The model of a hub name, whatever its case, with its organisation or without: ``llama-3.1-8b-instruct``. Raises
+    ``ModelError``: no shipped model has that name; names the nearest."""
     found = _by_name().get(plain(name))
     if found is not None:
         return found

@@ -24,9 +24,7 @@ Market = Literal["on_demand", "spot"]
 @dataclass(frozen=True)
 class Price:
     """One offer: for one GPU and its share of an instance of ``gpus``, before tax, as the provider's page states it.
-
-    ``spot`` machines may be taken away; ``own``: the user wrote it.
-    """
+    ``spot`` machines may be taken away; ``own``: the user wrote it."""
 
     provider: str
     accelerator: str
@@ -46,11 +44,8 @@ class Price:
 
 
 def prices() -> tuple[Price, ...]:
-    """All that are known: the user's own, then those of the file in its order.
-
-    Raises:
-        SetupError: the user's own facts are wrong, or a price is of an accelerator that is not known.
-    """
+    """All that are known: the user's own, then those of the file in its order. Raises ``SetupError``: the user's own
+    facts are wrong, or a price is of an accelerator that is not known."""
     return _prices(own_facts_folder())
 
 
@@ -85,13 +80,9 @@ def providers() -> tuple[str, ...]:
 
 
 def price(provider: str, accelerator_name: str, *, market: Market = "on_demand", gpus: int = 1) -> Price:
-    """A provider's offer of an accelerator.
-
-    The largest instance with at most ``gpus`` GPUs, or else the smallest: eight may be cheaper each than one.
-
-    Raises:
-        SetupError: the provider, the accelerator, or this provider's offer of it is not known; names the nearest.
-    """
+    """A provider's offer of an accelerator. The largest instance with at most ``gpus`` GPUs, or else the smallest:
+    eight may be cheaper each than one. Raises ``SetupError``: the provider, the accelerator, or this provider's offer
+    of it is not known; names the nearest."""
     remedy = "Set efficiency.price_usd_per_hour to what you pay."
     by_provider = [offer for offer in prices() if plain(offer.provider) == plain(provider)]
     if not by_provider:
@@ -172,11 +163,8 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
 
 
 def rate_facts(rates: Rates, device: torch.device, gpus: int) -> dict[str, dict[str, Any]]:
-    """The facts ``price`` and ``grid`` of a run whose process computes on this device, of so many GPUs in all.
-
-    Raises:
-        SetupError: the provider that the user names has no known price of this GPU.
-    """
+    """The facts ``price`` and ``grid`` of a run whose process computes on this device, of so many GPUs in all. Raises
+    ``SetupError``: the provider that the user names has no known price of this GPU."""
     name = None
     if device.type == "cuda":
         import torch
@@ -233,11 +221,9 @@ def _facts(usd: float | None, source: str | None, *, estimated: bool = False) ->
 
 @dataclass(frozen=True)
 class SpotTerms:
-    """How spot machines behave.
-
-    Hours are the mean, of a run on several machines until the first goes; ``restart_seconds``, paid, until the next
-    step; MB are 10^6 bytes. ``assumed`` are values that the user did not say, with sources; ``write_of`` is their disk.
-    """
+    """How spot machines behave. Hours are the mean, of a run on several machines until the first goes;
+    ``restart_seconds``, paid, until the next step; MB are 10^6 bytes. ``assumed`` are values that the user did not say,
+    with sources; ``write_of`` is their disk."""
 
     hours_between_preemptions: float
     restart_seconds: float

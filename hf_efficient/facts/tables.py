@@ -104,11 +104,8 @@ _OWN_TABLES: dict[str, type[_Row]] = {"accelerators": _AcceleratorRow, "prices":
 
 
 def own_facts_folder() -> Path | None:
-    """Where this user's own facts are; None where there are none.
-
-    Raises:
-        SetupError: the folder that the variable names is not there, or holds none.
-    """
+    """Where this user's own facts are; None where there are none. Raises ``SetupError``: the folder that the variable
+    names is not there, or holds none."""
     named = os.environ.get(_VARIABLE)
     folder = Path(named).expanduser() if named else config_dir() / "facts"
     if any((folder / f"{table}.yaml").is_file() for table in _OWN_TABLES):
@@ -120,11 +117,8 @@ def own_facts_folder() -> Path | None:
 
 
 def own_rows(folder: Path | None, table: Literal["accelerators", "prices"]) -> list[dict[str, Any]]:
-    """The checked rows of a table in ``own_facts_folder()``, with the defaults of what they leave out.
-
-    Raises:
-        SetupError: the file cannot be read, or rows are wrong: all of them, with line, row and key.
-    """
+    """The checked rows of a table in ``own_facts_folder()``, with the defaults of what they leave out. Raises
+    ``SetupError``: the file cannot be read, or rows are wrong: all of them, with line, row and key."""
     path = None if folder is None else folder / f"{table}.yaml"
     if path is None or not path.is_file():
         return []

@@ -28,12 +28,10 @@ CONSTANTS_BLOCK = 256
 
 
 class Params4bit(Blank):
-    """A packed weight, under the name by which PEFT's DoRA knows what it must unpack.
-
-    ``n`` values in blocks of 64 take ``n / 2`` bytes packed, and per block one constant: 4 bytes (float32), or with
-    double quantization 1 byte, plus 4 bytes for every 256 of these; every count is rounded up. Source: Dettmers et al.
-    2023 (QLoRA), section 3, and ``bitsandbytes.functional.quantize_4bit`` (0.50).
-    """
+    """A packed weight, under the name by which PEFT's DoRA knows what it must unpack. ``n`` values in blocks of 64 take
+    ``n / 2`` bytes packed, and per block one constant: 4 bytes (float32), or with double quantization 1 byte, plus
+    4 bytes for every 256 of these; every count is rounded up. Source: Dettmers et al. 2023 (QLoRA), section 3, and
+    ``bitsandbytes.functional.quantize_4bit`` (0.50)."""
 
     quant_state: Any
     compress_statistics: bool
@@ -153,12 +151,9 @@ def _fill_eight_bit(layer: Any, dtype: torch.dtype) -> None:
 def blank_model(
     recipe: Recipe, config: PretrainedConfig, *, seed: int, checkpointing: bool
 ) -> PreTrainedModel | PeftModel:
-    """Base, quantization and adapter; the same classes and dtypes as in the run.
-
-    Raises:
-        ModelError: transformers cannot build the architecture, or the adapter does not fit.
-        SetupError: an attention implementation or a package is not installed.
-    """
+    """Base, quantization and adapter; the same classes and dtypes as in the run. Raises ``ModelError``: transformers
+    cannot build the architecture, or the adapter does not fit. Raises ``SetupError``: an attention implementation or a
+    package is not installed."""
     base = _base(recipe, config)
     adapted = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)
     if recipe.adapter.method == "qlora":

@@ -63,12 +63,9 @@ class Situation:
 
 @dataclass(frozen=True)
 class Change:
-    """Other values for a recipe, by dotted key.
-
-    Attributes:
-        keeps_training: the same weights learn from the same tokens; rounding may differ.
-        repeats: it can be proposed again for the changed recipe, for about half of what it saved.
-    """
+    """Other values for a recipe, by dotted key. ``keeps_training``: the same weights learn from the same tokens;
+    rounding may differ. ``repeats``: it can be proposed again for the changed recipe, for about half of what it
+    saved."""
 
     overrides: Mapping[str, Any]
     gives: str

@@ -153,14 +153,13 @@ def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
 
 
 def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
-    """The demand on one rank; a mean step and an evaluation take time in proportion to their positions.
-
-    Args:
-        shapes: of the run; None where its data are not known: then every row is as long as the simulated ones, and an
-            evaluation has as many as ``data.max_eval_examples`` allows.
-    """
+    """The demand on one rank; a mean step and an evaluation take time in proportion to their positions. ``shapes``: of
+    the run; None where its data are not known: then every row is as long as the simulated ones, and an evaluation has
+    as many as ``data.max_eval_examples`` allows."""
     positions = simulation.rows * simulation.length * simulation.micro_batches
-    rank, evaluation, steps = simulation.rank, simulation.evaluation, steps_of(recipe)
+    rank, evaluation = simulation.rank, simulation.evaluation
+    written = int(recipe.train.get("max_steps") or -1)
+    steps = written if written > 0 else None  # else they depend on the data
     ranks = 1 if rank is None else rank.sharding.ranks
     found = Demand(
         events=simulation.log.events,
@@ -191,12 +190,6 @@ def _as_run(recipe: Recipe, operators: Sequence[OperatorWork]) -> Sequence[Opera
     if not recipe.train.get("fp16"):
         return operators
     return [replace(one, dtype="fp16") if one.dtype == "bf16" else one for one in operators]
-
-
-def steps_of(recipe: Recipe) -> int | None:
-    """Optimizer steps of the run; None where they depend on the data."""
-    steps = int(recipe.train.get("max_steps") or -1)
-    return steps if steps > 0 else None
 
 
 def with_frontier(gpus: Sequence[PlannedGpu]) -> list[PlannedGpu]:

@@ -19,12 +19,9 @@ if TYPE_CHECKING:
 
 
 def model_config(model: ModelSection) -> PretrainedConfig:
-    """The configuration: of a local folder or GGUF file, of the catalogue of known models, or of the hub.
-
-    Raises:
-        ModelError: there is none, or transformers does not know its architecture.
-        SetupError: a package that carries the model is not installed.
-    """
+    """The configuration: of a local folder or GGUF file, of the catalogue of known models, or of the hub. Raises
+    ``ModelError``: there is none, or transformers does not know its architecture. Raises ``SetupError``: a package that
+    carries the model is not installed."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 

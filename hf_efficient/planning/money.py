@@ -79,20 +79,14 @@ def _saved_by_all(rank: Rank, memory: PlannedMemory) -> int:
     return held + memory.paged_bytes * shares
 
 
-def planned_spot(
-    gpu: PlannedGpu, price_usd_per_hour: float | None, price_source: str | None, terms: Terms
-) -> PlannedSpot:
-    """The run of these terms on such machines, in expectation (``estimate.spot``). Saves come after whole optimizer
-    steps, nearest to Daly's interval; an unknown number of steps counts as endless."""
-    between = terms.spot.hours_between_preemptions * 3600
-    save = terms.save_seconds
-    found = PlannedSpot(
-        price_usd_per_hour=price_usd_per_hour,
-        price_source=price_source,
-        hours_between_preemptions=terms.spot.hours_between_preemptions,
-        checkpoint_bytes=terms.checkpoint_bytes,
-        checkpoint_seconds=save,
-    )
+def _spot(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedSpot | None:
+    """The run on such machines, in expectation (``estimate.cost``). Saves come after whole optimizer steps, nearest to
+    Daly's interval; an unknown number of steps counts as endless."""
+    usd_per_hour, source = _price(device, terms, "spot")
+    if usd_per_hour is None and terms.market != "spot":
+        return None
+    between, save = terms.spot.hours_between_preemptions * 3600, terms.save_seconds
+    found = PlannedSpot(usd_per_hour, source, terms.spot.hours_between_preemptions, terms.checkpoint_bytes, save)
     if gpu.step_seconds is None:
         return dataclasses.replace(found, reason="the time of a step is not known")
     every = max(1, round(daly_interval(save, between) / gpu.step_seconds))
@@ -101,16 +95,17 @@ def planned_spot(
     run = spot_run(work, save, between, restart_seconds=terms.spot.restart_seconds, interval_seconds=interval)
     if run.paid_seconds is None:
         return dataclasses.replace(found, reason=run.reason)
-    usd = cost_usd(gpu.step_seconds * run.paid_seconds / work, price_usd_per_hour)
-    return dataclasses.replace(
+    usd = cost_usd(gpu.step_seconds * run.paid_seconds / work, usd_per_hour)
+    found = dataclasses.replace(
         found,
         save_every_steps=every,
         overhead_share=run.paid_seconds / work - 1,
         usd_per_million_tokens=cost_per_million_tokens(usd, terms.tokens),
-        preemptions=None if gpu.run_seconds is None else run.preemptions,
-        run_seconds=None if gpu.run_seconds is None else run.paid_seconds,
-        run_usd=None if gpu.run_seconds is None else cost_usd(run.paid_seconds, price_usd_per_hour),
     )
+    if gpu.run_seconds is None:
+        return found
+    run_usd = cost_usd(run.paid_seconds, usd_per_hour)
+    return dataclasses.replace(found, preemptions=run.preemptions, run_seconds=run.paid_seconds, run_usd=run_usd)
 
 
 _MILLION = 1_000_000
@@ -120,23 +115,28 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
     usd, source = _price(device, terms, terms.market)
     notes = list(gpu.notes)
     if usd is None:
-        notes.append(_no_price(terms))
+        kind = "spot price" if terms.market == "spot" else "price"
+        whose = "" if terms.provider is None else f" from {terms.provider}"
+        notes.append(f"no {kind} of it{whose} is known: set efficiency.price_usd_per_hour to what you pay")
     spot = _spot(gpu, device, terms)
     lost = 0.0 if terms.market == "on_demand" or spot is None else spot.overhead_share
     if lost is None and gpu.step_seconds is not None and spot is not None:
         notes.append(f"on spot machines it would hardly ever end: {spot.reason}")
+    saving = None  # on the spot market it is in what is lost there, as often as costs least
+    if gpu.run_seconds is not None and terms.saves is not None and terms.market != "spot":
+        saving = terms.saves * terms.save_seconds
     found = dataclasses.replace(
         gpu,
         notes=notes,
         market=terms.market,
         price_usd_per_hour=usd,
         price_source=source,
-        run_saving_seconds=_saving(gpu, terms),
+        run_saving_seconds=saving,
         spot=spot,
     )
     if gpu.step_seconds is None or lost is None:
         return dataclasses.replace(found, run_seconds=None)
-    run = None if gpu.run_seconds is None else gpu.run_seconds * (1 + lost) + (found.run_saving_seconds or 0.0)
+    run = None if gpu.run_seconds is None else gpu.run_seconds * (1 + lost) + (saving or 0.0)
     return _with_figures(found, gpu.step_seconds * (1 + lost), run, device.tdp_watts, terms)
 
 
@@ -162,20 +162,6 @@ def _with_figures(
     )
 
 
-def _saving(gpu: PlannedGpu, terms: Terms) -> float | None:
-    """All saves of the run; those of the spot market are in what is lost there, as often as costs least."""
-    if gpu.run_seconds is None or terms.saves is None or terms.market == "spot":
-        return None
-    return terms.saves * terms.save_seconds
-
-
-def _spot(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedSpot | None:
-    usd, source = _price(device, terms, "spot")
-    if usd is None and terms.market != "spot":
-        return None
-    return planned_spot(gpu, usd, source, terms)
-
-
 def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | None, str | None]:
     """The user's of all devices, which is of one market alone; else the cheapest list price, for each."""
     if terms.price_usd_per_hour is not None:
@@ -185,29 +171,21 @@ def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | N
     return (None, None) if offer is None else (offer.usd_per_gpu_hour * terms.devices, offer.label)
 
 
-def _no_price(terms: Terms) -> str:
-    kind = "spot price" if terms.market == "spot" else "price"
-    whose = "" if terms.provider is None else f" from {terms.provider}"
-    return f"no {kind} of it{whose} is known: set efficiency.price_usd_per_hour to what you pay"
-
-
 def pause_remarks(recipe: Recipe, demand: Demand, terms: Terms, *, read: bool) -> list[str]:
     """Of a run whose steps are known; without them there are no hours to hold anything."""
     if demand.steps is None:
         return []
-    saves = [] if terms.market == "spot" else _of_saves(recipe, terms)
-    return [*_of_evaluations(recipe, demand, read=read), *saves]
-
-
-def _of_evaluations(recipe: Recipe, demand: Demand, *, read: bool) -> list[str]:
+    remarks = [] if terms.market == "spot" else _of_saves(recipe, terms)
     if demand.evaluation_batches is None:
-        return [
+        unknown = (
             "hours and money hold no evaluations: how many there are, and of how many rows, is not known without the "
             "data; set train.eval_strategy=steps and data.max_eval_examples=N"
-        ]
+        )
+        return [unknown, *remarks]
     if read or not demand.evaluation_batches:
-        return []
-    return [f"every evaluation has data.max_eval_examples rows, {recipe.data.max_eval_examples:,}, of as many tokens"]
+        return remarks
+    rows = f"{recipe.data.max_eval_examples:,}"
+    return [f"every evaluation has data.max_eval_examples rows, {rows}, of as many tokens", *remarks]
 
 
 def _of_saves(recipe: Recipe, terms: Terms) -> list[str]:
@@ -220,8 +198,8 @@ def _of_saves(recipe: Recipe, terms: Terms) -> list[str]:
         return []
     most = "up to " if recipe.train.get("save_strategy") == "best" else ""
     many = f"{most}{terms.saves:,} save{'' if terms.saves == 1 else 's'} of {size(terms.checkpoint_bytes)}"
-    spot = terms.spot
-    if spot.write_of is None:
-        return [f"hours and money hold {many}, written at your {spot.write_mb_per_second:g} MB/s"]
-    speed = f"{spot.write_mb_per_second:g} MB/s ({spot.write_of})"
-    return [f"hours and money hold {many}, written at {speed}: efficiency.spot.write_mb_per_second changes that"]
+    speed, disk = f"{terms.spot.write_mb_per_second:g} MB/s", terms.spot.write_of
+    if disk is None:
+        return [f"hours and money hold {many}, written at your {speed}"]
+    change = "efficiency.spot.write_mb_per_second changes that"
+    return [f"hours and money hold {many}, written at {speed} ({disk}): {change}"]

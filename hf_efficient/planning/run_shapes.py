@@ -38,17 +38,6 @@ def saves_of(args: SFTConfig, train: BatchShapes) -> int:
     return len(_evaluated_after(args, train)) if strategy == "best" else 0
 
 
-def evaluates_by_epoch(args: SFTConfig) -> bool:
-    """Whether how often the run evaluates depends on the length of an epoch."""
-    return _named(args.eval_strategy) == "epoch"
-
-
-def saves_by_epoch(args: SFTConfig) -> bool:
-    """Whether how often the run saves depends on the length of an epoch."""
-    strategy = _named(args.save_strategy)
-    return strategy == "epoch" or (strategy == "best" and evaluates_by_epoch(args))
-
-
 def _evaluated_after(args: SFTConfig, train: BatchShapes) -> list[int]:
     """Steps of the training; an evaluation before the first one is not saved."""
     strategy = _named(args.eval_strategy)
@@ -176,17 +165,10 @@ def unread_pauses(
     with process_kept(), tempfile.TemporaryDirectory() as directory:
         args = run_arguments(recipe, directory)
     run = BatchShapes(1, 1.0, steps, epoch_steps=steps, step_content=1.0)  # its epoch is read by nothing below
-    batches = 0.0 if evaluation is None else _batches(recipe, args, run, evaluation, ranks)
-    return batches, None if saves_by_epoch(args) else saves_of(args, run)
-
-
-def _batches(
-    recipe: Recipe, args: SFTConfig, run: BatchShapes, evaluation: SimulatedEvaluation, ranks: int
-) -> float | None:
-    if evaluates_by_epoch(args):
-        return None
-    times = evaluations_of(args, run, at_end=recipe.evaluate.at_end)
-    if times == 0:
-        return 0.0
+    by_epoch, saving = _named(args.eval_strategy) == "epoch", _named(args.save_strategy)
+    saves = None if saving == "epoch" or (saving == "best" and by_epoch) else saves_of(args, run)
+    times = 0 if evaluation is None else evaluations_of(args, run, at_end=recipe.evaluate.at_end)
+    if evaluation is None or (not by_epoch and times == 0):
+        return 0.0, saves
     rows = recipe.data.max_eval_examples
-    return None if rows is None else times * rows / ranks / evaluation.rows
+    return None if by_epoch or rows is None else times * rows / ranks / evaluation.rows, saves

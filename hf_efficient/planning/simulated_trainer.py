@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.libraries import replaced
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.simulate.operator_count import OperatorCount
@@ -210,23 +209,16 @@ def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterato
             "train.loss_type: chunked_nll cannot be planned with this version of TRL, whose kernels are others "
             f"({missing[0]} is gone). Plan `train.loss_type=nll` as an upper bound."
         )
-    with ExitStack() as stack:
-        stack.enter_context(_triton(chunked_logprob))
-        for name, value in stood_in.items():
-            stack.enter_context(replaced(chunked_logprob, name, value))
-        yield
-
-
-@contextmanager
-def _triton(chunked_logprob: ModuleType) -> Iterator[None]:
-    if hasattr(chunked_logprob, "triton"):
-        yield
-        return
-    vars(chunked_logprob)["triton"] = SimpleNamespace(cdiv=lambda total, size: -(-total // size))
+    module = vars(chunked_logprob)
+    before = dict(module)
+    module.update(stood_in)
+    module.setdefault("triton", SimpleNamespace(cdiv=lambda total, size: -(-total // size)))
     try:
         yield
     finally:
-        del vars(chunked_logprob)["triton"]
+        module.update(before)
+        if "triton" not in before:
+            del module["triton"]
 
 
 class _Launched:

@@ -157,12 +157,9 @@ class Simulation:
 
 def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None = None) -> tuple[Unit, ...]:
     """The units as accelerate's ``fsdp2_prepare_model`` (1.15) cuts a model: blocks, embedding, final norm with head
-    (and a shared embedding), and last the root.
-
-    Args:
-        loaded: bytes of an element of each parameter as the run loads it, by name; for the others as it is.
-        classes: of the blocks; default: those that the model's class says not to split.
-    """
+    (and a shared embedding), and last the root. ``loaded``: bytes of an element of each parameter as the run loads it,
+    by name; for the others as it is. ``classes``: of the blocks; default: those that the model's class says not to
+    split."""
     found: list[Unit] = []
     taken: set[int] = set()
     weights = {id(one): HeldWeight.of(name, one, loaded) for name, one in model.named_parameters()}
@@ -385,15 +382,12 @@ def _largest(there: Sequence[tuple[StorageLife, str]]) -> list[PlannedTensor]:
     for life, category in there:
         count = life.bytes // life.dtype.itemsize
         shape = life.shape if math.prod(life.shape) == count else (count,)
-        groups.setdefault((life.bytes, category, shape, _name(life.dtype)), []).append(life)
+        dtype = str(life.dtype).removeprefix("torch.")
+        groups.setdefault((life.bytes, category, shape, dtype), []).append(life)
     return [
         PlannedTensor(held, category, equal[0].module, equal[0].operator, shape, dtype, len(equal))
         for (held, category, shape, dtype), equal in list(groups.items())[:_LARGEST]
     ]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def planned_timeline(simulation: Simulation) -> PlannedTimeline:

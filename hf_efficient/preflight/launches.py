@@ -21,7 +21,7 @@ import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from hf_efficient.errors import HfEfficientError, PreflightError, writing
-from hf_efficient.estimate.cost import checkpoints_at_once, disk_needed
+from hf_efficient.estimate.cost import checkpoints_at_once
 from hf_efficient.launch.checkpoints import remove
 from hf_efficient.launch.exits import ended
 from hf_efficient.launch.preflight_wanted import preflight_path, write_preflight
@@ -348,8 +348,7 @@ def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> 
         count = checkpoints_at_once(known["saves"], known["save_total_limit"], keeps_best=keeps_best, there=there)
         known["checkpoints_to_come"] = count
         if "checkpoint_bytes" in known:
-            sizes = [known[f"{of}_bytes"] for of in ("checkpoint", "model", "merged")]
-            known["needed_bytes"] = disk_needed(count, *sizes)
+            known["needed_bytes"] = count * known["checkpoint_bytes"] + known["model_bytes"] + known["merged_bytes"]
     known["next_loss"] = _next_loss(saved, known.get("micro_batches"), steps=2)
     if loaded:
         known["next_loss_after_load"] = _next_loss(loaded, known.get("micro_batches"), steps=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import parameter_counts, shape_of
+from hf_efficient.estimate.model_shape import parameter_count, shape_of
 from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.facts.models import find_model
 from hf_efficient.recipe.writing import dump_yaml
@@ -59,9 +59,9 @@ def parameters_of(model: str) -> int | None:
     config = Path(model).expanduser() / "config.json"
     try:
         if config.is_file():
-            return parameter_counts(shape_of(json.loads(config.read_text(encoding="utf-8")))).total
+            return parameter_count(shape_of(json.loads(config.read_text(encoding="utf-8"))))
         fact = find_model(model)
-        return fact.published_parameters or parameter_counts(shape_of(fact.config)).total
+        return fact.published_parameters or parameter_count(shape_of(fact.config))
     except (ModelError, OSError, ValueError):
         return None
 

@@ -20,11 +20,9 @@ from hf_efficient.records.profile import ProfileAccount
 
 @dataclass(frozen=True)
 class TrainingAccount:
-    """One call of ``train()`` on rank 0: a part of its process, whose time is counted there.
-
-    Where no end was recorded, ``wall_seconds`` ends with the last step or, where the process died, the last heartbeat.
-    ``segment`` counts from 0, over resumed runs too. ``ended`` is None in older records.
-    """
+    """One call of ``train()`` on rank 0: a part of its process, whose time is counted there. Where no end was recorded,
+    ``wall_seconds`` ends with the last step or, where the process died, the last heartbeat. ``segment`` counts from 0,
+    over resumed runs too. ``ended`` is None in older records."""
 
     segment: int
     called_at_seconds: float
@@ -92,9 +90,7 @@ class RestartAccount:
 @dataclass(frozen=True)
 class HeldTime:
     """What a callback or a method of the user's own took in a phase of the training loop, without others inside it.
-
-    ``name`` is ``Class.method``; ``share`` is of the loop, with its evaluations and checkpoints.
-    """
+    ``name`` is ``Class.method``; ``share`` is of the loop, with its evaluations and checkpoints."""
 
     name: str
     phase: str
@@ -108,13 +104,10 @@ class HeldTime:
 
 @dataclass(frozen=True)
 class TimeAccount:
-    """Host time of rank 0, all processes of the run added up.
-
-    ``wall_seconds``: what lay between the processes belongs to none. ``training_seconds``: wall time of the optimizer
-    steps without evaluation and checkpointing: with data wait, logging and what is unattributed inside the loop. The
-    denominator of every throughput.
-    ``held``: the longest first; what took less than a thousandth of its step is left out.
-    """
+    """Host time of rank 0, all processes of the run added up. ``wall_seconds``: what lay between the processes belongs
+    to none. ``training_seconds``: wall time of the optimizer steps without evaluation and checkpointing: with data
+    wait, logging and what is unattributed inside the loop. The denominator of every throughput. ``held``: the longest
+    first; what took less than a thousandth of its step is left out."""
 
     wall_seconds: float
     phase_seconds: dict[str, float]
@@ -128,11 +121,8 @@ class TimeAccount:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of the optimizer steps of rank 0, each without its evaluation and checkpointing.
-
-    A step repeated after a resumption counts again. Percentiles are of the steps after warm-up, linear between
-    neighbours.
-    """
+    """Times of the optimizer steps of rank 0, each without its evaluation and checkpointing. A step repeated after a
+    resumption counts again. Percentiles are of the steps after warm-up, linear between neighbours."""
 
     count: int
     warm_up_count: int
@@ -172,11 +162,8 @@ class RankAccount:
 
 @dataclass(frozen=True)
 class PhaseSkew:
-    """The rank that took the longest in a phase, waits for others apart, over the training loop.
-
-    ``extra_seconds`` is its own time less the median of the others: about what they waited for it, if on time
-    themselves.
-    """
+    """The rank that took the longest in a phase, waits for others apart, over the training loop. ``extra_seconds`` is
+    its own time less the median of the others: about what they waited for it, if on time themselves."""
 
     phase: str
     rank: int
@@ -213,10 +200,8 @@ class AcrossRanks:
 
 @dataclass(frozen=True)
 class PlanFigure:
-    """One figure, as it was planned and as it came.
-
-    ``name`` ends in its unit; ``relative_error`` is ``predicted`` / ``observed`` - 1, or what ``note`` says.
-    """
+    """One figure, as it was planned and as it came. ``name`` ends in its unit; ``relative_error`` is ``predicted`` /
+    ``observed`` - 1, or what ``note`` says."""
 
     name: str
     predicted: float | None
@@ -227,10 +212,8 @@ class PlanFigure:
 
 @dataclass(frozen=True)
 class PlanAccount:
-    """What was planned before the run, beside what it came to.
-
-    The training loop's figures are without evaluations and saves.
-    """
+    """What was planned before the run, beside what it came to. The training loop's figures are without evaluations and
+    saves."""
 
     device: str
     steps: int
@@ -311,11 +294,9 @@ class NotMeasured:
 
 @dataclass(frozen=True)
 class RunAccount:
-    """Where the time, the tokens and the memory of a run went.
-
-    ``recorded_by``: ``recipe``, ``trainer`` (the mixin in a script), ``callback`` (in a plain Trainer), ``unknown``.
-    ``environment``: of the last process, as ``hf-efficient env --json``; None in older records.
-    """
+    """Where the time, the tokens and the memory of a run went. ``recorded_by``: ``recipe``, ``trainer`` (the mixin in a
+    script), ``callback`` (in a plain Trainer), ``unknown``. ``environment``: of the last process, as
+    ``hf-efficient env --json``; None in older records."""
 
     schema_version: int
     hf_efficient_version: str

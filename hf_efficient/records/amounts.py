@@ -6,11 +6,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class TokenAccount:
-    """Tokens of all ranks; a count is None where a step of any rank does not know it.
-
-    ``padding_share`` is 1 - non_padding / processed. Rates are over the largest ``training_seconds`` of any rank: data
-    wait and logging included, evaluations and saves not.
-    """
+    """Tokens of all ranks; a count is None where a step of any rank does not know it. ``padding_share`` is 1 -
+    non_padding / processed. Rates are over the largest ``training_seconds`` of any rank: data wait and logging
+    included, evaluations and saves not."""
 
     processed: int | None
     non_padding: int | None
@@ -77,10 +75,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class LoaderAccount:
-    """What the data loader of rank 0 did in the training (see ``StepLoader``, whose sums these are).
-
-    The last batches may never have been trained on. ``mean_ready`` is None without workers.
-    """
+    """What the data loader of rank 0 did in the training (see ``StepLoader``, whose sums these are). The last batches
+    may never have been trained on. ``mean_ready`` is None without workers."""
 
     steps: int
     epochs: int
@@ -109,11 +105,8 @@ class LoaderAccount:
 
 @dataclass(frozen=True)
 class MemoryCategory:
-    """Bytes of one kind of tensor on the device that trains (the host's memory on a CPU), on rank 0.
-
-    ``how``: ``exact``: counted; ``measured``: counted in one forward, see ``note``; ``derived``: what is left of a
-    peak.
-    """
+    """Bytes of one kind of tensor on the device that trains (the host's memory on a CPU), on rank 0. ``how``:
+    ``exact``: counted; ``measured``: counted in one forward, see ``note``; ``derived``: what is left of a peak."""
 
     name: str
     bytes: int
@@ -123,10 +116,8 @@ class MemoryCategory:
 
 @dataclass(frozen=True)
 class MemoryAccount:
-    """Peaks of rank 0 over all processes of the run.
-
-    ``peak_rss_bytes`` counts from the start of the process; device peaks are those of torch's allocator.
-    """
+    """Peaks of rank 0 over all processes of the run. ``peak_rss_bytes`` counts from the start of the process; device
+    peaks are those of torch's allocator."""
 
     peak_rss_bytes: int | None
     device_peak_allocated_bytes: int | None
@@ -138,11 +129,8 @@ class MemoryAccount:
 
 @dataclass(frozen=True)
 class EnergyPart:
-    """What one meter told.
-
-    ``missing_seconds`` is wall time without a reading, among it all before the run knew its output directory. ``note``
-    says what is metered, or how it was estimated.
-    """
+    """What one meter told. ``missing_seconds`` is wall time without a reading, among it all before the run knew its
+    output directory. ``note`` says what is metered, or how it was estimated."""
 
     name: str
     joules: float
@@ -156,11 +144,9 @@ class EnergyPart:
 @dataclass(frozen=True)
 class EnergyAccount:
     """Energy of the run's machines, all of its processes and ranks: what the meters told, without cooling.
-
     ``phase_joules``: the energy by phase of rank 0, ``unattributed`` included, shared out by the readings' times (see
     ``accounting/money.py``); None where there is no part. ``co2e_grams``: ``joules`` times the grid's intensity; None
-    where there is no part.
-    """
+    where there is no part."""
 
     joules: float | None = None
     estimated: bool = False

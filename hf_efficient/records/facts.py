@@ -48,14 +48,6 @@ class DataFacts(msgspec.Struct):
     fill_rate: float | None = None
 
 
-class BudgetFacts(msgspec.Struct):
-    """Topic ``budget``: the limits of the run."""
-
-    usd: float | None = None
-    hours: float | None = None
-    kwh: float | None = None
-
-
 class LoaderFacts(msgspec.Struct):
     """Topic ``loader``: how the data loader was set up."""
 

@@ -16,11 +16,8 @@ Verdict = Literal["confirmed", "smaller", "larger", "retracted", "unknown"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One figure that a finding rests on.
-
-    ``unit`` is ``seconds``, ``bytes``, ``share`` (of 1), ``tokens``, ``count``, ``usd``, ...; empty for words.
-    ``source`` is its place: ``steps.jsonl: phase_seconds.data_wait``.
-    """
+    """One figure that a finding rests on. ``unit`` is ``seconds``, ``bytes``, ``share`` (of 1), ``tokens``, ``count``,
+    ``usd``, ...; empty for words. ``source`` is its place: ``steps.jsonl: phase_seconds.data_wait``."""
 
     what: str
     value: float | int | str
@@ -39,11 +36,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a remedy is predicted to give: an estimate.
-
-    ``share`` is of the loop's time, evaluations and saves included, for the same tokens without padding: 0.25 means
-    three quarters of the time.
-    """
+    """What a remedy is predicted to give: an estimate. ``share`` is of the loop's time, evaluations and saves included,
+    for the same tokens without padding: 0.25 means three quarters of the time."""
 
     share: float | None
     seconds: float | None
@@ -54,11 +48,8 @@ class Gain:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to change; ``gain`` is None where it cannot be predicted.
-
-    ``overrides`` are by dotted key, empty where the change is one of code or machine. Without a recipe ``train.X`` is
-    the argument ``X`` of ``TrainingArguments``.
-    """
+    """What to change; ``gain`` is None where it cannot be predicted. ``overrides`` are by dotted key, empty where the
+    change is one of code or machine. Without a recipe ``train.X`` is the argument ``X`` of ``TrainingArguments``."""
 
     what: str
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -100,12 +91,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """One prediction of a remedy that this run applied.
-
-    ``run`` is the output directory it was predicted from. ``of``: ``time`` per non-padding token of the loop;
-    ``memory`` at the peak; ``finding``: only that it goes. Shares of time, bytes of memory; below 0: it takes more.
-    ``spread`` is half of the interval of a share, by the steps of both runs.
-    """
+    """One prediction of a remedy that this run applied. ``run`` is the output directory it was predicted from. ``of``:
+    ``time`` per non-padding token of the loop; ``memory`` at the peak; ``finding``: only that it goes. Shares of time,
+    bytes of memory; below 0: it takes more. ``spread`` is half of the interval of a share, by the steps of both
+    runs."""
 
     rule: str
     run: str
@@ -119,11 +108,9 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that the rules said of a run.
-
-    ``loop_seconds`` includes evaluations and saves: costs and gains are held against it. ``limit`` is None where a
-    finding stands above ``info``; ``faults`` are rules that failed by a defect of hf_efficient.
-    """
+    """All that the rules said of a run. ``loop_seconds`` includes evaluations and saves: costs and gains are held
+    against it. ``limit`` is None where a finding stands above ``info``; ``faults`` are rules that failed by a defect of
+    hf_efficient."""
 
     schema_version: int
     hf_efficient_version: str

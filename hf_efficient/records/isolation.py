@@ -10,11 +10,9 @@ ISOLATION_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class IsolationSchedule:
-    """What the recipe says of the whole run, as far as a variant changes it.
-
-    The three distances are in optimizer steps; None: never, or at no fixed one. ``accumulation`` is micro-batches of a
-    step; ``workers``, ``cores`` and ``threads`` are of each process.
-    """
+    """What the recipe says of the whole run, as far as a variant changes it. The three distances are in optimizer
+    steps; None: never, or at no fixed one. ``accumulation`` is micro-batches of a step; ``workers``, ``cores`` and
+    ``threads`` are of each process."""
 
     steps: int
     log_every: int | None
@@ -73,11 +71,9 @@ class VariantOutcome:
 
 @dataclass(frozen=True)
 class StepPart:
-    """A part of an optimizer step's time, per step; 0 where the difference lies within its spread.
-
-    ``low`` and ``high`` hold it with 95%, the medians of all rounds included; None where it was timed once. ``how``
-    says which variants it is the difference of.
-    """
+    """A part of an optimizer step's time, per step; 0 where the difference lies within its spread. ``low`` and ``high``
+    hold it with 95%, the medians of all rounds included; None where it was timed once. ``how`` says which variants it
+    is the difference of."""
 
     name: str
     seconds: float | None
@@ -109,10 +105,8 @@ class LoaderAlone:
 
 @dataclass(frozen=True)
 class TokenisationAlone:
-    """The recipe's sources through the tokenizer, the cache bypassed.
-
-    ``read_seconds`` is reading alone, a first time: the system may hold the sources in memory later.
-    """
+    """The recipe's sources through the tokenizer, the cache bypassed. ``read_seconds`` is reading alone, a first time:
+    the system may hold the sources in memory later."""
 
     examples: int
     tokens: int
@@ -125,10 +119,8 @@ class TokenisationAlone:
 @dataclass(frozen=True)
 class MicroBatchLine:
     """Forward and backward of a micro-batch over its tokens, from micro-batches of half, one and two times the rows.
-
     ``fixed_seconds``: of a micro-batch before it holds anything; ``token_seconds``: of each token more.
-    ``doubled_positions``: positions of twice the rows over twice the positions: above 1 by padding.
-    """
+    ``doubled_positions``: positions of twice the rows over twice the positions: above 1 by padding."""
 
     fixed_seconds: float
     token_seconds: float

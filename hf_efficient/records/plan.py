@@ -6,12 +6,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PlannedTimeline:
-    """What is allocated over the first two optimizer steps, in some hundred moments; columns of one length.
-
-    Between two of them less may have been allocated, never more: each is the highest of its stretch.
-
-    ``events`` counts allocations and frees up to each moment, from the start of the first step.
-    """
+    """What is allocated over the first two optimizer steps, in some hundred moments; columns of one length. Between two
+    of them less may have been allocated, never more: each is the highest of its stretch. ``events`` counts allocations
+    and frees up to each moment, from the start of the first step."""
 
     events: list[int]
     phases: list[str]
@@ -174,10 +171,8 @@ class PlannedChange:
 
 @dataclass(frozen=True)
 class PlannedAdvice:
-    """What to change in a recipe for one accelerator.
-
-    Changes that fit come first, then those that keep the training, the fastest per token, the largest saving of memory.
-    """
+    """What to change in a recipe for one accelerator. Changes that fit come first, then those that keep the training,
+    the fastest per token, the largest saving of memory."""
 
     accelerator: str
     memory_bytes: int

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class FunctionTime:
-    """One function.
-
-    ``place`` is ``transformers/trainer.py:1900 _run_epoch`` or a name of C; no ``calls`` where samples were taken.
-    """
+    """One function. ``place`` is ``transformers/trainer.py:1900 _run_epoch`` or a name of C; no ``calls`` where samples
+    were taken."""
 
     place: str
     self_seconds: float
@@ -65,10 +63,8 @@ class HostMemoryLine:
 
 @dataclass(frozen=True)
 class HostMemoryTable:
-    """The lines of the named functions, the largest first.
-
-    ``peak_bytes`` is the peak of what the process allocated since the instrument began, ``lines`` their part of it.
-    """
+    """The lines of the named functions, the largest first. ``peak_bytes`` is the peak of what the process allocated
+    since the instrument began, ``lines`` their part of it."""
 
     peak_bytes: int
     lines: list[HostMemoryLine] = field(default_factory=list)
@@ -76,10 +72,8 @@ class HostMemoryTable:
 
 @dataclass(frozen=True)
 class AllocationSite:
-    """Allocations of one line of code that were live together.
-
-    ``place``: the innermost frame outside torch, ``models/llama/modeling_llama.py:180 forward``; else in words.
-    """
+    """Allocations of one line of code that were live together. ``place``: the innermost frame outside torch,
+    ``models/llama/modeling_llama.py:180 forward``; else in words."""
 
     place: str
     called_from: list[str]
@@ -89,12 +83,10 @@ class AllocationSite:
 
 @dataclass(frozen=True)
 class ModuleAllocations:
-    """Allocations of one module, or of those that differ in their numbers alone, that were live together.
-
-    ``module``: ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it for gradients;
+    """Allocations of one module, or of those that differ in their numbers alone, that were live together. ``module``:
+    ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it for gradients;
     ``class LlamaMLP`` where only the stack is known; in words where it is no module. ``place``: the line of code that
-    asked for most of it.
-    """
+    asked for most of it."""
 
     module: str
     bytes: int
@@ -135,11 +127,9 @@ class MemorySnapshot:
 
 @dataclass(frozen=True)
 class InstrumentAccount:
-    """What one instrument did on rank 0, and what that cost.
-
-    ``cost_seconds``: ``own_seconds`` and what steps under it took longer, where comparable; None where it never ran.
-    ``own_seconds``: in its own code between the steps: starting, stopping, writing.
-    """
+    """What one instrument did on rank 0, and what that cost. ``cost_seconds``: ``own_seconds`` and what steps under it
+    took longer, where comparable; None where it never ran. ``own_seconds``: in its own code between the steps:
+    starting, stopping, writing."""
 
     name: str
     cost_seconds: float | None
@@ -169,10 +159,8 @@ class OperatorTime:
 
 @dataclass(frozen=True)
 class OperatorTable:
-    """The operators of the traced steps of one rank, the dearest first.
-
-    ``wall_seconds`` is under the profiler; what operators leave of it is Python, the Trainer and waiting.
-    """
+    """The operators of the traced steps of one rank, the dearest first. ``wall_seconds`` is under the profiler; what
+    operators leave of it is Python, the Trainer and waiting."""
 
     rank: int
     steps: int
@@ -185,10 +173,8 @@ class OperatorTable:
 
 @dataclass(frozen=True)
 class ProfileAccount:
-    """Everything that the deeper instruments left.
-
-    ``functions`` has a table each for rank 0 and the workers of its data loader.
-    """
+    """Everything that the deeper instruments left. ``functions`` has a table each for rank 0 and the workers of its
+    data loader."""
 
     instruments: list[InstrumentAccount]
     operators: OperatorTable | None = None

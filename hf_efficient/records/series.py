@@ -86,10 +86,8 @@ class Histogram:
 @dataclass(frozen=True)
 class SystemSeries:
     """What the sampler saw of the machine of rank 0: a bucket is consecutive readings of one process.
-
     ``started_at_seconds`` and ``ended_at_seconds`` are run time. ``host`` and ``gpus`` are named as in
-    ``recording/probes.py``. ``throttled`` has shares of readings by GPU and reason.
-    """
+    ``recording/probes.py``. ``throttled`` has shares of readings by GPU and reason."""
 
     process: list[int] = field(default_factory=list)
     started_at_seconds: list[float] = field(default_factory=list)

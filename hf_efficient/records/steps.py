@@ -68,10 +68,8 @@ class SequenceCounts(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepWork(msgspec.Struct, frozen=True, gc=False):
-    """FLOPs of a step on one rank (see ``estimate/flops.py``).
-
-    ``model_flops`` is what the mathematics needs; ``hardware_flops`` has padding, masked pairs and recompute, or None.
-    """
+    """FLOPs of a step on one rank (see ``estimate/flops.py``). ``model_flops`` is what the mathematics needs;
+    ``hardware_flops`` has padding, masked pairs and recompute, or None."""
 
     model_flops: int
     hardware_flops: int | None

@@ -20,33 +20,31 @@ _ALIASES_UNSAID = frozenset({torch.ops.aten._unsafe_view.default, torch.ops.aten
 """Operators whose schema does not say that their result shares the storage of an argument."""
 
 
-class ResultShapes:
-    """Runs operators on tensors of the meta device; those that only make new tensors run once per shape."""
+_known_results: dict[Any, Any] = {}
+_makes_new_tensors: dict[Any, bool] = {}
 
-    def __init__(self) -> None:
-        self._known: dict[Any, Any] = {}
-        self._makes_new: dict[Any, bool] = {}
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        makes_new = self._makes_new.get(func)
-        if makes_new is None:
-            makes_new = self._makes_new[func] = _makes_new(func)
-        if not makes_new:
-            return func(*args, **kwargs)
-        key: tuple[Any, ...] = (func, tuple([_described(one) for one in args]))
-        if kwargs:
-            key = (*key, tuple([(name, _described(value)) for name, value in kwargs.items()]))
-        try:
-            found = self._known.get(key)
-        except TypeError:  # an argument that has no hash
-            return func(*args, **kwargs)
-        if found is not None:
-            return _made(found)
-        result = func(*args, **kwargs)
-        shapes = _shapes(result)
-        if shapes is not None:
-            self._known[key] = shapes
-        return result
+def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator on tensors of the meta device; one that only makes new tensors runs once per shape."""
+    makes_new = _makes_new_tensors.get(func)
+    if makes_new is None:
+        makes_new = _makes_new_tensors[func] = _makes_new(func)
+    if not makes_new:
+        return func(*args, **kwargs)
+    key: tuple[Any, ...] = (func, tuple([_described(one) for one in args]))
+    if kwargs:
+        key = (*key, tuple([(name, _described(value)) for name, value in kwargs.items()]))
+    try:
+        found = _known_results.get(key)
+    except TypeError:  # an argument that has no hash
+        return func(*args, **kwargs)
+    if found is not None:
+        return _made(found)
+    result = func(*args, **kwargs)
+    shapes = _shapes(result)
+    if shapes is not None:
+        _known_results[key] = shapes
+    return result
 
 
 def _makes_new(func: Any) -> bool:
@@ -85,7 +83,6 @@ def _made(shapes: Any) -> Any:
 
 
 _CPU = torch.device("cpu")
-_results = ResultShapes()
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.layout, torch.memory_format})
 """Types of arguments that are the same on every device."""
 _DISPATCH = frozenset({"__torch_dispatch__", "__call__", "_fn", "inner"})
@@ -123,21 +120,19 @@ class Blank(torch.Tensor):
 def run_blank(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     """An operator on arguments of which one at least is blank."""
     if func is _READ_SCALAR:
-        return _some_scalar(args[0].dtype)
+        dtype = args[0].dtype
+        return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
     if func is _ADD and _summed_in_place(args):
         return args[0]
     owners: dict[int, Blank] = {}
     shells = tuple([_inside(arg, owners) for arg in args])
     named = {name: _inside(value, owners) for name, value in kwargs.items()} if kwargs else {}
-    return _outside(_results.run(func, shells, named), owners)
+    return _outside(_run_on_meta(func, shells, named), owners)
 
 
 def _summed_in_place(args: tuple[Any, ...]) -> bool:
-    """Whether autograd adds gradients of a tensor used twice, and may write into the first.
-
-    It may unless somebody else has that, but not for a subclass, as here (``InputBuffer::accumulate``,
-    torch/csrc/autograd/input_buffer.cpp).
-    """
+    """Whether autograd adds gradients of a tensor used twice, and may write into the first. It may unless somebody else
+    has that, but not for a subclass, as here (``InputBuffer::accumulate``, torch/csrc/autograd/input_buffer.cpp)."""
     if len(args) != 2 or torch._C._current_graph_task_id() == -1 or not _called_by_engine():
         return False
     first, second = args
@@ -190,12 +185,6 @@ def _outside(value: Any, owners: dict[int, Blank]) -> Any:
     return value
 
 
-def _some_scalar(dtype: torch.dtype) -> bool | int | float:
-    if dtype == torch.bool:
-        return False
-    return 1.0 if dtype.is_floating_point else 1
-
-
 def make_blank(module: nn.Module) -> None:
     """Put blank tensors in place of all parameters and buffers on the meta device; tied ones stay tied."""
     _replace_parameters(module, lambda one: emptied(one) if one.is_meta else None)
@@ -218,9 +207,8 @@ def _replace_parameters(module: nn.Module, make: Callable[[nn.Parameter], Blank 
                 continue
             if id(parameter) not in made:
                 value = make(parameter)
-                made[id(parameter)] = (
-                    parameter if value is None else nn.Parameter(value, requires_grad=parameter.requires_grad)
-                )
+                kept = parameter if value is None else nn.Parameter(value, requires_grad=parameter.requires_grad)
+                made[id(parameter)] = kept
             part._parameters[name] = made[id(parameter)]
 
 

@@ -12,11 +12,9 @@ _COMMON = {(one, other): torch.promote_types(one, other) for one in _KINDS for o
 
 
 def cpu_casts() -> Mapping[Any, Callable[..., Any]]:
-    """Sums and products of tensors of two dtypes, as a CPU computes them: on copies in the common dtype.
-
-    A GPU casts each value as it is read, and takes no memory. Source: ``TensorIteratorBase::compute_types`` of pytorch
-    2.13 (``aten/src/ATen/TensorIterator.cpp``), "Promotes inputs by creating temporaries of the correct dtype".
-    """
+    """Sums and products of tensors of two dtypes, as a CPU computes them: on copies in the common dtype. A GPU casts
+    each value as it is read, and takes no memory. Source: ``TensorIteratorBase::compute_types`` of pytorch 2.13
+    (``aten/src/ATen/TensorIterator.cpp``), "Promotes inputs by creating temporaries of the correct dtype"."""
     aten = torch.ops.aten
     operators = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
     return {func: functools.partial(_cast_first, func) for func in operators}
@@ -37,10 +35,8 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def int8_decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """By operator, what it does in parts, as ``bitsandbytes.backends`` (0.50) has it.
-
-    Columns with inputs of 6 or more in magnitude are multiplied in 16 bits; their unknown number is taken as 0.
-    """
+    """By operator, what it does in parts, as ``bitsandbytes.backends`` (0.50) has it. Columns with inputs of 6 or more
+    in magnitude are multiplied in 16 bits; their unknown number is taken as 0."""
     ops = torch.ops.bitsandbytes
     return {
         ops.int8_vectorwise_quant.default: _vectorwise_quant,

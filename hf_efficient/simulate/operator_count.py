@@ -1,11 +1,12 @@
 """What a simulated step computes: every operator with its FLOPs and bytes."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from hf_efficient.records.device import OperatorFamily, OperatorWork
@@ -35,10 +36,8 @@ class _Calls:
 
 class OperatorCount:
     """Adds up operators as they run, by operator and shape; ``factor`` is how often what runs now stands for itself.
-
     FLOPs are those of ``torch.utils.flop_counter``; fused causal attention is taken for half of the square, as the
-    kernels of a GPU skip the rest. Views launch nothing and are left out.
-    """
+    kernels of a GPU skip the rest. Views launch nothing and are left out."""
 
     def __init__(self) -> None:
         self.factor = 1.0
@@ -83,7 +82,7 @@ def family_of(func: Any) -> OperatorFamily:
 
 
 def _work(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperatorWork | None:
-    read, written = list(_tensors(args)), list(_tensors([out]))
+    read, written = _tensors(args), _tensors(out)
     if func._schema.is_mutable and not written:
         written = read
     if not written:
@@ -127,10 +126,8 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
 
 def _grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
     """Products of groups of rows, one weight for each; which rows are in which does not change their sum.
-
     ``(rows, inputs)`` with ``(groups, inputs, outputs)``, in the backward ``(outputs, rows)`` with ``(rows, inputs)``,
-    or a weight for each of as many equal groups.
-    """
+    or a weight for each of as many equal groups."""
     batch = left.shape[0] if left.dim() == right.dim() == 3 else 1
     return int(2 * batch * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
@@ -153,14 +150,8 @@ def _described(value: Any) -> Any:
     return None
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-        elif isinstance(value, Mapping):
-            yield from _tensors(value.values())
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

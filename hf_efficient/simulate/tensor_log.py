@@ -20,10 +20,8 @@ from hf_efficient.simulate.blank import MOST_REAL, Blank, emptied, grows_large, 
 
 @dataclass(slots=True)
 class StorageLife:
-    """A storage from its allocation to its end, with the tensor, phase and module it was first seen with.
-
-    Birth and end are numbers of events; ``freed_at`` is None while it lives, ``category`` empty until it is known.
-    """
+    """A storage from its allocation to its end, with the tensor, phase and module it was first seen with. Birth and end
+    are numbers of events; ``freed_at`` is None while it lives, ``category`` empty until it is known."""
 
     bytes: int
     shape: tuple[int, ...]
@@ -40,10 +38,8 @@ class StorageLife:
 
 
 class ModuleNames:
-    """Follows a model by hooks on its modules; ``close`` takes them out.
-
-    In the backward a node's sequence number gives the module whose forward made it. A recomputed one counts itself.
-    """
+    """Follows a model by hooks on its modules; ``close`` takes them out. In the backward a node's sequence number gives
+    the module whose forward made it. A recomputed one counts itself."""
 
     def __init__(self, model: nn.Module) -> None:
         self._stack: list[str] = []
@@ -252,11 +248,8 @@ def category_peaks(log: TensorLog, category: Callable[[StorageLife], str]) -> di
 
 
 def category_of(life: StorageLife, backward_starts: Sequence[int], vocabulary: int) -> str:
-    """What a storage is used for, in the words of ``MemoryCategory``.
-
-    As wide as the vocabulary: ``logits``, gradient and copies included. Left by a forward for the backward:
-    ``activations``. All else: ``rest``.
-    """
+    """What a storage is used for, in the words of ``MemoryCategory``. As wide as the vocabulary: ``logits``, gradient
+    and copies included. Left by a forward for the backward: ``activations``. All else: ``rest``."""
     if life.category:
         return life.category
     if len(life.shape) > 1 and life.shape[-1] == vocabulary:

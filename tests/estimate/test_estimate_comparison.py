@@ -13,7 +13,6 @@ from hf_efficient.estimate.comparison import (
     rate_spread,
     saved_share,
     saved_spread,
-    seconds_per_token,
     wants_another_round,
 )
 
@@ -101,8 +100,7 @@ ODD = [1.0] * 7 + [3.0]
 TOKENS = [100] * 8
 
 
-def test_the_time_per_token_and_what_is_saved_of_it():
-    assert seconds_per_token(12.0, 400) == 0.03
+def test_what_is_saved():
     assert saved_share(0.03, 0.024) == pytest.approx(0.2)
     assert saved_share(0.03, 0.036) == pytest.approx(-0.2)
     assert saved_spread(0.4, 0.03, 0.04) == pytest.approx(0.03)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from peft import LoraConfig, get_peft_model
-from tiny_models import counted, tiny_config, tiny_model, tiny_model_4bit, training_flops, workload
+from tiny_models import Work, adapter, counted, tiny_config, tiny_model, tiny_model_4bit, training_flops
 
 from hf_efficient.estimate.flops import (
     Coefficients,
@@ -21,12 +21,12 @@ from hf_efficient.estimate.model_shape import (
     ModelShape,
     Trained,
     adapter_parameters,
-    parameter_counts,
+    linears_of_layer,
     shape_of,
 )
 
 ROWS, LENGTH = 2, 48
-BATCH = workload([LENGTH] * ROWS)
+BATCH = Work([LENGTH] * ROWS)
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 FAMILIES = {
     "llama": {},
@@ -71,19 +71,13 @@ def test_full_training_is_what_torch_counts(family, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "phi3", "olmo2"])
-def test_lora_on_all_linear_is_what_torch_counts(family, way):
-    model = adapted(built(family), "all-linear", way)
-    shape = shape_of(model.config)
-    trained = Trained.adapter(shape, "all-linear", 8, input_gradient=way != "none")
-    assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
-    assert adapter_parameters(shape, trained) == sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("family", "targets", "settings"),
     [
+        *(
+            (family, "all-linear", {})
+            for family in ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "phi3", "olmo2")
+        ),
         ("llama", ["q_proj", "v_proj"], {}),
         ("llama", ["v_proj"], {"layers_to_transform": [1]}),
         ("llama", ["k_proj", "up_proj"], {"layers_to_transform": [1, 2]}),
@@ -97,18 +91,14 @@ def test_lora_on_all_linear_is_what_torch_counts(family, way):
         ("qwen3_moe", ["o_proj"], {"layers_to_transform": [1]}),
     ],
 )
-def test_lora_on_some_modules_is_what_torch_counts(family, targets, settings, way):
+def test_lora_is_what_torch_counts(family, targets, settings, way):
     model = adapted(built(family), targets, way, **settings)
     shape = shape_of(model.config)
-    trained = Trained.adapter(
-        shape,
-        targets,
-        8,
-        layers=settings.get("layers_to_transform"),
-        modules_to_save=settings.get("modules_to_save", ()),
-        input_gradient=way != "none",
-    )
+    layers, whole = settings.get("layers_to_transform"), settings.get("modules_to_save", ())
+    trained = adapter(shape, targets, layers=layers, modules_to_save=whole, input_gradient=way != "none")
     assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
+    if targets == "all-linear":
+        assert adapter_parameters(shape, 8) == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("targets", [None, "all-linear", ["q_proj", "v_proj"]])
@@ -119,7 +109,7 @@ def test_reentrant_checkpointing_is_what_torch_counts(family, targets):
     trained = Trained.full()
     if targets:
         model = adapted(model, targets, "reentrant")
-        trained = Trained.adapter(shape, targets, 8, input_gradient=True)
+        trained = adapter(shape, targets, input_gradient=True)
     assert hardware(shape, trained, "reentrant") == counted(model, ROWS, LENGTH, checkpointing="reentrant")
 
 
@@ -134,7 +124,6 @@ def test_ranks_by_module_are_what_torch_counts():
     trained = Trained.of_modules(shape, ranks)
     assert sorted(trained.ranks_of_layer(1).items())[-3:] == [("q_proj", 3), ("up_proj", 5), ("v_proj", 8)]
     assert hardware(shape, trained, "none") == counted(model, ROWS, LENGTH)
-    assert adapter_parameters(shape, trained) == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -143,7 +132,7 @@ def test_ranks_by_module_are_what_torch_counts():
 def test_qlora_is_what_torch_counts(family, targets, way, tmp_path):
     model = adapted(tiny_model_4bit(tmp_path, family, **FAMILIES[family]), targets, way)
     shape = shape_of(model.config)
-    trained = Trained.adapter(shape, targets, 8, input_gradient=way != "none")
+    trained = adapter(shape, targets, input_gradient=way != "none")
     assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
 
 
@@ -177,46 +166,49 @@ def test_attention_by_hand(scores, values, backward):
     assert attention_flops(8, 10, scores, values) == StepFlops(forward=320, input_gradient=backward)
 
 
+def products(shape):
+    """Parameters of the layers' products."""
+    return sum(one.parameters for n in range(shape.layers) for one in linears_of_layer(shape, n).values())
+
+
 def test_full_training_costs_six_flops_per_parameter_and_token():
     shape = shape_of(tiny_config("llama"))
-    counts = parameter_counts(shape)
     flops, _ = training_flops(shape, Trained.full(), BATCH)
     pairs = 2 * 48 * 49 // 2
     attention = 3 * 12 * 64 * pairs
-    assert flops.total == 6 * 96 * (counts.attention + counts.mlp + counts.head) + attention
+    assert flops.total == 6 * 96 * (products(shape) + 96 * 64) + attention
 
 
 def test_the_model_s_flops_leave_out_padding_masked_pairs_and_recompute():
     shape = shape_of(tiny_config("mistral", sliding_window=3))
-    packed = workload([4, 2], rows=[10])
+    packed = Work([4, 2], rows=[10])
     model, hardware = training_flops(shape, Trained.full(), packed, checkpointing="reentrant")
-    alone, _ = training_flops(shape, Trained.full(), workload([4, 2]))
+    alone, _ = training_flops(shape, Trained.full(), Work([4, 2]))
     assert model == alone
     assert model.recompute == 0
     # Needed: 1 + 2 + 3 + 3 and 1 + 2 pairs; computed: 10 * 10. A pair costs 12 FLOPs per feature and layer.
-    weights = parameter_counts(shape)
-    products = weights.attention + weights.mlp + weights.head
-    assert model.total == 6 * 6 * products + 3 * 12 * 64 * 12
-    forward = 2 * 10 * (weights.attention + weights.mlp) + 3 * 4 * 64 * 100
+    layers = products(shape)
+    assert model.total == 6 * 6 * (layers + 96 * 64) + 3 * 12 * 64 * 12
+    forward = 2 * 10 * layers + 3 * 4 * 64 * 100
     assert hardware.recompute == forward
-    assert hardware.total == 6 * 10 * products + 3 * 12 * 64 * 100 + forward
+    assert hardware.total == 6 * 10 * (layers + 96 * 64) + 3 * 12 * 64 * 100 + forward
 
 
 def test_checkpointing_does_not_change_the_model_s_flops():
     shape = shape_of(tiny_config("llama"))
-    plain, _ = training_flops(shape, Trained.adapter(shape), BATCH)
-    asking = Trained.adapter(shape, input_gradient=True)
+    plain, _ = training_flops(shape, adapter(shape), BATCH)
+    asking = adapter(shape, input_gradient=True)
     model, hardware = training_flops(shape, asking, BATCH, checkpointing="non_reentrant")
     assert model == plain
     # Computed besides: the gradients of the first layer's input, through three projections and their adapters.
-    masked = training_flops(shape, Trained.adapter(shape), BATCH)[1]
+    masked = training_flops(shape, adapter(shape), BATCH)[1]
     assert hardware.input_gradient - masked.input_gradient == 2 * 96 * 64 * (64 + 32 + 32 + 3 * 16)
 
 
 def test_a_head_on_fewer_positions_and_once_more_in_the_backward():
     shape = shape_of(tiny_config("llama"))
-    everywhere, _ = training_flops(shape, Trained.full(), workload([10]))
-    model, hardware = training_flops(shape, Trained.full(), workload([10], head_tokens=4), head_recomputed=True)
+    everywhere, _ = training_flops(shape, Trained.full(), Work([10]))
+    model, hardware = training_flops(shape, Trained.full(), Work([10], head_tokens=4), head_recomputed=True)
     product = 2 * 64 * 96
     assert everywhere.total - model.total == 3 * 6 * product
     assert hardware.recompute == 4 * product
@@ -227,13 +219,6 @@ def test_causal_pairs_by_hand(length, window, pairs):
     assert causal_pairs({length: 1}, window) == pairs
 
 
-def test_pairs_of_padded_and_packed_rows():
-    work = workload([3, 5], rows=[5, 5])
-    assert (work.needed_pairs(None), work.computed_pairs(None)) == (6 + 15, 50)
-    work = workload([3, 5], rows=[8], masked_square=False)
-    assert (work.needed_pairs(2), work.computed_pairs(2)) == (1 + 2 + 2 + 1 + 2 * 4, 14)
-
-
 @pytest.mark.parametrize("targets", [None, ["o_proj", "lm_head"]])
 @pytest.mark.parametrize(
     ("family", "way"),
@@ -242,7 +227,7 @@ def test_pairs_of_padded_and_packed_rows():
 def test_coefficients_give_what_the_formulas_give(family, way, targets):
     """For batches drawn at random: FLOPs of model and hardware, to the last one."""
     shape = shape_of(tiny_config(family, **FAMILIES[family]))
-    trained = Trained.full() if targets is None else Trained.adapter(shape, targets, 8, input_gradient=way != "none")
+    trained = Trained.full() if targets is None else adapter(shape, targets, input_gradient=way != "none")
     windows = set(shape.windows)
     model = coefficients(shape, trained)
     hardware = coefficients(shape, trained, checkpointing=way, head_recomputed=True)
@@ -250,8 +235,7 @@ def test_coefficients_give_what_the_formulas_give(family, way, targets):
     for _ in range(5):
         documents = [draw.randint(1, 20) for _ in range(draw.randint(1, 6))]
         rows = [max(documents)] * len(documents)
-        head = draw.choice([None, 3])
-        work = workload(documents, rows, masked_square=draw.random() < 0.5, head_tokens=head)
+        work = Work(documents, rows, draw.choice([None, 3]))
         wanted = training_flops(shape, trained, work, checkpointing=way, head_recomputed=True)
         found = model.flops(work.needed(windows)), hardware.flops(work.computed(windows))
         assert found == (wanted[0].total, wanted[1].total)
@@ -259,9 +243,9 @@ def test_coefficients_give_what_the_formulas_give(family, way, targets):
 
 def test_coefficients_of_a_part():
     shape = shape_of(tiny_config("llama"))
-    work = workload([5, 9])
+    work = Work([5, 9])
     amounts = work.needed([None])
-    for trained in (Trained(), Trained.adapter(shape, rank=8)):
+    for trained in (Trained(), adapter(shape, rank=8)):
         forward = training_flops(shape, trained, work)[0].forward
         assert coefficients(shape, trained, forward_alone=True).flops(amounts) == forward
     assert coefficients(shape, Trained()) == coefficients(shape, Trained(), forward_alone=True)

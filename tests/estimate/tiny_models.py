@@ -2,13 +2,14 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from flop_counting import counting
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
-from hf_efficient.estimate.flops import Workload, pass_flops
+from hf_efficient.estimate.flops import Amounts, causal_pairs, pass_flops
+from hf_efficient.estimate.model_shape import Trained, linears_of_layer
 
 VOCABULARY = 96
 DIMENSIONS: dict[str, Any] = {
@@ -61,17 +62,39 @@ def counted(model: torch.nn.Module, rows: int, length: int, *, checkpointing: st
     return counter.get_total_flops()
 
 
-def workload(documents, rows=None, **more):
+class Work(NamedTuple):
     """Of documents of these lengths; ``rows`` defaults to a row for each, without padding."""
-    counted = Counter(documents)
-    return Workload(counted, counted if rows is None else Counter(rows), **more)
+
+    documents: list[int]
+    rows: list[int] | None = None
+    head_tokens: int | None = None
+
+    def needed(self, windows):
+        tokens = sum(self.documents)
+        pairs = {window: causal_pairs(Counter(self.documents), window) for window in windows}
+        return Amounts(tokens, pairs, self.head_tokens or tokens)
+
+    def computed(self, windows):
+        """By a kernel that fills the whole square of every row."""
+        rows = self.rows or self.documents
+        pairs = dict.fromkeys(windows, sum(row * row for row in rows))
+        return Amounts(sum(rows), pairs, self.head_tokens or sum(rows))
 
 
 def training_flops(shape, trained, work, *, checkpointing="none", head_recomputed=False):
     """The model's FLOPs of a forward and backward, and the hardware's."""
-    windows = frozenset(shape.windows)
     again = {"checkpointing": checkpointing, "head_recomputed": head_recomputed}
     return (
-        pass_flops(shape, trained, work.needed(windows)),
-        pass_flops(shape, trained, work.computed(windows), **again),
+        pass_flops(shape, trained, work.needed(shape.windows)),
+        pass_flops(shape, trained, work.computed(shape.windows), **again),
     )
+
+
+def adapter(shape, targets="all-linear", rank=8, *, layers=None, modules_to_save=(), input_gradient=False):
+    """LoRA as a recipe describes it: every linear module but the head, or those of these names."""
+    ranks = {"lm_head": rank} if "lm_head" in targets else {}
+    for layer in range(shape.layers) if layers is None else layers:
+        linears = (one for one in linears_of_layer(shape, layer).values() if one.is_module)
+        names = [one.name for one in linears if targets == "all-linear" or one.name in targets]
+        ranks |= {f"layers.{layer}.{name}": rank for name in names}
+    return Trained.of_modules(shape, ranks, modules_to_save=modules_to_save, input_gradient=input_gradient)

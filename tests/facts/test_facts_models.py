@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import ARCHITECTURES, parameter_counts, shape_of
+from hf_efficient.estimate.model_shape import ARCHITECTURES, parameter_count, shape_of
 from hf_efficient.facts import models
 from hf_efficient.facts.models import find_model, known_models, licence_of
 
@@ -92,7 +92,7 @@ def test_the_arithmetic_counts_what_is_built(name):
     config = AutoConfig.for_model(**find_model(name).config)
     text = config.get_text_config()
     language_model = whole(name) if text is config else built(text)
-    assert parameter_counts(shape_of(text)).total == language_model.num_parameters()
+    assert parameter_count(shape_of(text)) == language_model.num_parameters()
 
 
 def test_all_shipped_families_are_counted_by_the_arithmetic_but_those_with_a_vision_tower():

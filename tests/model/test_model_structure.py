@@ -7,7 +7,7 @@ from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import Trained, adapter_parameters, shape_of
+from hf_efficient.estimate.model_shape import Trained, shape_of
 from hf_efficient.model.structure import adapter_of, shape_of_model, trained_of
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "mlp_only_layers": [1]}
@@ -80,16 +80,14 @@ def test_full_training_and_two_adapters():
     model = adapted(live(), ["q_proj"])
     model.add_adapter("ref", LoraConfig(r=3, target_modules=["k_proj"], task_type="CAUSAL_LM"))
     shape = shape_of_model(model)
-    assert found(model) == Trained.adapter(shape, ["q_proj"], 8)
-    assert adapter_of(model, shape, "ref") == Trained.adapter(shape, ["k_proj"], 3)
+    assert found(model) == Trained(ranks=({"q_proj": 8},) * 2)
+    assert adapter_of(model, shape, "ref") == Trained(ranks=({"k_proj": 3},) * 2)
 
 
-@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"], ["down_proj", "lm_head"]])
-def test_lora_as_the_recipe_says_it(targets):
-    model = adapted(live(), targets)
-    shape = shape_of_model(model)
-    assert found(model) == Trained.adapter(shape, targets, 8)
-    assert adapter_parameters(shape, found(model)) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+def test_lora_as_the_recipe_says_it():
+    names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    assert found(adapted(live())) == Trained(ranks=(dict.fromkeys(names, 8),) * 2)
+    assert found(adapted(live(), ["down_proj", "lm_head"])) == Trained(ranks=({"down_proj": 8},) * 2, head_rank=8)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_modules_trained_in_full_beside_the_adapters(saved, embedding, head):
 @pytest.mark.parametrize("bias", ["none", "lora_only"])
 def test_a_bias_beside_its_adapter_changes_no_product(bias):
     model = adapted(live("qwen2"), ["q_proj"], bias=bias)
-    assert found(model) == Trained.adapter(shape_of_model(model), ["q_proj"], 8)
+    assert found(model) == Trained(ranks=({"q_proj": 8},) * 2)
 
 
 def trains(model, weight, trained):

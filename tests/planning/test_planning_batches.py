@@ -10,15 +10,7 @@ from trl import SFTConfig
 
 from hf_efficient.planning.batches import Batching, BatchShapes, batch_shapes, batchings, packs
 from hf_efficient.planning.run_data import rows_of
-from hf_efficient.planning.run_shapes import (
-    RunRows,
-    evaluates_by_epoch,
-    evaluations_of,
-    rows_as_prepared,
-    run_shapes,
-    saves_by_epoch,
-    saves_of,
-)
+from hf_efficient.planning.run_shapes import RunRows, evaluations_of, rows_as_prepared, run_shapes, saves_of
 
 
 def test_shapes_by_hand():
@@ -184,15 +176,8 @@ def test_as_the_callback_of_transformers_decides(arguments, fields):
     assert (evaluations_of(args, TEN, at_end=False), saves_of(args, TEN)) == (evaluations, saves)
 
 
-def test_saves_of_the_best_and_by_epoch(arguments):
+def test_saves_of_the_best(arguments):
     """After 3, 6, 9 and 10; what is evaluated before the first step is not saved."""
     best = {"save_strategy": "best", "metric_for_best_model": "loss", "eval_on_start": True}
     assert saves_of(arguments(**best, eval_strategy="steps", eval_steps=3), TEN) == 4
     assert saves_of(arguments(**best, eval_strategy="epoch"), TEN) == 3
-    best = {"save_strategy": "best", "metric_for_best_model": "loss"}
-    steps = arguments(eval_strategy="steps", eval_steps=0.5, **best)
-    assert (evaluates_by_epoch(steps), saves_by_epoch(steps)) == (False, False)
-    epoch = arguments(eval_strategy="epoch")
-    assert (evaluates_by_epoch(epoch), saves_by_epoch(epoch)) == (True, False)
-    assert saves_by_epoch(arguments(eval_strategy="epoch", **best))
-    assert saves_by_epoch(arguments(save_strategy="epoch"))

@@ -131,8 +131,18 @@ def test_batches_of_all_evaluations(unread_data_recipe, overrides, ranks, batche
     assert unread_pauses(unread_data_recipe(*EVAL, *overrides), 10, BATCH, ranks) == (batches, 1)
 
 
+BEST = ["train.save_strategy=best", "train.metric_for_best_model=loss"]
+
+
 @pytest.mark.parametrize(
-    ("overrides", "saves"), [(["train.save_steps=4"], 3), (["train.save_strategy=epoch"], None), ([], 1)]
+    ("overrides", "saves"),
+    [
+        (["train.save_steps=4"], 3),
+        (["train.save_strategy=epoch"], None),
+        ([], 1),
+        ([*BEST, "train.eval_strategy=epoch", *EVAL], None),
+        ([*BEST, "train.eval_strategy=steps", "train.eval_steps=5", *EVAL], 2),
+    ],
 )
 def test_saves(unread_data_recipe, overrides, saves):
     assert unread_pauses(unread_data_recipe(*overrides), 10, None, 1) == (0.0, saves)

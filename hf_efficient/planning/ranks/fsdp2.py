@@ -4,7 +4,7 @@ from hf_efficient.planning.ranks.log import Score, Walk
 from hf_efficient.planning.ranks.shares import Sizes, gradient_indices
 from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
 
-_GATHERED, _SENT = "gathered_weights", "communication"
+_SENT = "communication"
 
 
 class FullyShardWalk(Walk):
@@ -29,67 +29,64 @@ class FullyShardWalk(Walk):
         self._last_input: int | None = None
         self._step = 0
 
-    def forward_begins(self, event: int) -> None:
-        """The root's own come first."""
-        self._order = []
-        self.before_forward(self._root, event)
+    def begins(self, event: int) -> None:
+        """In the forward the root's own come first. So does the root's backward, and gathers ahead what ran last."""
+        if self.doing == "forward":
+            self._order = []
+            self.before(self._root, event)
+        else:
+            self._order.append(self._root)
+            self._gather_ahead(self._root, event)
 
-    def before_forward(self, unit: Unit, event: int) -> None:
-        if unit.name in self._copies or not self._sizes.unit_gathered(unit):
+    def before(self, unit: Unit, event: int) -> None:
+        """Gather, unless it was gathered ahead or stayed; in the backward gather the next one ahead."""
+        backward = self.doing == "backward"
+        if unit.name not in self._copies and self._sizes.unit_gathered(unit):
+            buffer = self._buffers.pop(unit.name, None)
+            if buffer is None:
+                buffer = self._gather(unit, event)
+            self._copies[unit.name] = [
+                self._add(event, self._sizes.gathered(weight), weight.name, weight.itemsize) for weight in unit.weights
+            ]
+            self._score.end(buffer if backward else self._last_buffer, event)
+            self._last_buffer = None if backward else buffer
+        if backward:
+            self._gather_ahead(unit, event)
+
+    def after(self, unit: Unit, event: int) -> None:
+        if self.doing == "backward":
+            self._free(unit, event)
+            if self.is_last_micro_batch:
+                self._reduce(unit, event)
             return
-        buffer = self._gather(unit, event, "forward")
-        self._copy_out(unit, event, "forward")
-        self._score.end(self._last_buffer, event)
-        self._last_buffer = buffer
-
-    def after_forward(self, unit: Unit, event: int) -> None:
         if unit not in self._order:
             self._order.append(unit)
         if not unit.stays:
             self._free(unit, event)
 
-    def forward_ends(self, event: int) -> None:
+    def ends(self, event: int) -> None:
+        """With the backward, what no gradient passes out of, and what was gathered ahead in vain."""
         self._score.end(self._last_buffer, event)
         self._last_buffer = None
-
-    def backward_begins(self, event: int) -> None:
-        """The root's backward comes first, and gathers ahead what ran last."""
-        self._order.append(self._root)
-        self._gather_ahead(self._root, event)
-
-    def before_backward(self, unit: Unit, event: int) -> None:
-        """Gather, unless it was gathered ahead or stayed, and gather the next one ahead."""
-        if unit.name not in self._copies and self._sizes.unit_gathered(unit):
-            buffer = self._buffers.pop(unit.name, None)
-            if buffer is None:
-                buffer = self._gather(unit, event, "backward")
-            self._copy_out(unit, event, "backward")
-            self._score.end(buffer, event)
-        self._gather_ahead(unit, event)
-
-    def after_backward(self, unit: Unit, event: int) -> None:
-        self._free(unit, event)
-        if self.is_last_micro_batch:
-            self._reduce(unit, event)
-
-    def backward_ends(self, event: int) -> None:
-        """What no gradient passes out of, and what was gathered ahead in vain, ends here."""
+        if self.doing == "forward":
+            return
         for unit in (*self._order, self._root):
             if unit.name not in self._done:
-                self.after_backward(unit, event)
+                self.after(unit, event)
         for buffer in self._buffers.values():
             self._score.end(buffer, event)
         self._buffers = {}
         self._free_last_input(event)
-        if self.is_last_micro_batch:
-            self._step += 1
+        self._step += self.is_last_micro_batch
 
-    def _gather(self, unit: Unit, event: int, phase: str) -> int:
+    def _add(self, event: int, size: int, name: str, itemsize: int) -> int:
+        return self._score.add(event, size, "gathered_weights", name, self.doing, itemsize)
+
+    def _gather(self, unit: Unit, event: int) -> int:
         """The shares in the dtype of the copies, and the buffer that takes them from all ranks."""
-        size, ranks = self._sizes.unit_gathered(unit), self._sizes.sharding.ranks
-        itemsize = unit.weights[0].itemsize
-        share = self._score.add(event, size // ranks, _GATHERED, unit.name, phase, itemsize) if self._casts else None
-        buffer = self._score.add(event, size, _GATHERED, unit.name, phase, itemsize)
+        size, itemsize = self._sizes.unit_gathered(unit), unit.weights[0].itemsize
+        share = self._add(event, size // self._sizes.sharding.ranks, unit.name, itemsize) if self._casts else None
+        buffer = self._add(event, size, unit.name, itemsize)
         self._score.end(share, event)
         return buffer
 
@@ -99,13 +96,7 @@ class FullyShardWalk(Walk):
             return
         ahead = self._order[place - 1]
         if ahead.name not in self._copies and ahead.name not in self._buffers and self._sizes.unit_gathered(ahead):
-            self._buffers[ahead.name] = self._gather(ahead, event, "backward")
-
-    def _copy_out(self, unit: Unit, event: int, phase: str) -> None:
-        self._copies[unit.name] = [
-            self._score.add(event, self._sizes.gathered(weight), _GATHERED, weight.name, phase, weight.itemsize)
-            for weight in unit.weights
-        ]
+            self._buffers[ahead.name] = self._gather(ahead, event)
 
     def _free(self, unit: Unit, event: int) -> None:
         for copy in self._copies.pop(unit.name, ()):

@@ -111,14 +111,15 @@ def _moved(simulation: Simulation, log: TensorLog, counts: list[int]) -> Simulat
 
 
 class Walk:
-    """Goes through a log and calls the methods below where forwards, backwards and their units begin and end. A unit
-    runs from the first allocation in its modules to the first in another's; in the forward, the root's ends it too."""
+    """Goes through a log and calls the methods below where forwards and backwards (``doing``) and their units begin and
+    end. A unit runs from the first allocation in its modules to the first in another's; in the forward, the root's
+    ends it too."""
 
     def __init__(self, simulation: Simulation) -> None:
+        self.doing = ""
         self._log = simulation.log
         self._units = unit_names(simulation.units, (life.module for life in simulation.log.lives))
         self._micro_batches = max(1, len(simulation.backward_starts) // 2)
-        self._doing = ""
         self._evaluating = False
         self._unit: Unit | None = None
         self._done: set[str] = set()
@@ -127,7 +128,7 @@ class Walk:
     @property
     def is_last_micro_batch(self) -> bool:
         """Of its optimizer step: the backward that runs, or the next one."""
-        return (self._backwards - (self._doing == "backward")) % self._micro_batches == self._micro_batches - 1
+        return (self._backwards - (self.doing == "backward")) % self._micro_batches == self._micro_batches - 1
 
     def go(self) -> None:
         for event, (index, size) in enumerate(self._log.events):
@@ -136,7 +137,7 @@ class Walk:
             life = self._log.lives[index]
             doing = _DOING.get(life.phase, "")
             self._evaluating = life.phase == "evaluation"
-            if doing != self._doing:
+            if doing != self.doing:
                 self._turn(doing, event)
             if doing:
                 self._enter(self._units[life.module], event)
@@ -144,45 +145,36 @@ class Walk:
 
     def _turn(self, doing: str, event: int) -> None:
         self._leave(event)
-        if self._doing == "forward":
-            self.forward_ends(event)
-        elif self._doing == "backward":
-            self.backward_ends(event)
-        self._doing = doing
-        self._done = set()
-        if doing == "forward":
-            self.forward_begins(event)
-        elif doing == "backward":
-            self._backwards += 1
-            self.backward_begins(event)
+        if self.doing:
+            self.ends(event)
+        self.doing, self._done = doing, set()
+        if doing:
+            self._backwards += doing == "backward"
+            self.begins(event)
 
     def _enter(self, unit: Unit | None, event: int) -> None:
-        if unit is self._unit or (self._doing == "backward" and (unit is None or unit.name in self._done)):
+        if unit is self._unit or (self.doing == "backward" and (unit is None or unit.name in self._done)):
             return
         self._leave(event)
         self._unit = unit
         if unit is not None:
-            (self.before_forward if self._doing == "forward" else self.before_backward)(unit, event)
+            self.before(unit, event)
 
     def _leave(self, event: int) -> None:
-        if self._unit is not None and not (self._doing == "backward" and self._unit.ends_last):
-            (self.after_forward if self._doing == "forward" else self.after_backward)(self._unit, event)
+        if self._unit is not None and not (self.doing == "backward" and self._unit.ends_last):
+            self.after(self._unit, event)
             self._done.add(self._unit.name)
         self._unit = None
 
-    def forward_begins(self, event: int) -> None: ...
+    def begins(self, event: int) -> None:
+        raise NotImplementedError
 
-    def before_forward(self, unit: Unit, event: int) -> None: ...
+    def ends(self, event: int) -> None:
+        raise NotImplementedError
 
-    def after_forward(self, unit: Unit, event: int) -> None: ...
+    def before(self, unit: Unit, event: int) -> None:
+        """Of a unit's backward, with its recomputation where its activations were not kept."""
+        raise NotImplementedError
 
-    def forward_ends(self, event: int) -> None: ...
-
-    def backward_begins(self, event: int) -> None: ...
-
-    def before_backward(self, unit: Unit, event: int) -> None:
-        """A unit's backward begins, with its recomputation where its activations were not kept."""
-
-    def after_backward(self, unit: Unit, event: int) -> None: ...
-
-    def backward_ends(self, event: int) -> None: ...
+    def after(self, unit: Unit, event: int) -> None:
+        raise NotImplementedError

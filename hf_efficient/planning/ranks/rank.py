@@ -136,11 +136,13 @@ def rank_operators(operators: Sequence[OperatorWork], rank: Rank | None) -> Sequ
     sharding = rank.sharding
     if sharding.offload_optimizer or (sharding.strategy == "fsdp2" and sharding.offload_parameters):
         return [one for one in operators if one.family != "optimizer"]
-    return [_shared(one, sharding.ranks) if one.family == "optimizer" else one for one in operators]
-
-
-def _shared(one: OperatorWork, ranks: int) -> OperatorWork:
-    return replace(one, read_bytes=one.read_bytes // ranks, written_bytes=one.written_bytes // ranks)
+    ranks = sharding.ranks
+    return [
+        replace(one, read_bytes=one.read_bytes // ranks, written_bytes=one.written_bytes // ranks)
+        if one.family == "optimizer"
+        else one
+        for one in operators
+    ]
 
 
 @dataclass(frozen=True)
@@ -184,12 +186,10 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
 
 
 def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
-    """Bytes that a rank exchanges with its host, or on to its disk, in an optimizer step.
-
-    An offloaded optimizer: its share of the gradients down, of the weights up. Offloaded weights: its share up whenever
-    they are gathered, and gradients down. Hand-worked: ZeRO-2 with offload, 100 elements of 2 bytes, 2 ranks: 100 bytes
-    of gradients down, 100 of weights up.
-    """
+    """Bytes that a rank exchanges with its host, or on to its disk, in an optimizer step. An offloaded optimizer: its
+    share of the gradients down, of the weights up. Offloaded weights: its share up whenever they are gathered, and
+    gradients down. Hand-worked: ZeRO-2 with offload, 100 elements of 2 bytes, 2 ranks: 100 bytes of gradients down, 100
+    of weights up."""
     shard = shard_elements(sharding.strategy, [(states.trained,)], sharding.ranks)
     moved = 0.0
     if sharding.offload_optimizer:

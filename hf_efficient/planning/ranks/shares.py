@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.estimate.sharding import WEIGHTS_SHARDED, ZERO, ModelStates, Sharding, Strategy, shard_elements
@@ -21,8 +21,7 @@ _SCALAR = 8
 def model_width(config: Any) -> int | None:
     """The width by which transformers (5.23, ``trainer_config_finalize``) sets DeepSpeed's ``auto``; None: it would
     refuse."""
-    places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
-    for one in places:
+    for one in (config, getattr(config, "text_config", None)):
         if hasattr(one, "hidden_size"):
             return int(one.hidden_size)
         if hasattr(one, "hidden_sizes"):
@@ -67,12 +66,10 @@ def _as_launched(strategy: Strategy, width: int | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes on one rank, by parameter or unit.
-
-    accelerate (1.15, ``fsdp2_prepare_model``) stores trained weights in float32 under mixed precision, and gathers all
-    in 16 bits; a model with 4-bit weights (``packed``) stays as loaded. DeepSpeed casts the model to 16 bits and steps
-    on a float32 copy; without mixed precision ZeRO-1 and 2 copy as well (``stage_1_and_2.py``), ZeRO-3 does not.
-    """
+    """Bytes on one rank, by parameter or unit. accelerate (1.15, ``fsdp2_prepare_model``) stores trained weights in
+    float32 under mixed precision, and gathers all in 16 bits; a model with 4-bit weights (``packed``) stays as loaded.
+    DeepSpeed casts the model to 16 bits and steps on a float32 copy; without mixed precision ZeRO-1 and 2 copy as well
+    (``stage_1_and_2.py``), ZeRO-3 does not."""
 
     sharding: Sharding
     mixed: bool
@@ -99,8 +96,7 @@ class Sizes:
 
     def shard(self, shape: tuple[int, ...]) -> int:
         """Elements of a tensor of a parameter's shape on the rank that holds most."""
-        kind: Literal["fsdp2", "zero3"] = "fsdp2" if self.strategy == "fsdp2" else "zero3"
-        return shard_elements(kind, [shape], self.sharding.ranks)
+        return shard_elements("fsdp2" if self.strategy == "fsdp2" else "zero3", [shape], self.sharding.ranks)
 
     def stored_itemsize(self, weight: HeldWeight) -> int:
         """Bytes of an element at rest."""

@@ -10,12 +10,10 @@ _STEP_GROUP = 1_000_000_000
 
 
 class ZeroWalk(Walk):
-    """Adds to a score buckets, gathered weights, and gradients in float32 during the step, unit by unit.
-
-    ZeRO-1 and 2 have a reduction bucket of fixed size during each backward; ZeRO-3 has it from the start. A bucket is
-    copied once more to be sent (``reduce_scatter_coalesced``, ``allreduce_bucket``). ZeRO-3 gathers weights into a flat
-    buffer when needed, and keeps small ones and those that come again soon.
-    """
+    """Adds to a score buckets, gathered weights, and gradients in float32 during the step, unit by unit. ZeRO-1 and 2
+    have a reduction bucket of fixed size during each backward; ZeRO-3 has it from the start. A bucket is copied once
+    more to be sent (``reduce_scatter_coalesced``, ``allreduce_bucket``). ZeRO-3 gathers weights into a flat buffer when
+    needed, and keeps small ones and those that come again soon."""
 
     def __init__(self, simulation: Simulation, score: Score, sizes: Sizes) -> None:
         super().__init__(simulation)
@@ -35,21 +33,12 @@ class ZeroWalk(Walk):
             self._from_the_start(simulation.first_step)
         self._step_gradients(simulation, trained)
 
-    def forward_begins(self, event: int) -> None:
-        """What the root holds is needed at once."""
-        self._gather(self._units_all[-1], event, "forward")
-
-    def before_forward(self, unit: Unit, event: int) -> None:
-        self._gather(unit, event, "forward")
-
-    def after_forward(self, unit: Unit, event: int) -> None:
-        """What the backward needs soon is kept."""
-        self._end_ahead(event)
-        if self._evaluating or not self._comes_again_soon(unit):
-            self._free(unit, event)
-
-    def backward_begins(self, event: int) -> None:
-        """The bucket of ZeRO-1 and 2, and the copy of what is in one."""
+    def begins(self, event: int) -> None:
+        """What the root holds is needed at once; in the backward the bucket of ZeRO-1 and 2, and the copy of what is in
+        one."""
+        if self.doing == "forward":
+            self.before(self._units_all[-1], event)
+            return
         made = {"bucket, copied": self._copy_bytes}
         if self._sizes.strategy != "zero3":
             made["bucket"] = self._bucket_bytes
@@ -58,14 +47,16 @@ class ZeroWalk(Walk):
             for name, size in made.items()
         ]
 
-    def before_backward(self, unit: Unit, event: int) -> None:
-        self._gather(unit, event, "backward")
+    def after(self, unit: Unit, event: int) -> None:
+        """What the backward needs soon is kept."""
+        self._score.end(self._ahead, event)
+        self._ahead = None
+        if self.doing == "backward" or self._evaluating or not self._comes_again_soon(unit):
+            self._free(unit, event)
 
-    def after_backward(self, unit: Unit, event: int) -> None:
-        self._end_ahead(event)
-        self._free(unit, event)
-
-    def backward_ends(self, event: int) -> None:
+    def ends(self, event: int) -> None:
+        if self.doing == "forward":
+            return
         for unit in self._units_all:
             self._free(unit, event)
         for number in self._buckets:
@@ -97,21 +88,21 @@ class ZeroWalk(Walk):
     def _persists(self, weight: HeldWeight) -> bool:
         return weight.elements <= self._sizes.sharding.persistent_elements
 
-    def _gather(self, unit: Unit, event: int, phase: str) -> None:
+    def before(self, unit: Unit, event: int) -> None:
         needed = [one for one in unit.weights if not self._persists(one) and self._sizes.gathered(one)]
         if unit.name in self._gathered or not needed:
             return
         sizes, itemsize = [self._sizes.gathered(weight) for weight in needed], needed[0].itemsize
-        flat = self._score.add(event, sum(sizes), "gathered_weights", unit.name, phase, itemsize)
+        flat = self._score.add(event, sum(sizes), "gathered_weights", unit.name, self.doing, itemsize)
         self._gathered[unit.name] = [
-            self._score.add(event, size, "gathered_weights", weight.name, phase, weight.itemsize)
+            self._score.add(event, size, "gathered_weights", weight.name, self.doing, weight.itemsize)
             for size, weight in zip(sizes, needed, strict=True)
         ]
         self._score.end(flat, event)
         if unit.is_layer:
             # Weights are taken whole until they are as many or more (``fetch_sub_module``).
             ahead = min(sum(sizes), self._sizes.sharding.prefetch_elements * itemsize + max(sizes))
-            self._ahead = self._score.add(event, ahead, "gathered_weights", "gathered ahead", phase, itemsize)
+            self._ahead = self._score.add(event, ahead, "gathered_weights", "gathered ahead", self.doing, itemsize)
 
     def _comes_again_soon(self, unit: Unit) -> bool:
         """Whether fewer elements than ``reuse_elements`` are used until the backward needs it
@@ -122,10 +113,6 @@ class ZeroWalk(Walk):
             elements = sum(weight.elements for weight in one.weights if self._sizes.is_sharded(weight))
             between += elements * (self._layer_uses if one.is_layer else 2)
         return between < self._sizes.sharding.reuse_elements
-
-    def _end_ahead(self, event: int) -> None:
-        self._score.end(self._ahead, event)
-        self._ahead = None
 
     def _free(self, unit: Unit, event: int) -> None:
         for number in self._gathered.pop(unit.name, ()):
