@@ -21,7 +21,8 @@ _SCALAR = 8
 def model_width(config: Any) -> int | None:
     """The width by which transformers (5.23, ``trainer_config_finalize``) sets DeepSpeed's ``auto``; None: it would
     refuse."""
-    for one in (config, getattr(config, "text_config", None)):
+    places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
+    for one in places:
         if hasattr(one, "hidden_size"):
             return int(one.hidden_size)
         if hasattr(one, "hidden_sizes"):
