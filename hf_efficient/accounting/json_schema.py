@@ -18,7 +18,7 @@ def run_schema() -> dict[str, Any]:
         if "properties" in part:
             part["additionalProperties"] = False
             part["required"] = list(part["properties"])
-            part["description"] = part.get("description", "").split("\n\n")[0]
+            part["description"] = " ".join(part.get("description", "").split("\n\n")[0].split())
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": parts}
 
 
