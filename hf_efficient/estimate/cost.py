@@ -55,6 +55,13 @@ class SpotRun:
     reason: str | None = None
 
 
+def young_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
+    """Seconds of work between two saves that cost least, to first order: ``sqrt(2 delta M)``. Per second of work saves
+    cost delta / tau, lost work tau / (2 M); the sum is least where both are equal. Hand-worked: 60 s and 2 h: 929.5 s."""
+    _check(checkpoint_seconds, mean_seconds_between_preemptions)
+    return math.sqrt(2 * checkpoint_seconds * mean_seconds_between_preemptions)
+
+
 def daly_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
     """Seconds of work between two saves that cost least, to a higher order; the restart does not matter.
 
@@ -65,11 +72,10 @@ def daly_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: f
     Hand-worked: 5 min and 24 h: x = 5 / 2880, 120 * (1 + 0.041667 / 3 + 0.001736 / 9) - 5 = 116.7 min.
     """
     mean = mean_seconds_between_preemptions
-    _check(checkpoint_seconds, mean)
-    x = checkpoint_seconds / (2 * mean)
+    young, x = young_interval(checkpoint_seconds, mean), checkpoint_seconds / (2 * mean)
     if x >= 1:
         return mean
-    return math.sqrt(2 * checkpoint_seconds * mean) * (1 + math.sqrt(x) / 3 + x / 9) - checkpoint_seconds
+    return young * (1 + math.sqrt(x) / 3 + x / 9) - checkpoint_seconds
 
 
 def spot_run(
