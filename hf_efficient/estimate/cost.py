@@ -57,7 +57,7 @@ class SpotRun:
 
 def young_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
     """Seconds of work between two saves that cost least, to first order: ``sqrt(2 delta M)``. Per second of work saves
-    cost delta / tau, lost work tau / (2 M); the sum is least where both are equal. Hand-worked: 60 s and 2 h: 929.5 s."""
+    cost delta / tau, lost work tau / (2 M); the sum is least where both are equal. Hand-worked: 60 s, 2 h: 929.5 s."""
     _check(checkpoint_seconds, mean_seconds_between_preemptions)
     return math.sqrt(2 * checkpoint_seconds * mean_seconds_between_preemptions)
 
