@@ -24,6 +24,7 @@ from hf_efficient.callbacks.memory import ActivationProbe, MemoryCount
 from hf_efficient.callbacks.progress import show_figures
 from hf_efficient.callbacks.run_facts import SilentFailures, note_settings
 from hf_efficient.callbacks.stop import BudgetCallback, budget_callback
+from hf_efficient.callbacks.uploads import records_of, without_money
 from hf_efficient.facts.prices import Rates, rate_facts
 from hf_efficient.model.work import ForwardCount, work_of
 from hf_efficient.recording.activations import kept_modes, kept_random_state
@@ -151,7 +152,9 @@ class EfficientTrainerMixin(_Base):
             if self._gradient_check is not None:
                 self.add_callback(self._gradient_check)
             memory = self._watch_memory_and_failures()
-            recorder = StepRecorderCallback(self._recorder, memory, self._model_stands, self._silent)
+            recorder = StepRecorderCallback(
+                self._recorder, memory, self._model_stands, self._silent, self._efficiency_dir
+            )
             self.callback_handler.callbacks.insert(0, recorder)
             if self._budget is not None:
                 self.add_callback(self._budget)
@@ -222,6 +225,10 @@ class EfficientTrainerMixin(_Base):
                 self._forwards.remove()
                 self._forwards = None
         return result
+
+    def save_metrics(self, split: str, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Write them without what the run costs: the file lies where ``push_to_hub`` uploads it."""
+        super().save_metrics(split, without_money(metrics), *args, **kwargs)
 
     def _time_methods(self) -> None:
         """Time what the instance runs, whether a class left or right of the mixin defines it, with super() or not."""
@@ -309,6 +316,8 @@ class EfficientTrainerMixin(_Base):
             if self._log_metrics and ("loss" in logs or "train_runtime" in logs):
                 logs.update(self._recorder.figures(self.state.global_step, whole="train_runtime" in logs))
             run(logs, *args, **kwargs)
+            if self._log_metrics:  # what the run costs goes to report_to, and not into trainer_state.json
+                self.state.log_history[-1:] = map(without_money, self.state.log_history[-1:])
             self._note_memory()
             if self._silent is not None and "loss" in logs:
                 self._silent.settle()
@@ -408,7 +417,7 @@ class EfficientTrainerMixin(_Base):
             self._timeline.note_memory()
 
     def _efficiency_path(self) -> Path:
-        return Path(self._efficiency_dir or Path(str(self.args.output_dir)) / "efficiency")
+        return records_of(self.args, self._efficiency_dir)
 
     @property
     def _module(self) -> nn.Module:

@@ -8,6 +8,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.run_facts import SilentFailures, note_schedule, note_settings
+from hf_efficient.callbacks.uploads import keep_from_uploads, records_of
 from hf_efficient.facts.prices import Rates, rate_facts
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import process_timeline
@@ -23,8 +24,10 @@ class StepRecorderCallback(TrainerCallback):
         memory: MemoryCount | None = None,
         model_stands: Callable[[], None] = lambda: None,
         silent: SilentFailures | None = None,
+        efficiency_dir: str | Path | None = None,
     ) -> None:
         """``model_stands`` is called when training begins: the model is placed, wrapped and checkpointed."""
+        self._efficiency_dir = efficiency_dir
         self._recorder, self._memory, self._model_stands = recorder, memory, model_stands
         self._silent = silent
 
@@ -66,6 +69,9 @@ class StepRecorderCallback(TrainerCallback):
     def on_save(self, *_: Any, **kwargs: Any) -> None:
         """A checkpoint is written; what the other callbacks do with it, an upload perhaps, belongs to it."""
         self._recorder.mark("checkpointing")
+
+    def on_push_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
+        keep_from_uploads(args, self._efficiency_dir)
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         if self._silent is not None:
@@ -112,7 +118,7 @@ class AccountCallback(TrainerCallback):
         if self._timeline.recording and seen_by_another:
             return
         self._recorder.begin(
-            Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency"),
+            records_of(args, self._efficiency_dir),
             args.process_index,
             args.world_size,
             "callback",
@@ -188,6 +194,9 @@ class AccountCallback(TrainerCallback):
         if self._recorder.recording:
             self._recorder.saved(state.global_step, self._recorder.now_seconds() - self._since_seconds)
         self._mark("between_steps")
+
+    def on_push_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
+        keep_from_uploads(args, self._efficiency_dir)
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         """The account is written. An exception that ends the training earlier is not told to callbacks."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from hf_efficient.callbacks.uploads import keep_from_uploads, records_of
 from hf_efficient.profilers.instrument import AFTER_STEPS, Instrument, InstrumentRun, named_functions, require
 from hf_efficient.profilers.memory_history import MemoryHistory
 from hf_efficient.profilers.nsight import Capture, NvtxRanges
@@ -33,7 +34,7 @@ class InstrumentCallback(TrainerCallback):
         self._run = InstrumentRun(instrument, self._timeline)
 
     def on_train_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
-        directory = Path(self._directory or Path(str(args.output_dir)) / "efficiency" / PROFILE)
+        directory = Path(self._directory or records_of(args) / PROFILE)
         model = None if args.torch_compile else kwargs.get("model")  # a hook would break the compiled graph apart
         self._run.begin(directory, args.process_index, kwargs.get("train_dataloader"), model)
 
@@ -49,6 +50,9 @@ class InstrumentCallback(TrainerCallback):
             found = self._run.account
             cost = instrument_cost(found.cost_seconds, found.own_seconds, found.steps, found.files, found.note)
             self._tell(f"profile.{found.name} {cost}")
+
+    def on_push_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
+        keep_from_uploads(args, self._directory)
 
     def close(self) -> None:
         """End it where no event does: training was ended by an exception."""

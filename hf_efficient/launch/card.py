@@ -16,6 +16,7 @@ from hf_efficient.text import seconds
 
 _FOLDER = "path/to/this/folder"
 _METHODS = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
+_MONEY = ("price_usd_per_hour", "price_from", "market", "spot", "budget", "confirms")
 _PROSE = ("description", "system")
 _DATA_FILES = {".jsonl", ".json", ".csv", ".parquet", ".gguf"}
 
@@ -28,7 +29,7 @@ def write_model_card(
     path = folder / "README.md"
     known = {key.replace("_", " "): _without_local_paths(value) for key, value in data.items() if value is not None}
     summary = [(key, _number(value)) for key, value in known.items()]
-    details = yaml.safe_dump(_without_local_paths(recipe.resolved()), sort_keys=False, allow_unicode=True)
+    details = yaml.safe_dump(_public(recipe), sort_keys=False, allow_unicode=True)
     sections = [
         f"# {recipe.name}",
         recipe.description,
@@ -216,6 +217,14 @@ def _fenced(text: str, language: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _public(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as the card shows it: no local paths, and not what the run costs or may cost."""
+    values = recipe.resolved()
+    for name in _MONEY:
+        del values["efficiency"][name]
+    return dict(_without_local_paths(values))
 
 
 def _without_local_paths(value: Any) -> Any:
