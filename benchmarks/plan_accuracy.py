@@ -32,6 +32,7 @@ from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import simulation_arguments
 from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.planning.trainers import longest_rows, simulation_trainer
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 
 _SMALL = {
@@ -167,7 +168,7 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
     The model is saved with random weights and loaded as a run loads it, quantized where the recipe says so.
 
     Args:
-        recipe: ``method: sft``.
+        recipe: of any objective.
         config: of its model.
         length: tokens of a row.
     """
@@ -196,11 +197,12 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
 
 
 def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
-    if recipe.method == "sft":
+    if recipe.objective == "sft":
         return simulation_trainer(recipe, model, args, length)
     from hf_efficient.planning.trainers import preference_trainer
 
-    reference = load_base(recipe) if recipe.adapter.method == "full" else None
+    has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
+    reference = load_base(recipe) if has_reference else None
     return preference_trainer(recipe, model, reference, args, length)
 
 

@@ -78,7 +78,7 @@ def parameter_table(command: Any, context: Any) -> str:
 _TRL = "https://huggingface.co/docs/trl"
 _TRAIN = (
     f"The fields of [`trl.SFTConfig`]({_TRL}/sft_trainer#trl.SFTConfig), or of "
-    f"[`trl.DPOConfig`]({_TRL}/dpo_trainer#trl.DPOConfig) for `method: dpo`, unrenamed. "
+    f"the class of the `objective`, as [`trl.DPOConfig`]({_TRL}/dpo_trainer#trl.DPOConfig), unrenamed. "
     "`hf-efficient recipes show RECIPE --explain` prints each with its value and who set it."
 )
 

@@ -90,7 +90,7 @@ class EfficientOptions(TypedDict, total=False):
 
 
 class EfficientTrainerMixin(_Base):
-    """Goes leftmost over ``Trainer``, ``SFTTrainer``, ``DPOTrainer``, ``RewardTrainer`` or your subclass.
+    """Goes leftmost over ``Trainer``, ``SFTTrainer``, ``DPOTrainer``, ``KTOTrainer``, ``RewardTrainer`` or yours.
 
         class MyTrainer(EfficientTrainerMixin, SFTTrainer): ...
 
@@ -310,12 +310,12 @@ class EfficientTrainerMixin(_Base):
 
     def _around_log(self, run: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
-        if "loss" in logs:
-            self._recorder.logged(logs)
         with self._phase("logging", opaque=True):
             if self._log_metrics and ("loss" in logs or "train_runtime" in logs):
                 logs.update(self._recorder.figures(self.state.global_step, whole="train_runtime" in logs))
             run(logs, *args, **kwargs)
+            if "loss" in logs:
+                self._recorder.logged(logs)  # with what the class below has added
             if self._log_metrics:  # what the run costs goes to report_to, and not into trainer_state.json
                 self.state.log_history[-1:] = map(without_money, self.state.log_history[-1:])
             self._note_memory()

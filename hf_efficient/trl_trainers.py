@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trl import DPOTrainer, RewardTrainer, SFTTrainer
+from trl import DPOTrainer, KTOTrainer, RewardTrainer, SFTTrainer
 
 from hf_efficient.trainer import EfficientTrainerMixin, with_signature
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         TrainingArguments,
     )
     from transformers.trainer_utils import EvalPrediction
-    from trl import DPOConfig, RewardConfig, SFTConfig
+    from trl import DPOConfig, KTOConfig, RewardConfig, SFTConfig
     from typing_extensions import Unpack
 
     from hf_efficient.trainer import EfficientOptions
@@ -80,6 +80,30 @@ class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
             model: _Model,
             ref_model: PreTrainedModel | None = None,
             args: DPOConfig | None = None,
+            data_collator: _Collator | None = None,
+            train_dataset: _Data | None = None,
+            eval_dataset: _EvalData | None = None,
+            processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+            compute_metrics: _Metrics | None = None,
+            callbacks: list[TrainerCallback] | None = None,
+            optimizers: _Optimizers = (None, None),
+            quantization_config: BitsAndBytesConfig | None = None,
+            peft_config: PeftConfig | None = None,
+            **options: Unpack[EfficientOptions],
+        ) -> None: ...
+
+
+@with_signature
+class EfficientKTOTrainer(EfficientTrainerMixin, KTOTrainer):
+    """TRL's ``KTOTrainer`` with ``EfficientTrainerMixin``."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            model: _Model,
+            ref_model: PreTrainedModel | None = None,
+            args: KTOConfig | None = None,
             data_collator: _Collator | None = None,
             train_dataset: _Data | None = None,
             eval_dataset: _EvalData | None = None,

@@ -17,7 +17,14 @@ from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.accounting.series import build_series
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.time import process_account, restarts_of, segments_of, step_times, time_account
-from hf_efficient.accounting.work import loader_account, memory_account, sequence_account, token_account, work_account
+from hf_efficient.accounting.work import (
+    loader_account,
+    memory_account,
+    preference_account,
+    sequence_account,
+    token_account,
+    work_account,
+)
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, Preflight, RunAccount
 from hf_efficient.records.series import RunSeries
@@ -119,6 +126,7 @@ def build_account(records: RunRecords) -> RunAccount:
         across=across,
         preflight=last_stated(lived, "preflight", Preflight),
         restarts=restarts_of(lived, accounts, first),
+        preferences=preference_account(lived, first.columns),
     )
     return dataclasses.replace(account, plan=plan_account(lived, account))
 

@@ -133,6 +133,7 @@ def step_series(steps: StepColumns, starts: Mapping[int, float]) -> StepSeries:
         grad_norm=by.last(steps.grad_norm),
         grad_norm_max=by.extreme(np.fmax, steps.grad_norm),
         not_finite=by.counted(steps.not_finite),
+        preferences={name: by.last(held) for name, held in steps.preferences.items()},
         peak_allocated_bytes=by.largest(steps.peak_allocated_bytes),
         peak_reserved_bytes=by.largest(steps.peak_reserved_bytes),
     )

@@ -59,6 +59,7 @@ class StepColumns(Columns):
     learning_rate: Column
     grad_norm: Column
     not_finite: Column
+    preferences: Mapping[str, Column]
     peak_allocated_bytes: Column
     peak_reserved_bytes: Column
     allocation_retries: Column
@@ -68,6 +69,7 @@ class StepColumns(Columns):
         "phase_seconds": 0.0,
         "held_seconds": 0.0,
         "loader": _NAN,
+        "preferences": _NAN,
         "phase_peaks": _NAN,
     }
 
@@ -119,6 +121,7 @@ def columns_of(lines: Sequence[StepRecord]) -> StepColumns:
         **figures(sequences, "rows", "documents", "shortest", "longest"),
         **figures(work, "model_flops", "hardware_flops"),
         **figures(memory, "peak_allocated_bytes", "peak_reserved_bytes", "allocation_retries"),
+        preferences=table([line.preferences for line in lines], _NAN),
         phase_seconds=table([line.phase_seconds for line in lines]),
         device_seconds=table([line.device_seconds for line in lines]),
         waited_seconds=table([line.waited_seconds for line in lines]),

@@ -13,9 +13,11 @@ from hf_efficient.accounting.steps import LOADER_SECONDS, RankSteps, SegmentStep
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.estimate.throughput import utilization
 from hf_efficient.records.amounts import (
+    AnswerLengths,
     LoaderAccount,
     MemoryAccount,
     MemoryCategory,
+    PreferenceAccount,
     SequenceAccount,
     TokenAccount,
     WorkAccount,
@@ -129,6 +131,16 @@ def sequence_account(
         samples_per_second=_rate(documents, training_seconds),
         fill_rate=packed.fill_rate,
     )
+
+
+def preference_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> PreferenceAccount | None:
+    """None of a run that compared no answers, or has logged nothing of them."""
+    known = {name: held[np.isfinite(held)] for name, held in steps.preferences.items()}
+    known = {name: held for name, held in known.items() if len(held)}
+    if not known:
+        return None
+    first, last = ({name: float(held[place]) for name, held in known.items()} for place in (0, -1))
+    return PreferenceAccount(first, last, last_stated(processes, "answers", AnswerLengths))
 
 
 def loader_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> LoaderAccount | None:

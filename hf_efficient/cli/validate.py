@@ -33,7 +33,7 @@ def validate(
         raise typer.Exit(error.exit_code) from error
     remarks = recipe_remarks(loaded)
     if as_json:
-        about = {"name": loaded.name, "method": loaded.method, "adapter": loaded.adapter.method}
+        about = {"name": loaded.name, "objective": loaded.objective, "adapter": loaded.adapter.method}
         print_json({"ok": True, **about, "path": str(loaded.path), "remarks": remarks})
     else:
-        print("\n".join([f"ok: {loaded.name} ({loaded.method}, {loaded.adapter.method})", *remarks]))
+        print("\n".join([f"ok: {loaded.name} ({loaded.objective}, {loaded.adapter.method})", *remarks]))

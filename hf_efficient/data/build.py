@@ -16,7 +16,9 @@ from hf_efficient.data.examples import RawData, build_raw, open_sources
 from hf_efficient.data.formats import kind_of, question_and_answer
 from hf_efficient.data.prepare import build_collator, prepare
 from hf_efficient.data.sources import Source
+from hf_efficient.data.stats import LeftOut
 from hf_efficient.data.targets import targets_of
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 
 _Result = TypeVar("_Result")
@@ -33,24 +35,27 @@ class SftData(Entry):
 
 @dataclass(frozen=True)
 class PreferenceData:
-    """Preference pairs as ``trl.DPOTrainer`` holds them after its own preparation.
+    """Preference pairs, or labelled answers, as TRL's trainer holds them after its own preparation.
 
     Attributes:
-        train, eval: rows with ``prompt``, ``chosen``, ``rejected`` (strings, or lists of messages), and tokenised
-            ``prompt_ids``, ``chosen_ids``, ``rejected_ids``, lists of int, not cut to ``max_length``.
-        dropped, eval_dropped: pairs left out because the prompt alone fills ``max_length``.
+        train, eval: rows of texts and of token ids (``preference.py`` names the columns), not cut to ``max_length``.
+        good: answers of ``train`` with the label true; None of pairs.
     """
 
     train: datasets.Dataset
     eval: datasets.Dataset | None
-    dropped: int
-    eval_dropped: int
+    left_out: tuple[LeftOut, ...]
     small_sources: dict[str, int] | None
     largest_token_id: int
+    good: int | None = None
+
+    @property
+    def dropped(self) -> int:
+        return sum(one.rows for one in self.left_out)
 
 
 def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> SftData:
-    """Read, check, tokenise and pack the data of a recipe of ``method: sft``, or take all that from the cache. The
+    """Read, check, tokenise and pack the data of a recipe of ``objective: sft``, or take all that from the cache. The
     first process of each machine builds, the others read its cache. A missing padding token is set. Raises
     ``DataError``: any fault of the data or of the tokenizer for them; names the source and the row."""
     collator = build_collator(tokenizer, args)
@@ -59,19 +64,22 @@ def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
 
 
 def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: DPOConfig) -> PreferenceData:
-    """Read, check, split, weigh and tokenise the pairs of a recipe of ``method: dpo``; raises as ``build_sft_data``."""
-    from hf_efficient.data.preference import prepare_pairs  # loads DPOTrainer, which other runs do not need
+    """Read, check, split, weigh and tokenise the rows of a recipe of preferences; raises as ``build_sft_data``."""
+    from hf_efficient.data.preference import prepare_preferences  # loads trainers, which other runs do not need
 
-    raw = read_raw(recipe, args, open_sources(recipe.data))
-    train = prepare_pairs(raw.train, raw.kind, tokenizer, args, "train")
-    evaluation = None if raw.eval is None else prepare_pairs(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval")
+    raw, objective = read_raw(recipe, args, open_sources(recipe.data)), recipe.objective
+    train = prepare_preferences(raw.train, raw.kind, tokenizer, args, "train", objective)
+    evaluation = None
+    if raw.eval is not None:
+        evaluation = prepare_preferences(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval", objective)
+    held = [one.dataset.remove_columns("where") for one in (train, evaluation) if one is not None]
     return PreferenceData(
-        train=train.dataset,
-        eval=None if evaluation is None else evaluation.dataset,
-        dropped=train.dropped,
-        eval_dropped=0 if evaluation is None else evaluation.dropped,
+        train=held[0],
+        eval=held[1] if evaluation is not None else None,
+        left_out=train.left_out,
         small_sources=raw.small_sources,
         largest_token_id=max(one.largest_token_id for one in (train, evaluation) if one is not None),
+        good=sum(held[0]["label"]) if "label" in held[0].column_names else None,
     )
 
 
@@ -109,8 +117,9 @@ def _build(
 
 def read_raw(recipe: Recipe, args: SFTConfig | DPOConfig, sources: tuple[list[Source], list[Source]]) -> RawData:
     """The examples of a recipe before they are tokenised."""
-    if isinstance(args, DPOConfig):
-        return build_raw(recipe.data, sources, args.seed, method="dpo")
+    if OBJECTIVES[recipe.objective].is_of_preferences:
+        return build_raw(recipe.data, sources, args.seed, objective=recipe.objective)
+    assert isinstance(args, SFTConfig)
     only = args.completion_only_loss is True
     return build_raw(recipe.data, sources, args.seed, completion_only=only, text_column=args.dataset_text_field)
 

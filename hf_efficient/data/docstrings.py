@@ -1,4 +1,5 @@
-"""The embedded data set ``builtin:python-docstrings``: this Python's own documentation as chats.
+"""The embedded data sets ``builtin:python-docstrings``, this Python's own documentation as chats, and
+``builtin:docstring-pairs``, preference pairs of it.
 
 The standard library's sources are parsed, never imported. The user asks with module, class and signature; the docstring
 is the answer. The same Python gives the same examples in the same order.
@@ -62,6 +63,22 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
 def docstring_split(split: str) -> list[dict[str, Any]]:
     """This Python's examples of one of ``SPLITS``, see :func:`build_docstring_chats`."""
     return [chat for chat in _of_this_python() if chat["split"] == split]
+
+
+def docstring_pairs(split: str) -> list[dict[str, Any]]:
+    """The same examples as preference pairs: the worse answer is the docstring of another definition that is about as
+    long, and every answer is once the better and once the worse one, so that only the question tells them apart."""
+
+    def by_length(chat: dict[str, Any]) -> tuple[int, str, str]:
+        return len(chat["completion"][0]["content"]), chat["module"], chat["qualname"]
+
+    chats = sorted(docstring_split(split), key=by_length)
+    last = len(chats) - 1
+    others = (chats[place ^ 1 if place ^ 1 <= last else place - 1] for place in range(len(chats)))
+    return [
+        {"prompt": one["prompt"], "chosen": one["completion"], "rejected": other["completion"]}
+        for one, other in zip(chats, others, strict=True)
+    ]
 
 
 @cache

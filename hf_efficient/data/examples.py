@@ -12,14 +12,13 @@ import pyarrow as pa
 
 from hf_efficient.data.formats import (
     CHAT_KINDS,
-    FORMATS,
     Kind,
-    Method,
     add_system,
     check_columns,
     common_kind,
     convert,
     features_of,
+    formats_of,
     kind_of,
     recast,
     recognise,
@@ -27,6 +26,7 @@ from hf_efficient.data.formats import (
 )
 from hf_efficient.data.sources import Row, Source, open_source
 from hf_efficient.errors import DataError
+from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import DataSection, SourceSection
 
 MOST_EXAMPLES = 100_000_000  # of one source in an epoch, copies included: their indices alone take a gigabyte
@@ -74,7 +74,7 @@ def build_raw(
     data: DataSection,
     sources: tuple[Sequence[Source], Sequence[Source]],
     seed: int,
-    method: Method = "sft",
+    objective: ObjectiveName = "sft",
     completion_only: bool = False,
     text_column: str = "text",
 ) -> RawData:
@@ -83,8 +83,8 @@ def build_raw(
     The held-out share is taken before the weights, so that no copy of an example is on both sides.
     ``completion_only``: the loss is on completions alone: chats are cut before the last answer, other layouts refused.
     """
-    train = [_peek(source, method, text_column) for source in sources[0]]
-    evaluation = [_peek(source, method, text_column) for source in sources[1]]
+    train = [_peek(source, objective, text_column) for source in sources[0]]
+    evaluation = [_peek(source, objective, text_column) for source in sources[1]]
     kind = _target(train, completion_only, data.targets)
     _check_system(data, [*train, *evaluation])
     parts = [_dataset(opened, kind, data.system) for opened in train]
@@ -104,10 +104,10 @@ def build_raw(
     return RawData(trained, _joined(parts, held) if any(held) else None, kind, by_source)
 
 
-def _peek(source: Source, method: Method, text_column: str) -> _Opened:
+def _peek(source: Source, objective: ObjectiveName, text_column: str) -> _Opened:
     section = source.section
     check_columns(section.columns, section.format, source.key)
-    _check_method(section, method, source.key)
+    _check_format(section, objective, source.key)
     rows = source.rows()
     first = next(rows)
     columns = dict(section.columns)
@@ -116,15 +116,16 @@ def _peek(source: Source, method: Method, text_column: str) -> _Opened:
     renamed = rename(first, columns)
     name: str = section.format
     if name == "auto":
-        name = recognise(renamed.value, method, f"{source.key} ({first.where})")
+        name = recognise(renamed.value, objective, f"{source.key} ({first.where})")
     all_rows = (rename(row, columns) for row in chain([first], rows))
     return _Opened(source, name, kind_of(convert(renamed, name)), all_rows)
 
 
-def _check_method(section: SourceSection, method: Method, key: str) -> None:
-    if section.format != "auto" and FORMATS[section.format].method != method:
-        fitting = ", ".join(name for name, one in FORMATS.items() if one.method == method)
-        raise DataError(f"{key}.format: {section.format} does not go with `method: {method}`, which reads {fitting}.")
+def _check_format(section: SourceSection, objective: ObjectiveName, key: str) -> None:
+    fitting = formats_of(objective)
+    if section.format != "auto" and section.format not in fitting:
+        does_not = f"{section.format} does not go with `objective: {objective}`"
+        raise DataError(f"{key}.format: {does_not}, which reads {', '.join(fitting)}.")
 
 
 def _target(train: Sequence[_Opened], completion_only: bool, targets: str | None) -> Kind:

@@ -4,6 +4,7 @@
     prompt, completion   strings, or lists of messages
     text                 {"text": string}
     preference           {"prompt", "chosen", "rejected"}: strings, or lists of messages
+    unpaired             {"prompt", "completion", "label"}: the same; true for a good answer, false for a bad one
 
 All rows of a data set are of one kind. Chats (``messages``) can be cut into a conversational prompt and completion, and
 such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into strings.
@@ -18,9 +19,9 @@ import datasets
 
 from hf_efficient.data.sources import Row, kind_of_value
 from hf_efficient.errors import DataError
+from hf_efficient.recipe.objectives import FORMATS_OF, OBJECTIVES, ObjectiveName
 
 Canonical = dict[str, Any]
-Method = Literal["sft", "dpo"]
 
 _PREFERENCE_SHAPE = (
     "prompt, chosen and rejected, all strings or all lists of messages; without prompt, chosen and rejected are "
@@ -29,8 +30,17 @@ _PREFERENCE_SHAPE = (
 _ROLES = ("system", "user", "assistant", "tool")
 _SHAREGPT_ROLES = {"human": "user", **dict.fromkeys(("gpt", "bot", "chatgpt", "model"), "assistant")}
 
-Kind = Literal["messages", "chat_pair", "string_pair", "text", "chat_preference", "string_preference"]
-CHAT_KINDS = ("messages", "chat_pair", "chat_preference")
+Kind = Literal[
+    "messages",
+    "chat_pair",
+    "string_pair",
+    "text",
+    "chat_preference",
+    "string_preference",
+    "chat_unpaired",
+    "string_unpaired",
+]
+CHAT_KINDS = ("messages", "chat_pair", "chat_preference", "chat_unpaired")
 _NAMES: dict[Kind, str] = {
     "messages": "chats",
     "chat_pair": "prompt and completion as messages",
@@ -38,18 +48,24 @@ _NAMES: dict[Kind, str] = {
     "text": "plain text",
     "chat_preference": "preference pairs of messages",
     "string_preference": "preference pairs of strings",
+    "chat_unpaired": "labelled answers as messages",
+    "string_unpaired": "labelled answers as strings",
 }
 
 
-def recognise(columns: Collection[str], method: Method, where: str) -> str:
-    """Name of the first format whose required columns are all there; a ``DataError`` lists columns and formats."""
-    for name, layout in FORMATS.items():
-        if layout.method == method and set(layout.required) <= set(columns):
+def recognise(columns: Collection[str], objective: ObjectiveName, where: str) -> str:
+    """Name of the first format of the objective whose required columns are all there; a ``DataError`` lists columns and
+    formats."""
+    wanted = formats_of(objective)
+    for name, layout in wanted.items():
+        if set(layout.required) <= set(columns):
             return name
-    known = "; ".join(f"{name} ({', '.join(one.required)})" for name, one in FORMATS.items() if one.method == method)
+    known = "; ".join(f"{name} ({', '.join(one.required)})" for name, one in wanted.items())
     hint = ""
-    if method == "sft" and {"chosen", "rejected"} <= set(columns):
-        hint = " These look like preference pairs: they are for `method: dpo`."
+    if {"chosen", "rejected"} <= set(columns):
+        hint = " These look like preference pairs: they are for `objective: dpo`."
+    elif objective != "sft" and {"prompt", "completion", "label"} <= set(columns):
+        hint = " These look like labelled answers: they are for `objective: kto`."
     raise DataError(
         f"{where}: the layout of the rows is not recognised. Columns found: {', '.join(sorted(columns)) or 'none'}. "
         f"Known formats: {known}. Rename with `columns`, e.g. columns: {{prompt: question}}.{hint}"
@@ -122,12 +138,25 @@ def _preference(row: Row) -> Canonical:
     return _pair(row, ("prompt", "chosen", "rejected"))
 
 
+def _unpaired(row: Row) -> Canonical:
+    label = row.value["label"]
+    if not isinstance(label, bool):
+        found = kind_of_value(label)
+        raise DataError(f"{row.where}: 'label' must be true (a good answer) or false (a bad one), found {found}.")
+    return {**_pair(row, ("prompt", "completion")), "label": label}
+
+
 def _implicit_prompt(row: Row) -> Canonical:
     chosen = _chat(row.value["chosen"], row.where, "chosen")
     rejected = _chat(row.value["rejected"], row.where, "rejected")
     common = 0
     while common < min(len(chosen), len(rejected)) - 1 and chosen[common] == rejected[common]:
         common += 1
+    if any(side[common]["role"] != "assistant" for side in (chosen, rejected)) and common:
+        raise DataError(
+            f"{row.where}: the prompts of 'chosen' and 'rejected' differ from message {common + 1} on. "
+            "Both must answer the same conversation."
+        )
     if common == 0:
         raise DataError(
             f"{row.where}: 'chosen' and 'rejected' have no first message in common, and there is no list of messages "
@@ -200,7 +229,6 @@ class Format:
     """One layout: the columns that every row has, those used where a row has them, and what they hold, in words."""
 
     required: tuple[str, ...]
-    method: Method
     shape: str
     convert: Callable[[Row], Canonical]
     optional: tuple[str, ...] = ()
@@ -209,35 +237,38 @@ class Format:
 FORMATS: dict[str, Format] = {
     "messages": Format(
         ("messages",),
-        "sft",
         "messages: a list of {role, content}, at least one of them the assistant's",
         lambda row: {"messages": _answered_chat(row, "messages")},
     ),
     "sharegpt": Format(
         ("conversations",),
-        "sft",
         "conversations: a list of {from: human|gpt|system, value}",
         lambda row: {"messages": _answered_chat(row, "conversations")},
     ),
     "prompt_completion": Format(
         ("prompt", "completion"),
-        "sft",
         "prompt and completion, both strings or both lists of messages",
         lambda row: _pair(row, ("prompt", "completion")),
     ),
     "alpaca": Format(
         ("instruction", "output"),
-        "sft",
         "instruction and output (and perhaps input and system), all strings",
         _alpaca,
         optional=("input", "system"),
     ),
-    "text": Format(
-        ("text",), "sft", "text: a string", lambda row: {"text": _text(row.value["text"], row.where, "text")}
+    "text": Format(("text",), "text: a string", lambda row: {"text": _text(row.value["text"], row.where, "text")}),
+    "preference": Format(("chosen", "rejected"), _PREFERENCE_SHAPE, _preference, optional=("prompt",)),
+    "unpaired": Format(
+        ("prompt", "completion", "label"),
+        "prompt and completion, both strings or both lists of messages, and label, true or false",
+        _unpaired,
     ),
-    "preference": Format(("chosen", "rejected"), "dpo", _PREFERENCE_SHAPE, _preference, optional=("prompt",)),
 }
 """In the order in which ``auto`` tries them."""
+
+
+def formats_of(objective: ObjectiveName) -> dict[str, Format]:
+    return {name: FORMATS[name] for name in FORMATS_OF[OBJECTIVES[objective].data]}
 
 
 def kind_of(row: Mapping[str, Any]) -> Kind:
@@ -248,6 +279,8 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
     is_chat = isinstance(row["prompt"], list)
     if "chosen" in row:
         return "chat_preference" if is_chat else "string_preference"
+    if "label" in row:
+        return "chat_unpaired" if is_chat else "string_unpaired"
     return "chat_pair" if is_chat else "string_pair"
 
 
@@ -316,7 +349,10 @@ def features_of(kind: Kind) -> datasets.Features:
         columns = (kind,)
     elif kind.endswith("preference"):
         columns = ("prompt", "chosen", "rejected")
-    return datasets.Features({**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), "where": string})
+    label = {"label": datasets.Value("bool")} if kind.endswith("unpaired") else {}
+    return datasets.Features(
+        {**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), **label, "where": string}
+    )
 
 
 def _last_answer(messages: list[dict[str, str]]) -> int:

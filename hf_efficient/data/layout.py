@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from hf_efficient.data.formats import FORMATS, Method, convert, recognise, rename
+from hf_efficient.data.formats import convert, formats_of, recognise, rename
 from hf_efficient.data.sources import Row, open_source
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.data_files import looks_local
+from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import SourceSection
 
 _MOST_ROWS = 1000
@@ -38,7 +39,7 @@ class Layout:
     """
 
     format: str
-    method: Method
+    objective: ObjectiveName
     rows: int
     columns: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,22 +53,24 @@ def layout_of(path: str, key: str) -> Layout | None:
         rows = list(islice(open_source(SourceSection(path=path), key).rows(), _MOST_ROWS))
     except DataError as error:
         raise DataError(str(error).replace(f"{key}.path: ", f"{key}: ", 1)) from error
-    name, method, columns = _recognised(rows[0], key)
+    name, objective, columns = _recognised(rows[0], key)
     for row in rows:
         convert(rename(row, columns), name)
-    return Layout(name, method, len(rows), columns)
+    return Layout(name, objective, len(rows), columns)
 
 
-def _recognised(row: Row, key: str) -> tuple[str, Method, dict[str, str]]:
+def _recognised(row: Row, key: str) -> tuple[str, ObjectiveName, dict[str, str]]:
     held = set(row.value)
-    method: Method = "dpo" if {"chosen", "rejected"} <= held else "sft"
-    fits = any(one.method == method and set(one.required) <= held for one in FORMATS.values())
+    objective: ObjectiveName = "dpo" if {"chosen", "rejected"} <= held else "sft"
+    if isinstance(row.value.get("label"), bool) and {"prompt", "completion"} <= held:
+        objective = "kto"
+    fits = any(set(one.required) <= held for one in formats_of(objective).values())
     pair = next((pair for pair in _PAIRS if set(pair) <= held), None)
     if pair is not None and not fits:
         renamed = {ours: theirs for ours, theirs in zip(("prompt", "completion"), pair, strict=True) if ours != theirs}
-        return "prompt_completion", method, renamed
+        return "prompt_completion", objective, renamed
     try:
-        return recognise(held, method, f"{key} ({row.where})"), method, {}
+        return recognise(held, objective, f"{key} ({row.where})"), objective, {}
     except DataError as error:
         found = str(error).partition(" Rename with")[0]
         raise DataError(f"{found} Rename the columns of the file.") from error

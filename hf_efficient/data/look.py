@@ -1,6 +1,6 @@
 """The data of a recipe as its model will see them: examples token by token, and their counts."""
 
-import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,7 +14,7 @@ from hf_efficient.data.build import read_raw
 from hf_efficient.data.examples import RawData, open_sources
 from hf_efficient.data.formats import kind_of
 from hf_efficient.data.prepare import finish, is_packed, tokenise
-from hf_efficient.data.stats import DataStats, lengths, pair_lengths
+from hf_efficient.data.stats import DataStats, answer_lengths, lengths
 from hf_efficient.data.targets import targets_of
 from hf_efficient.recipe.schema import Recipe
 
@@ -33,7 +33,7 @@ class ShownExample:
 
     Attributes:
         where: file and line.
-        part: ``chosen`` or ``rejected`` of a preference pair.
+        part: ``chosen`` or ``rejected`` of a preference pair, or whether it is a good or a bad answer.
         tokens: before it is cut.
         cut_tokens: lost at ``train.max_length``; all of them where the example is left out.
     """
@@ -101,9 +101,9 @@ def look_at(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig 
     """Prepare the data as a run does, and show ``show`` examples, from each source in turn. Raises ``DataError`` as
     ``build.build_sft_data``."""
     raw = read_raw(recipe, args, open_sources(recipe.data))
-    if isinstance(args, DPOConfig):
-        return _of_pairs(recipe, raw, tokenizer, args, show)
-    return _of_examples(recipe, raw, tokenizer, args, show)
+    if isinstance(args, SFTConfig):
+        return _of_examples(recipe, raw, tokenizer, args, show)
+    return _of_preferences(recipe, raw, tokenizer, args, show)
 
 
 def _of_examples(
@@ -142,43 +142,43 @@ def _of_examples(
     )
 
 
-def _of_pairs(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: DPOConfig, show: int) -> DataLook:
-    from hf_efficient.data.preference import prepare_pairs  # loads DPOTrainer
+def _of_preferences(
+    recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: DPOConfig, show: int
+) -> DataLook:
+    from hf_efficient.data.preference import prepare_preferences, shown_answers, target_tokens  # loads trainers
 
-    uncut = copy.copy(args)
-    uncut.max_length = None
-    whole = prepare_pairs(raw.train, raw.kind, tokenizer, uncut, "train").dataset
-    kept = prepare_pairs(raw.train, raw.kind, tokenizer, args, "train")
-    evaluation = None if raw.eval is None else prepare_pairs(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval")
-    sizes, cut = pair_lengths(whole, None), pair_lengths(kept.dataset, args.max_length)
-    prompts = lengths(kept.dataset, "prompt_ids")
-    lost = pair_lengths(kept.dataset, None) - cut
+    objective = recipe.objective
+    kept = prepare_preferences(raw.train, raw.kind, tokenizer, args, "train", objective)
+    rows, evaluation = kept.dataset, None
+    if raw.eval is not None:
+        evaluation = prepare_preferences(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval", objective)
+    sizes, cut = answer_lengths(rows, None), answer_lengths(rows, args.max_length)
+    tokens, first, places = Counter[str](), dict[str, int](), list(raw.train["where"])
+    for index, (where, size) in enumerate(zip(rows["where"], sizes.sum(axis=1).tolist(), strict=True)):
+        tokens[where] += size
+        first.setdefault(where, index)
+    times = Counter(places)
+    shown = [first[places[row]] for row in _spread(list(raw.sizes.values()), show) if places[row] in first]
     return DataLook(
         name=recipe.name,
         max_length=args.max_length,
-        examples=len(kept.dataset),
+        examples=len(rows),
         tokens=int(cut.sum()),
-        target_tokens=int(np.maximum(cut - np.maximum(prompts, 1)[:, None], 0).sum()),
+        target_tokens=target_tokens(rows, cut, objective),
         lengths=_percentiles(sizes.max(axis=1)),
-        truncated=int((lost > 0).any(axis=1).sum()),
-        truncated_tokens=int(lost.sum()),
-        dropped=kept.dropped,
+        truncated=int((sizes > cut).any(axis=1).sum()),
+        truncated_tokens=int((sizes - cut).sum()),
+        dropped=sum(one.rows for one in kept.left_out),
         without_target=0,
         packing=None,
-        sources=_sources(recipe, raw, sizes.sum(axis=1)),
+        sources=_sources(recipe, raw, np.array([tokens[where] // times[where] for where in places])),
         evaluation_examples=0 if evaluation is None else len(evaluation.dataset),
         shown=tuple(
-            _shown(_answered(whole[row], raw.train[row]["where"], part), tokenizer, args.max_length, part=part)
-            for row in _spread(list(raw.sizes.values()), show)
-            for part in ("chosen", "rejected")
+            _shown(answer, tokenizer, args.max_length, part=part)
+            for row in shown
+            for part, answer in shown_answers(rows[row], objective)
         ),
     )
-
-
-def _answered(pair: Mapping[str, Sequence[int]], where: str, part: str) -> dict[str, object]:
-    """The prompt with one of its answers, as a row of ``input_ids`` and ``labels``."""
-    prompt, answer = list(pair["prompt_ids"]), list(pair[f"{part}_ids"])
-    return {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer, "where": where}
 
 
 def _percentiles(sizes: npt.NDArray[np.int64]) -> dict[str, int]:

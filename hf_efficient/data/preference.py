@@ -1,72 +1,200 @@
-"""Preference pairs to token ids, by the preparation of TRL's DPOTrainer, before the model is loaded."""
+"""Preference pairs and labelled answers to token ids, by the preparation of TRL's trainers, before the model is loaded.
+
+TRL's columns for an answer: DPO and KTO have ``prompt_ids`` beside ``chosen_ids`` and ``rejected_ids``, or
+``completion_ids``; a reward model has the two with the prompt in them; ORPO and CPO ``chosen_input_ids`` with labels.
+"""
 
 import copy
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import datasets
 import jinja2
 import numpy as np
+import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
-from trl import DPOConfig, DPOTrainer
-from trl.trainer import dpo_trainer
+from trl import DPOConfig
 
 from hf_efficient.data.formats import Kind
 from hf_efficient.data.prepare import check_tokenizer, progress_bars, refused_chat, set_pad_token
-from hf_efficient.data.stats import largest_token_id, lengths
+from hf_efficient.data.stats import LeftOut, answer_columns, answer_lengths, largest_token_id, lengths
 from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import replaced
+from hf_efficient.recipe.objectives import OBJECTIVES, ObjectiveName
+from hf_efficient.recipe.train_fields import trl_class
 
 
-class PreparedPairs(NamedTuple):
-    """Rows as DPOTrainer holds them; ``dropped`` counts pairs left out because the prompt alone fills max_length."""
+@dataclass(frozen=True)
+class PreparedPreferences:
+    """Rows as TRL's trainer holds them, with ``where``."""
 
     dataset: datasets.Dataset
-    dropped: int
+    left_out: tuple[LeftOut, ...]
     largest_token_id: int
 
 
-class _Preparation(DPOTrainer):
-    """DPOTrainer's data preparation without a trainer: only what ``_prepare_dataset`` reads is set."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-
-    def run(self, dataset: datasets.Dataset, args: DPOConfig, name: str) -> datasets.Dataset:
-        # Every process prepares for itself, so none waits for another.
-        with replaced(dpo_trainer, "global_then_local_main_first", nullcontext), progress_bars(len(dataset)):
-            return self._prepare_dataset(dataset, self._tokenizer, args, name)
-
-
-def prepare_pairs(
-    pairs: datasets.Dataset,
+def prepare_preferences(
+    rows: datasets.Dataset,
     kind: Kind,
     tokenizer: PreTrainedTokenizerBase,
     args: DPOConfig,
     name: Literal["train", "eval"],
-) -> PreparedPairs:
-    """Check the tokenizer, tokenise canonical rows with ``where``, and leave out what DPOTrainer would. Raises
-    ``DataError``: the tokenizer lacks what the data need, its template refuses a chat, or no pair is left."""
+    objective: ObjectiveName,
+) -> PreparedPreferences:
+    """Check the tokenizer and the rows, tokenise them, and leave out what teaches nothing. Raises ``DataError``: the
+    tokenizer lacks what the data need, its template refuses a chat, no row is left, or all have one label."""
     check_tokenizer(tokenizer, kind, args)
     set_pad_token(tokenizer, args)
-    uncut = copy.copy(args)
-    uncut.max_length = None  # the trainer would leave pairs out uncounted
+    if objective == "kto":
+        rows = _labelled(rows)
+    usable, left_out = _usable(rows, name)
+    if objective == "kto" and name == "train":
+        _check_labels(usable)
+        usable = usable.shuffle(seed=args.seed)  # KTO trains on its rows in their order
     try:
-        whole = _Preparation(tokenizer).run(pairs, uncut, name)
+        whole = _tokenised(usable, tokenizer, args, name, objective)
     except jinja2.TemplateError as error:
-        raise refused_chat(pairs, tokenizer, None, error) from error
-    fitting = _fitting(whole.remove_columns("where"), args, name)
-    largest = largest_token_id(fitting, ("prompt_ids", "chosen_ids", "rejected_ids"))
-    return PreparedPairs(fitting, len(whole) - len(fitting), largest)
+        raise refused_chat(usable, tokenizer, None, error) from error
+    fitting, long = _fitting(whole, args, name, objective)
+    if objective == "kto" and args.loss_type != "apo_zero_unpaired":
+        fitting = _with_other_answers(fitting, args)
+    columns = [*(["prompt_ids"] if "prompt_ids" in fitting.column_names else []), *answer_columns(fitting)]
+    return PreparedPreferences(fitting, (*left_out, *long), largest_token_id(fitting, columns))
 
 
-def _fitting(whole: datasets.Dataset, args: DPOConfig, name: str) -> datasets.Dataset:
-    if args.max_length is None or args.truncation_mode != "keep_start":
-        return whole
-    prompts = lengths(whole, "prompt_ids")
-    if prompts.min() >= args.max_length:
+def _labelled(rows: datasets.Dataset) -> datasets.Dataset:
+    """Pairs as two labelled answers each, one after the other."""
+    if "label" in rows.column_names:
+        return rows
+
+    def both(held: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        pairs = zip(held["chosen"], held["rejected"], strict=True)
+        twice = {column: [one for one in held[column] for _ in range(2)] for column in ("prompt", "where")}
+        answers = [answer for pair in pairs for answer in pair]
+        return {**twice, "completion": answers, "label": [True, False] * (len(answers) // 2)}
+
+    return rows.map(both, batched=True, remove_columns=["chosen", "rejected"])
+
+
+def _usable(rows: datasets.Dataset, name: str) -> tuple[datasets.Dataset, tuple[LeftOut, ...]]:
+    """Without rows whose answers are equal or empty."""
+    faults: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        fault = _fault(row)
+        if fault:
+            faults.setdefault(fault, []).append(index)
+    if not faults:
+        return rows, ()
+    where = rows["where"]
+    left_out = tuple(LeftOut(why, len(found), where[found[0]]) for why, found in faults.items())
+    wrong = {index for found in faults.values() for index in found}
+    if len(wrong) == len(rows):
         raise DataError(
-            f"train.max_length: {args.max_length} is too small: the prompt alone fills it in all {len(whole)} {name} "
-            f"pairs (the shortest has {prompts.min()} tokens)."
+            f"{left_out[0].first}: {left_out[0].why}, and no {name} row is left to train on. Mend the data."
         )
-    return whole.select(np.flatnonzero(prompts < args.max_length))
+    return rows.select([index for index in range(len(rows)) if index not in wrong]), left_out
+
+
+def _fault(row: Mapping[str, Any]) -> str:
+    answers = [row[column] for column in ("chosen", "rejected", "completion") if column in row]
+    if any(not _text(answer).strip() for answer in answers):
+        return "an answer is empty"
+    return "both answers are the same" if len(answers) == 2 and answers[0] == answers[1] else ""
+
+
+def _text(answer: str | list[dict[str, str]]) -> str:
+    """The last turn of a chat is the answer that is compared."""
+    return answer if isinstance(answer, str) else answer[-1]["content"]
+
+
+def _check_labels(rows: datasets.Dataset) -> None:
+    labels = rows["label"]
+    good = sum(labels)
+    if good in (0, len(labels)):
+        have, lack = ("true", "false") if good else ("false", "true")
+        raise DataError(
+            f"data.train: all {len(labels)} answers have the label {have}, and KTO learns from the difference. "
+            f"Add answers with the label {lack}, or write `objective: sft` and keep the good ones."
+        )
+
+
+def _tokenised(
+    rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, args: DPOConfig, name: str, objective: ObjectiveName
+) -> datasets.Dataset:
+    """By the trainer's own methods, on one without a model that has what they read. Whole rows, where it can."""
+    trainer_class = trl_class(OBJECTIVES[objective].trainer)
+    trainer = object.__new__(trainer_class)
+    uncut = copy.copy(args)
+    uncut.max_length = None  # the trainer would leave rows out uncounted
+    held = {"_tokenizer": tokenizer, "calculate_KL": False, "desirable_weight": 1.0, "undesirable_weight": 1.0}
+    held |= {"processing_class": tokenizer, "is_encoder_decoder": False, "max_length": args.max_length or sys.maxsize}
+    vars(trainer).update(held)
+    module = sys.modules[trainer_class.__module__]
+    # Every process prepares for itself, so none waits for another.
+    with replaced(module, "global_then_local_main_first", nullcontext), progress_bars(len(rows)):
+        if hasattr(trainer_class, "_prepare_dataset"):
+            prepared: datasets.Dataset = trainer._prepare_dataset(rows, tokenizer, uncut, name)
+            return prepared
+        settings = {"fn_kwargs": {"processing_class": tokenizer}, "num_proc": args.dataset_num_proc}
+        return rows.map(module.maybe_apply_chat_template, **settings).map(
+            trainer.tokenize_row, num_proc=args.dataset_num_proc
+        )
+
+
+def _fitting(
+    whole: datasets.Dataset, args: DPOConfig, name: str, objective: ObjectiveName
+) -> tuple[datasets.Dataset, tuple[LeftOut, ...]]:
+    """Without the rows that TRL leaves out, or that it would cut until no answer is left."""
+    if args.max_length is None or getattr(args, "truncation_mode", "keep_start") != "keep_start":
+        return whole, ()
+    if objective == "reward":
+        needed, why = answer_lengths(whole, None).max(axis=1) - 1, "an answer with its prompt is longer than"
+    else:
+        column = "prompt_ids" if "prompt_ids" in whole.column_names else "prompt_input_ids"
+        needed, why = lengths(whole, column), "the prompt alone fills"
+    long = needed >= args.max_length
+    if not long.any():
+        return whole, ()
+    if long.all():
+        raise DataError(
+            f"train.max_length: {args.max_length} is too small: {why} it in all {len(whole)} {name} rows (the shortest "
+            f"has {needed.min() + (objective == 'reward')} tokens)."
+        )
+    first = str(whole[int(np.argmax(long))]["where"])
+    left_out = LeftOut(f"{why} train.max_length {args.max_length}", int(long.sum()), first, is_long=True)
+    return whole.select(np.flatnonzero(~long)), (left_out,)
+
+
+def _with_other_answers(rows: datasets.Dataset, args: DPOConfig) -> datasets.Dataset:
+    """Each prompt with the answer before it in its micro-batch, as ``KTOTrainer._prepare_dataset`` (TRL 1.16)."""
+
+    def turned(held: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        return {"KL_completion_ids": held["completion_ids"][-1:] + held["completion_ids"][:-1]}
+
+    return rows.map(turned, batched=True, batch_size=args.per_device_train_batch_size)
+
+
+def shown_answers(row: Mapping[str, Any], objective: ObjectiveName) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The answers of a prepared row by name, as ``input_ids`` and ``labels``; a reward model reads its score at the
+    last token."""
+    for column in ("chosen", "rejected", "completion"):
+        ids = row.get(f"{column}_ids", row.get(f"{column}_input_ids"))
+        if ids is None:
+            continue
+        prompt = list(row.get("prompt_ids", ()))
+        labels = row.get(f"{column}_labels") or [-100] * len(prompt) + list(ids)
+        if objective == "reward":
+            labels = [-100] * (len(ids) - 1) + list(ids[-1:])
+        part = ("good answer" if row["label"] else "bad answer") if column == "completion" else column
+        yield part, {"input_ids": prompt + list(ids), "labels": labels, "where": row["where"]}
+
+
+def target_tokens(rows: datasets.Dataset, cut: npt.NDArray[np.int64], objective: ObjectiveName) -> int:
+    """Tokens that the loss reads, of answers cut to these lengths, shape (rows, answers)."""
+    if objective == "reward":
+        return int(cut.size)
+    prompts = lengths(rows, "prompt_ids" if "prompt_ids" in rows.column_names else "prompt_input_ids")
+    return int(np.maximum(cut - np.maximum(prompts, 1)[:, None], 0).sum())

@@ -308,7 +308,7 @@ def _is_refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, templat
 
 def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig) -> int:
     """Set ``args.pad_token``, else the tokenizer's own, else its end of sequence, as TRL does; return its id."""
-    token = args.pad_token or tokenizer.pad_token or tokenizer.eos_token
+    token = getattr(args, "pad_token", None) or tokenizer.pad_token or tokenizer.eos_token
     if token is None:
         raise DataError(
             f"The tokenizer {_name(tokenizer)} has neither a padding nor an end-of-sequence token. Set train.pad_token "

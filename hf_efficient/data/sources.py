@@ -17,7 +17,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_efficient.data.docstrings import SPLITS, docstring_split
+from hf_efficient.data.docstrings import SPLITS, docstring_pairs, docstring_split
 from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import hub_reachable, replaced
 from hf_efficient.recipe.data_files import missing_file
@@ -187,7 +187,10 @@ def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-BUILTINS: dict[str, Callable[[str], list[dict[str, Any]]]] = {"builtin:python-docstrings": docstring_split}
+BUILTINS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
+    "builtin:python-docstrings": docstring_split,
+    "builtin:docstring-pairs": docstring_pairs,
+}
 """Name of an embedded data set to the function that makes one of its splits."""
 
 _LOCAL_WAYS = (

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hf_efficient.records.amounts import AnswerLengths
+
 _BATCH = 10_000
 
 
@@ -44,6 +46,16 @@ class DataStats:
     largest_token_id: int = -1
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that a run does not train on, and the place of the first; ``is_long``: for their length."""
+
+    why: str
+    rows: int
+    first: str
+    is_long: bool = False
+
+
 def lengths(dataset: datasets.Dataset, column: str = "input_ids") -> npt.NDArray[np.int64]:
     return _joined([_sizes(table[column]) for table in _tables(dataset, [column])])
 
@@ -55,11 +67,34 @@ def document_lengths(dataset: datasets.Dataset) -> npt.NDArray[np.int64]:
     return _joined([_numbers(table["seq_lengths"]) for table in _tables(dataset, ["seq_lengths"])])
 
 
-def pair_lengths(dataset: datasets.Dataset, max_length: int | None) -> npt.NDArray[np.int64]:
-    """Tokens of prompt and answer, cut to ``max_length``, for both answers of each pair, shape (rows, 2)."""
-    prompt = lengths(dataset, "prompt_ids")
-    both = np.stack([prompt + lengths(dataset, f"{answer}_ids") for answer in ("chosen", "rejected")], axis=1)
+_ANSWERS = (("chosen_ids", "rejected_ids"), ("chosen_input_ids", "rejected_input_ids"), ("completion_ids",))
+
+
+def answer_columns(dataset: datasets.Dataset) -> tuple[str, ...]:
+    """Where a preference data set holds its answers, two of a pair; ``preference.py`` says which trainer has which."""
+    return next(columns for columns in _ANSWERS if columns[0] in dataset.column_names)
+
+
+def answer_lengths(dataset: datasets.Dataset, max_length: int | None) -> npt.NDArray[np.int64]:
+    """Tokens of prompt and answer, cut to ``max_length``, of each answer to compare, shape (rows, 2) or (rows, 1)."""
+    prompt = lengths(dataset, "prompt_ids") if "prompt_ids" in dataset.column_names else 0
+    both = np.stack([prompt + lengths(dataset, column) for column in answer_columns(dataset)], axis=1)
     return both if max_length is None else np.minimum(both, max_length)
+
+
+def compared_lengths(dataset: datasets.Dataset, max_length: int | None) -> AnswerLengths | None:
+    """How long the better and the worse answers are; None where there are not both."""
+    held = answer_lengths(dataset, max_length).astype(float)
+    prompt = next((name for name in ("prompt_ids", "prompt_input_ids") if name in dataset.column_names), None)
+    if prompt is not None:
+        held = np.maximum(held - lengths(dataset, prompt)[:, None], 0)
+    if held.shape[1] == 2:
+        chosen, rejected = held.T
+        return AnswerLengths(float(chosen.mean()), float(rejected.mean()), float((chosen > rejected).mean()))
+    good = np.asarray(dataset["label"], dtype=bool)
+    if good.all() or not good.any():
+        return None
+    return AnswerLengths(float(held[good].mean()), float(held[~good].mean()))
 
 
 def loss_bearing(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:

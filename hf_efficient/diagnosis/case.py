@@ -127,8 +127,9 @@ class Case(Subject):
 
     @property
     def is_of_preferences(self) -> bool:
-        """Whether it trained on pairs of answers: its arguments are a ``DPOConfig``'s."""
-        return self.argument("precompute_ref_log_probs") is not None
+        """Whether it compared answers: its recipe says so, or its arguments are those of a trainer that does."""
+        objective = (self.recipe or {}).get("objective", "sft")
+        return objective != "sft" or self.argument("precompute_ref_log_probs") is not None
 
     @property
     def can_be_grouped(self) -> bool:

@@ -14,7 +14,7 @@ from hf_efficient.recipe.schema import ConfirmsSection
 from hf_efficient.records.findings import Abstention, Confirmation, Finding, Remedy, Verdict
 
 _SETUP_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "method": ("method",),
+    "objective": ("objective",),
     "model": ("model.id", "model.revision", "model.gguf_file"),
     "adapter": ("adapter.method",),
     "data": ("data.train",),
@@ -79,7 +79,7 @@ def _spread(steps: StepColumns) -> float | None:
 def _setup(case: Case) -> dict[str, str]:
     recipe = case.recipe or {}
     held = {
-        "method": recipe.get("method"),
+        "objective": recipe.get("objective"),
         "model": " ".join(str(recipe[key]) for key in _SETUP_KEYS["model"] if recipe.get(key)),
         "adapter": recipe.get("adapter.method"),
         "data": ", ".join(_sources(recipe)),

@@ -17,6 +17,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from hf_efficient.accounting.steps import read_columns
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.examples import build_raw, open_sources
+from hf_efficient.data.stats import answer_lengths
 from hf_efficient.facts.environment import usable_cpus
 from hf_efficient.isolate.variants import Setup
 from hf_efficient.launch.arguments import settle_choices, training_arguments
@@ -24,6 +25,7 @@ from hf_efficient.launch.build import build
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.recipe.load import change_recipe
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.loader import batch_tensors
 from hf_efficient.records.isolation import IsolationSchedule, VariantMeasurement
@@ -308,17 +310,17 @@ def _tokenisation_alone(setup: Setup) -> VariantMeasurement:
     recipe = change_recipe(setup.recipe, {"data.cache_dir": str(cache)})
     args: Any = training_arguments(recipe)
     tokenizer = load_tokenizer(recipe.model, recipe.train)
-    reading: dict[str, Any] = {"method": "dpo"}
-    if recipe.method != "dpo":
-        reading = {"completion_only": args.completion_only_loss is True, "text_column": args.dataset_text_field}
+    preferences = OBJECTIVES[recipe.objective].is_of_preferences
+    reading: dict[str, Any] = {"objective": recipe.objective}
+    if not preferences:
+        reading |= {"completion_only": args.completion_only_loss is True, "text_column": args.dataset_text_field}
     began = time.perf_counter()
     build_raw(recipe.data, open_sources(recipe.data), args.seed, **reading)
     read = time.perf_counter()
-    if recipe.method == "dpo":
+    if preferences:
         pairs = build_preference_data(recipe, tokenizer, args)
-        parts = ("prompt_ids", "chosen_ids", "rejected_ids")
         examples = len(pairs.train) + pairs.dropped
-        tokens = sum(len(row[name]) for row in pairs.train for name in parts)
+        tokens = int(answer_lengths(pairs.train, None).sum())
     else:
         data = build_sft_data(recipe, tokenizer, args)
         examples, tokens = data.stats.examples, data.stats.tokens_total

@@ -86,7 +86,7 @@ def _few_examples(recipe: Recipe) -> dict[str, Any]:
 
 
 def _rows(recipe: Recipe) -> int:
-    return int(Settings(recipe, train_fields(recipe.method)).train("per_device_train_batch_size"))
+    return int(Settings(recipe, train_fields(recipe.objective)).train("per_device_train_batch_size"))
 
 
 def _is_one_row(recipe: Recipe) -> str:

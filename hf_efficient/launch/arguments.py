@@ -94,12 +94,12 @@ def settle_choices(recipe: Recipe, args: SFTConfig | DPOConfig) -> Recipe:
 
 
 def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
-    """``SFTConfig`` or ``DPOConfig`` with the recipe's fields and, where it is silent, what the device needs: without
-    an accelerator ``use_cpu`` and no pinned memory. Raises ``RecipeError``: values contradict each other (TRL's or
-    transformers' own check); ``SetupError``: the device cannot do what the recipe asks for (bf16, for instance)."""
+    """``SFTConfig``, or the objective's class, with the recipe's fields and what the device needs where it is silent:
+    without an accelerator ``use_cpu`` and no pinned memory. Raises ``RecipeError``: values contradict each other (the
+    libraries' own check); ``SetupError``: the device cannot do what the recipe asks for (bf16, for instance)."""
     import torch
-    from trl import DPOConfig
 
+    from hf_efficient.model.preference_trainer import preference_arguments
     from hf_efficient.model.recipe_trainer import sft_arguments
 
     options: dict[str, Any] = {"output_dir": recipe.output_dir, **settled_options(recipe)}
@@ -128,7 +128,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     if str(options.get("metric_for_best_model", "")).removeprefix("eval_") == "perplexity":
         options.setdefault("greater_is_better", False)  # transformers takes every metric not named loss for a gain
     try:
-        args = DPOConfig(**options) if recipe.method == "dpo" else sft_arguments(**options)
+        args = preference_arguments(recipe, options) if recipe.objective != "sft" else sft_arguments(**options)
     except ImportError as error:
         raise SetupError(f"train: {str(error).strip() or 'ImportError'}") from error
     except (ValueError, TypeError) as error:

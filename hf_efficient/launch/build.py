@@ -15,7 +15,7 @@ from hf_efficient.accounting.evaluations import answers_to_note
 from hf_efficient.callbacks import profilers
 from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
-from hf_efficient.data.stats import DataStats
+from hf_efficient.data.stats import DataStats, compared_lengths
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import phase, plan_before, recipe_budget, state
 from hf_efficient.metrics.answers import Answer, AnswerEvaluator
@@ -31,6 +31,7 @@ from hf_efficient.model.recipe_trainer import (
 )
 from hf_efficient.model.structure import whole_count
 from hf_efficient.profilers.instrument import named_functions
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe, Section
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.plan import RunPlan
@@ -89,6 +90,8 @@ def build(
         data: Any = build_data(recipe, tokenizer, args)
     if isinstance(data, SftData):
         state(recipe, "data", {name: value for name, value in vars(data.stats).items() if value is not None})
+    elif compared := compared_lengths(data.train, args.max_length):
+        state(recipe, "answers", asdict(compared))
     for line in data_lines(data, args.max_length):
         listener.stage("", line)
     plan = plan_before(recipe, cast("SFTConfig", args), data, price_usd_per_hour, listener)
@@ -113,7 +116,7 @@ def build(
         if isinstance(data, SftData):
             trainer.append(_sft_trainer(recipe, common, data, answers))
         else:
-            trainer.append(_dpo_trainer(recipe, common))
+            trainer.append(_preference_trainer(recipe, common))
     return Built(trainer[0], answers, _summary(data), plan)
 
 
@@ -129,11 +132,7 @@ def _summary(data: SftData | PreferenceData) -> dict[str, Any]:
 def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[str]:
     """What was read, and a line for everything that preparation changed or found odd."""
     if isinstance(data, PreferenceData):
-        lines = [f"{count(len(data.train))} preference pairs"]
-        if data.dropped:
-            pairs = f"{count(data.dropped)} {'pair is' if data.dropped == 1 else 'pairs are'}"
-            lines.append(f"{pairs} left out: the prompt alone fills train.max_length {max_length}")
-        return lines + _small(data.small_sources)
+        return [*_preference_lines(data), *_small(data.small_sources)]
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
     cached = " (from the cache)" if data.cached else ""
     stats = data.stats
@@ -141,6 +140,16 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
     of_all = share(stats.tokens_loss_bearing / stats.tokens_total)
     targets = f"the loss covers {count(stats.tokens_loss_bearing)} target tokens, {of_all} of all"
     return [first, targets, *remarks(stats, max_length)]
+
+
+def _preference_lines(data: PreferenceData) -> Iterator[str]:
+    rows = len(data.train)
+    if data.good is None:
+        yield f"{count(rows)} preference pairs"
+    else:
+        yield f"{count(rows)} answers: {count(data.good)} good, {count(rows - data.good)} bad"
+    for one in data.left_out:
+        yield f"{count(one.rows)} {'row is' if one.rows == 1 else 'rows are'} left out: {one.why} (first: {one.first})"
 
 
 def remarks(stats: DataStats, max_length: int | None) -> list[str]:
@@ -334,15 +343,15 @@ def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
         model.generation_config.eos_token_id = [token, *others]
 
 
-def _dpo_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
-    """With an adapter the base, its adapter off, is the reference model; else the model as the recipe loads it."""
-    from hf_efficient.model.dpo_trainer import RecipeDPOTrainer, train_in_float32
+def _preference_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
+    """With an adapter its copy, as it begins, is the reference model; else the model as the recipe loads it."""
+    from hf_efficient.model.preference_trainer import preference_trainer_class, train_in_float32
 
-    class EfficientDPOTrainer(EfficientTrainerMixin, RecipeDPOTrainer):
-        pass
-
-    reference = load_base(recipe) if recipe.adapter.method == "full" else None
-    trainer = EfficientDPOTrainer(ref_model=reference, callbacks=_callbacks(recipe), **common)
+    base: Any = preference_trainer_class(recipe.objective)
+    kind = type(f"Efficient{base.__name__}", (EfficientTrainerMixin, base), {})
+    has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
+    reference = {"ref_model": load_base(recipe)} if has_reference else {}
+    trainer: Trainer = kind(callbacks=_callbacks(recipe), **reference, **common)
     if recipe.adapter.method == "qlora":
         train_in_float32(common["model"])
     return trainer

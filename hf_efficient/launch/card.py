@@ -11,11 +11,11 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from hf_efficient.errors import writing
-from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
+from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
 from hf_efficient.text import seconds
 
 _FOLDER = "path/to/this/folder"
-_METHODS = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
 _MONEY = ("price_usd_per_hour", "price_from", "market", "spot", "budget", "confirms")
 _PROSE = ("description", "system")
 _DATA_FILES = {".jsonl", ".json", ".csv", ".parquet", ".gguf"}
@@ -58,8 +58,8 @@ def _metadata(recipe: Recipe) -> ModelCardData:
     return ModelCardData(
         base_model=_hub_name(recipe.model.id),
         library_name="transformers" if adapter.method == "full" else "peft",
-        pipeline_tag="text-generation",
-        tags=["hf-efficient", recipe.method, adapter.method, *variants],
+        pipeline_tag="text-classification" if OBJECTIVES[recipe.objective].scores else "text-generation",
+        tags=["hf-efficient", recipe.objective, adapter.method, *variants],
         datasets=list(dict.fromkeys(data_sets)) or None,
         model_name=recipe.name,
     )
@@ -82,7 +82,7 @@ def _training_rows(recipe: Recipe) -> list[tuple[str, str]]:
     sources = [f"{_without_local_paths(one.path)}{tail}" for one, tail in zip(recipe.data.train, weights, strict=True)]
     rows = [
         ("base model", str(_without_local_paths(recipe.model.id))),
-        ("objective", _METHODS[recipe.method]),
+        ("objective", OBJECTIVES[recipe.objective].title),
         ("method", _method(recipe)),
         ("training data", ", ".join(sources)),
     ]
@@ -128,21 +128,25 @@ def _results(results: Mapping[str, float]) -> list[str]:
 
 def _usage(recipe: Recipe) -> str:
     if recipe.adapter.method == "full":
-        return "With transformers:\n\n" + _fenced(_whole_model(recipe.model, _FOLDER), "python")
+        return "With transformers:\n\n" + _fenced(_whole_model(recipe, _FOLDER), "python")
     parts = ["With PEFT, on the base that it was trained beside:", _fenced(_adapter(recipe), "python")]
     if recipe.adapter.merge:
-        merged = _whole_model(recipe.model, f"{_FOLDER}/merged")
+        merged = _whole_model(recipe, f"{_FOLDER}/merged")
         parts += ["The merged model, with transformers alone:", _fenced(merged, "python")]
     else:
         parts.append(f"`hf-efficient merge {_FOLDER}` writes a merged model that transformers loads alone.")
     return "\n\n".join(parts)
 
 
-def _whole_model(model: ModelSection, folder: str) -> str:
-    remote = ", trust_remote_code=True" if model.trust_remote_code else ""
+def _auto_class(recipe: Recipe) -> str:
+    return f"AutoModelFor{'SequenceClassification' if OBJECTIVES[recipe.objective].scores else 'CausalLM'}"
+
+
+def _whole_model(recipe: Recipe, folder: str) -> str:
+    remote, auto = ", trust_remote_code=True" if recipe.model.trust_remote_code else "", _auto_class(recipe)
     return (
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("{folder}", dtype="auto"{remote})\n'
+        f"from transformers import {auto}, AutoTokenizer\n\n"
+        f'model = {auto}.from_pretrained("{folder}", dtype="auto"{remote})\n'
         f'tokenizer = AutoTokenizer.from_pretrained("{folder}")'
     )
 
@@ -152,8 +156,8 @@ def _adapter(recipe: Recipe) -> str:
     arguments = "".join(f"    {argument},\n" for argument in _base_arguments(recipe))
     return (
         "import torch\nfrom peft import PeftModel\n"
-        f"from transformers import AutoModelForCausalLM, AutoTokenizer{quantized}\n\n"
-        f"base = AutoModelForCausalLM.from_pretrained(\n{arguments})\n"
+        f"from transformers import {_auto_class(recipe)}, AutoTokenizer{quantized}\n\n"
+        f"base = {_auto_class(recipe)}.from_pretrained(\n{arguments})\n"
         f'model = PeftModel.from_pretrained(base, "{_FOLDER}")\n'
         f'tokenizer = AutoTokenizer.from_pretrained("{_FOLDER}")'
     )
@@ -176,6 +180,8 @@ def _base_arguments(recipe: Recipe) -> list[str]:
         )
         bits = "load_in_8bit=True" if section.bits == 8 else four
         arguments.append(f"quantization_config=BitsAndBytesConfig({bits})")
+    if OBJECTIVES[recipe.objective].scores:
+        arguments.append("num_labels=1")
     if model.trust_remote_code:
         arguments.append("trust_remote_code=True")
     return arguments

@@ -239,8 +239,8 @@ def check_same_run(directory: Path, recipe: Recipe) -> None:
         differing = [one for one in differing if not one.startswith(f"{ACCUMULATION} ")]
         if before != after:
             differing.append(f"{GLOBAL_BATCH} (was {before}, is {after})")
-    if stored.get("method") != now["method"]:
-        differing.append(f"method (was {stored.get('method')!r}, is {now['method']!r})")
+    if stored.get("objective") != now["objective"]:
+        differing.append(f"objective (was {stored.get('objective')!r}, is {now['objective']!r})")
     if differing:
         raise OutputError(
             f"output_dir: the run in {directory} cannot continue with another {'; '.join(differing)}. "

@@ -32,7 +32,8 @@ from pydantic import ValidationError
 
 from hf_efficient.errors import ModelError, OutputError, first_line
 from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
-from hf_efficient.model.load import load_base, load_dense_base, load_tokenizer
+from hf_efficient.model.load import auto_class, load_base, load_dense_base, load_tokenizer
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 
 if TYPE_CHECKING:
@@ -88,6 +89,10 @@ class TrainedAdapter:
     def quantization(self) -> QuantizationSection:
         section = self.recipe.adapter.quantization if self.recipe else None
         return section or QuantizationSection()
+
+    @property
+    def scores(self) -> bool:
+        return self.recipe is not None and OBJECTIVES[self.recipe.objective].scores
 
     @property
     def rounds_activations(self) -> bool:
@@ -298,7 +303,7 @@ def _tokenizer(source: TrainedAdapter) -> PreTrainedTokenizerBase:
 
 def _load(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
     if weights == "dense" or source.recipe is None:
-        return load_dense_base(source.model)
+        return load_dense_base(source.model, scores=source.scores)
     model: Any = load_base(source.recipe.model_copy(update={"model": source.model}))
     for module in model.modules():
         # In evaluation mode bitsandbytes repacks the weights for AVX512 on a CPU, and cannot dequantize them then.
@@ -353,9 +358,7 @@ def _merge(base: Any, source: TrainedAdapter) -> PreTrainedModel:
 def _reloaded_logits(
     folder: Path, source: TrainedAdapter, tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> torch.Tensor:
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(
+    model: Any = auto_class(scores=source.scores).from_pretrained(
         folder, dtype="auto", trust_remote_code=source.model.trust_remote_code
     )
     return _logits(model.to(device), tokenizer)

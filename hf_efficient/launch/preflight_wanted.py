@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_efficient.data.build import PreferenceData, SftData
-from hf_efficient.data.stats import pair_lengths
+from hf_efficient.data.stats import answer_lengths
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.facts.environment import version_of
 from hf_efficient.launch.checkpoints import EFFICIENCY, PREFLIGHT_JSON
@@ -48,7 +48,7 @@ def write_preflight(recipe: Recipe, preflight: Preflight) -> None:
 
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "deepspeed", "hf_efficient")
-_SECTIONS = ("method", "model", "adapter", "data", "distributed", "evaluate")
+_SECTIONS = ("objective", "model", "adapter", "data", "distributed", "evaluate")
 # What neither changes a batch, nor a checkpoint, nor how many of them there are.
 _FREE = {
     "data": ("cache_dir",),
@@ -79,7 +79,7 @@ def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | 
 
 def _rows(data: SftData | PreferenceData, args: SFTConfig | DPOConfig) -> Any:
     if isinstance(data, PreferenceData):
-        pairs = (pair_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
+        pairs = (answer_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
         return [[len(held), int(held.sum()), int(held.max())] for held in pairs]
     return [None if stats is None else asdict(stats) for stats in (data.stats, data.eval_stats)]
 

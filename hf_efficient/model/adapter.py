@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def lora_config(section: AdapterSection) -> LoraConfig:
+def lora_config(section: AdapterSection, *, scores: bool = False) -> LoraConfig:
+    """``scores``: of a reward model, whose new head PEFT trains in full and saves."""
     from peft import LoraConfig
 
     return LoraConfig(
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if scores else "CAUSAL_LM",
         r=section.r,
         lora_alpha=section.alpha,
         lora_dropout=section.dropout,
@@ -50,8 +51,9 @@ def add_adapter(
 
     set_seed(seed)
     _check_modules_to_save(model, section)
+    config = lora_config(section, scores="ForSequenceClassification" in type(model).__name__)
     try:
-        adapted = get_peft_model(model, lora_config(section), low_cpu_mem_usage=on_meta)
+        adapted = get_peft_model(model, config, low_cpu_mem_usage=on_meta)
     except (ValueError, re.error) as error:
         if "lora_dropout" in str(error) and section.dropout:
             raise ModelError(

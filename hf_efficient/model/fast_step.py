@@ -33,7 +33,7 @@ def settled_options(recipe: Recipe) -> dict[str, Any]:
     if recipe.train.get("loss_type") != "auto":
         return recipe.train
     whole = recipe.distributed.strategy not in ("zero3", "fsdp2")
-    fits = whole and fits_chunked_loss(Settings(recipe, train_fields(recipe.method)))
+    fits = whole and fits_chunked_loss(Settings(recipe, train_fields(recipe.objective)))
     return {**recipe.train, "loss_type": "chunked_nll" if fits else "nll"}
 
 
@@ -58,7 +58,7 @@ def _attention(recipe: Recipe, device_type: str) -> str | None:
 
 def _joins_documents(recipe: Recipe) -> bool:
     packs = recipe.train.get("packing") and recipe.train.get("packing_strategy", "bfd") != "wrapped"
-    return recipe.method == "sft" and bool(packs or recipe.train.get("padding_free"))
+    return recipe.objective == "sft" and bool(packs or recipe.train.get("padding_free"))
 
 
 def _fuses(recipe: Recipe, device_type: str) -> bool:

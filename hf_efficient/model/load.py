@@ -13,6 +13,7 @@ from hf_efficient.errors import ModelError, SetupError, first_line
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.model.source import ModelSource, dense_folder, resolve_model_source, resolve_tokenizer_source
 from hf_efficient.model.structure import whole_shape
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 
 if TYPE_CHECKING:
@@ -73,8 +74,9 @@ def check_not_an_adapter(source: ModelSource) -> None:
 
 
 def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], *, location: str) -> None:
-    """What transformers only reports: weights that the checkpoint lacks are drawn at random; an encoder sees ahead."""
-    missing = sorted(report.get("missing_keys") or ())
+    """What transformers only reports: weights that the checkpoint lacks are drawn at random, which only the head of a
+    reward model may be; an encoder sees ahead."""
+    missing = sorted(set(report.get("missing_keys") or ()) - _REWARD_HEAD)
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise ModelError(
@@ -88,6 +90,9 @@ def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], *, location:
             f"model.id: {location} is an encoder ({model.config.model_type}), whose tokens see those after them; "
             "it cannot be trained to generate text."
         )
+
+
+_REWARD_HEAD = frozenset({"score.weight"})
 
 
 def check_vocabulary(model: nn.Module, largest_token_id: int) -> None:
@@ -143,21 +148,35 @@ def _apply_eos_token(tokenizer: PreTrainedTokenizerBase, eos_token: str | None) 
     tokenizer.eos_token = eos_token
 
 
-def load_dense_base(model: ModelSection) -> PreTrainedModel:
-    return _load_causal_lm(model, None)
+def auto_class(*, scores: bool) -> Any:
+    """transformers' class that loads a model which writes text, or one that ``scores``."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    return AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+
+
+def load_dense_base(model: ModelSection, *, scores: bool = False) -> PreTrainedModel:
+    return _load_model(model, None, scores=scores)
 
 
 def load_base(recipe: Recipe) -> PreTrainedModel:
-    """The model that the recipe trains or puts an adapter on: quantized for ``adapter.method: qlora``, else dense. For
-    FSDP2 each process loads and quantizes in the host's memory, and ``fully_shard`` takes one layer after the other to
-    the GPU. accelerate (1.15) spreads no 4-bit weights that process 0 alone has read."""
+    """The model that the recipe trains or puts an adapter on: quantized for ``adapter.method: qlora``, else dense; a
+    reward model with a head of one number, drawn by ``train.seed`` where the checkpoint has none. For FSDP2 a process
+    loads and quantizes in the host's memory, and ``fully_shard`` takes one layer after the other to the GPU. accelerate
+    (1.15) spreads no 4-bit weights that process 0 alone has read."""
     quantization = recipe.adapter.quantization or QuantizationSection()
+    scores = OBJECTIVES[recipe.objective].scores
+    if scores:
+        from transformers import set_seed
+
+        set_seed(int(recipe.train.get("seed", 42)))
     if recipe.adapter.method != "qlora":
-        return _load_causal_lm(recipe.model, None)
+        return _load_model(recipe.model, None, scores=scores)
     dtype = "bfloat16" if recipe.model.dtype == "auto" else recipe.model.dtype
     is_sharded = recipe.distributed.strategy == "fsdp2"
     config = quantization_config(quantization, dtype if is_sharded else None)
-    return _load_causal_lm(recipe.model, config, in_host_memory=is_sharded and quantization.bits == 4)
+    in_host_memory = is_sharded and quantization.bits == 4
+    return _load_model(recipe.model, config, in_host_memory=in_host_memory, scores=scores)
 
 
 def quantization_config(section: QuantizationSection, storage_dtype: str | None = None) -> BitsAndBytesConfig:
@@ -177,23 +196,23 @@ def quantization_config(section: QuantizationSection, storage_dtype: str | None 
     )
 
 
-def _load_causal_lm(
-    model: ModelSection, quantization: BitsAndBytesConfig | None, *, in_host_memory: bool = False
+def _load_model(
+    model: ModelSection, quantization: BitsAndBytesConfig | None, *, in_host_memory: bool = False, scores: bool = False
 ) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
     from hf_efficient.model.documents import known_attention
 
     source = _dense(resolve_model_source(model))
     check_not_an_adapter(source)
     options: dict[str, Any] = {"dtype": model.dtype, **_common(model, source)}
+    if scores:
+        options["num_labels"] = 1
     if quantization is not None:
         options["quantization_config"] = quantization
     if in_host_memory:
         options["device_map"] = {"": "cpu"}
     if model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(model.attn_implementation)
-    load: Any = functools.partial(AutoModelForCausalLM.from_pretrained, source.location, output_loading_info=True)
+    load: Any = functools.partial(auto_class(scores=scores).from_pretrained, source.location, output_loading_info=True)
     loaded, report = _load("model", source, lambda: load(**options))
     check_loaded(loaded, report, location=source.location)
     return cast("PreTrainedModel", loaded)

@@ -24,6 +24,7 @@ from hf_efficient.planning.run_data import data_at_hand, is_cut, rows_of
 from hf_efficient.planning.run_shapes import RunRows, RunShapes, rows_as_prepared, run_shapes
 from hf_efficient.planning.simulation import planned_memory
 from hf_efficient.recipe.load import change_recipe
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import unnamed_batch
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
@@ -141,7 +142,7 @@ def _documents(recipe: Recipe) -> RunRows | None:
 def largest_that_fit(recipe: Recipe, plan: Plan, trials: Trials, start: Trial) -> PlannedLargest:
     """Search along both, the other being the recipe's."""
     memory = trials.device.usable_memory_bytes
-    answers = 2 if recipe.method == "dpo" else 1
+    answers = OBJECTIVES[recipe.objective].rows
     rows, length = plan.micro_batch_rows // answers, plan.row_tokens
     most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // (answers * length)))
     found_rows = most_that_fits(
@@ -213,7 +214,7 @@ class _Advice:
     def __init__(self, recipe: Recipe, trials: Trials, start: Trial) -> None:
         self._recipe, self._trials, self._start = recipe, trials, start
         self._memory = trials.device.usable_memory_bytes
-        self._fields = train_fields(recipe.method)
+        self._fields = train_fields(recipe.objective)
         self._left_out: list[str] = []
 
     def made(self) -> PlannedAdvice:

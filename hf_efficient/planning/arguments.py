@@ -18,6 +18,7 @@ from torch import nn
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.model.fast_step import settled_options
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import train_fields
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -188,7 +189,7 @@ _LEFT_OUT = ("deepspeed", "fsdp", "fsdp_config", "neftune_noise_alpha", "resume_
 
 
 def simulation_arguments(recipe: Recipe, directory: str) -> SFTConfig:
-    """``SFTConfig`` (``DPOConfig`` for ``method: dpo``) of the recipe's fields, for two steps."""
+    """``SFTConfig``, or the class of the objective, of the recipe's fields, for two steps."""
     steps = min(int(recipe.train.get("gradient_accumulation_steps", 1)), MOST_MICRO_BATCHES)
     return _arguments(recipe, directory, {**_SHORT, "gradient_accumulation_steps": steps})
 
@@ -211,19 +212,21 @@ def own_arguments(args: TrainingArguments, directory: str, **fields: Any) -> Tra
 
 
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
-    from trl import DPOConfig
-
+    from hf_efficient.model.preference_trainer import preference_arguments
     from hf_efficient.model.recipe_trainer import sft_arguments
 
     fields = {name: value for name, value in settled_options(recipe).items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
         fields["bf16"] = True  # a CPU has no float16 training; the tensors are as large
-    options = {**fields, **_ELSEWHERE, **other, "output_dir": directory}
+    known = train_fields(recipe.objective)
+    elsewhere = {name: value for name, value in _ELSEWHERE.items() if name in known}
+    options = {**fields, **elsewhere, **other, "output_dir": directory}
     if is_bitsandbytes(str(options.get("optim", ""))):
         options["optim"] = "adamw_torch"  # never built: the simulation's own stands for it
     try:
-        if recipe.method == "dpo":
-            return cast("SFTConfig", DPOConfig(**{**options, "precompute_ref_log_probs": False}))
+        if recipe.objective != "sft":
+            options.pop("precompute_ref_log_probs", None)
+            return cast("SFTConfig", preference_arguments(recipe, options))
         return sft_arguments(**options)
     except ImportError as error:
         raise SetupError(f"train: {error}") from error

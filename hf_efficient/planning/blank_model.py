@@ -14,6 +14,7 @@ from hf_efficient.facts.libraries import replaced
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import quantization_config
 from hf_efficient.planning.model_config import meta_model, weights_dtype
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
 from hf_efficient.simulate.blank import Blank, blank, make_blank
 
@@ -169,7 +170,7 @@ def _base(recipe: Recipe, config: PretrainedConfig) -> PreTrainedModel:
     options: dict[str, Any] = {"dtype": weights_dtype(recipe.model, config)}
     if recipe.model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(recipe.model.attn_implementation)
-    base = meta_model(recipe.model, config, **options)
+    base = meta_model(recipe.model, config, scores=OBJECTIVES[recipe.objective].scores, **options)
     if recipe.adapter.method == "qlora":
         _quantize(base, recipe.adapter.quantization or QuantizationSection())
         plain_weights(base, options["dtype"])

@@ -42,7 +42,7 @@ class Situation:
     @property
     def is_padded_sft(self) -> bool:
         """Whether a twentieth of the positions or more is padding, in rows that could be batched otherwise."""
-        return self.padding_share >= _MUCH_PADDING and self.settings.recipe.method == "sft"
+        return self.padding_share >= _MUCH_PADDING and self.settings.recipe.objective == "sft"
 
     @property
     def is_replicated(self) -> bool:

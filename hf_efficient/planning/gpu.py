@@ -17,6 +17,7 @@ from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operato
 from hf_efficient.planning.run_shapes import RunShapes, unread_pauses
 from hf_efficient.planning.simulation import Rank, Simulation
 from hf_efficient.profilers.calibration import load_calibration
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedGpu
@@ -174,7 +175,7 @@ def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None =
     if shapes is None:
         batches, saves = unread_pauses(recipe, steps, evaluation, ranks)
         return replace(found, evaluation_batches=batches, saves=saves)
-    evaluated = 0 if evaluation is None else evaluation.positions * (2 if recipe.method == "dpo" else 1)
+    evaluated = 0 if evaluation is None else evaluation.positions * OBJECTIVES[recipe.objective].rows
     return replace(
         found,
         tokens=round(shapes.train.step_content * ranks / processes),

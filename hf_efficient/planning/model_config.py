@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 from hf_efficient.errors import HfEfficientError, ModelError, SetupError, first_line
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.facts.models import find_model, nearest_models
+from hf_efficient.model.load import auto_class
 from hf_efficient.model.source import ModelSource, converted_folder, resolve_model_source
 from hf_efficient.planning.arguments import process_kept
 from hf_efficient.recipe.schema import ModelSection
@@ -115,12 +117,17 @@ def largest_parameter(model: ModelSection) -> int:
         return max(parameter.numel() for parameter in meta_model(model, model_config(model)).parameters())
 
 
-def meta_model(model: ModelSection, config: PretrainedConfig, **options: Any) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
+def meta_model(
+    model: ModelSection, config: PretrainedConfig, *, scores: bool = False, **options: Any
+) -> PreTrainedModel:
+    """``scores``: a reward model."""
+    if scores:
+        config = copy.deepcopy(config)
+        config.num_labels = 1
 
     try:
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=model.trust_remote_code, **options)
+            return auto_class(scores=scores).from_config(config, trust_remote_code=model.trust_remote_code, **options)
     except ImportError as error:
         raise SetupError(f"model: {first_line(error)}") from error
     except (ValueError, KeyError, RuntimeError) as error:

@@ -115,7 +115,7 @@ def _as_recipe(trainer: Trainer, model: Any, ranks: int) -> Recipe:
     pairs = "chosen_ids" in _columns(trainer.train_dataset)
     return Recipe(
         name=type(trainer).__name__,
-        method="dpo" if pairs else "sft",
+        objective="dpo" if pairs else "sft",
         model={"id": model.config.name_or_path or type(model).__name__},
         adapter={"method": method, "quantization": {"bits": bits} if bits else None},
         data={
@@ -150,7 +150,7 @@ def _columns(dataset: Any) -> Sequence[str]:
 
 def _lengths(trainer: Trainer, recipe: Recipe) -> RunRows:
     held = _evaluation_data(trainer) if is_evaluated(recipe) else None
-    cut = getattr(trainer.args, "max_length", None) if recipe.method == "dpo" else None
+    cut = getattr(trainer.args, "max_length", None) if recipe.objective == "dpo" else None
     return RunRows(
         _lengths_of(trainer.train_dataset, "train_dataset", cut),
         None if held is None else _lengths_of(held, "eval_dataset", cut),

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, cast
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.prepare import is_packed
 from hf_efficient.data.sources import BUILTINS
-from hf_efficient.data.stats import document_lengths, lengths, pair_lengths
+from hf_efficient.data.stats import answer_lengths, document_lengths, lengths
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.planning.arguments import process_kept, run_arguments
 from hf_efficient.planning.batches import batchings
 from hf_efficient.planning.run_shapes import RunRows, RunShapes, batching_of
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedData
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def rows_of(data: SftData | PreferenceData, args: SFTConfig) -> RunRows:
     if isinstance(data, PreferenceData):
-        pairs = (pair_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
+        pairs = (answer_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
         return RunRows(*pairs)
     return RunRows(lengths(data.train), None if data.eval is None else lengths(data.eval))
 
@@ -42,7 +43,7 @@ def data_at_hand(recipe: Recipe) -> tuple[SFTConfig, SftData | PreferenceData] |
         return f"the tokenizer of {recipe.model.tokenizer or recipe.model.id} is not on this machine"
     with process_kept(), tempfile.TemporaryDirectory() as directory:
         args = run_arguments(recipe, directory)
-        if recipe.method == "dpo":
+        if OBJECTIVES[recipe.objective].is_of_preferences:
             return args, build_preference_data(recipe, tokenizer, cast("DPOConfig", args))
         return args, build_sft_data(recipe, tokenizer, args)
 

@@ -32,6 +32,7 @@ from hf_efficient.planning.simulated_trainer import (
     is_evaluated,
     simulate_evaluation,
 )
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedMemory, PlannedTensor, PlannedTimeline
@@ -120,7 +121,7 @@ class Simulation:
     Attributes:
         backward_starts, forward_ends: events before each backward, and up to the end of each forward of the training.
         vocabulary: the last dimension of the model's logits.
-        rows, length: of a micro-batch; a pair of ``method: dpo`` is two rows.
+        rows, length: of a micro-batch; a pair of answers is two rows.
         micro_batches, operators: of an optimizer step of the run; perhaps more than were simulated.
         parameters, trained_parameters: a 4-bit weight counted as the values that it stands for.
         paged_bytes: optimizer state outside of torch's allocator.
@@ -281,7 +282,7 @@ def simulation_of(
         second_step=trainer.step_starts[1],
         vocabulary=model.config.get_text_config().vocab_size,
         first_step=trainer.step_starts[0],
-        rows=trainer.args.per_device_train_batch_size * (2 if recipe.method == "dpo" else 1),
+        rows=trainer.args.per_device_train_batch_size * OBJECTIVES[recipe.objective].rows,
         length=length,
         micro_batches=wanted,
         operators=operators.works(),
@@ -331,10 +332,10 @@ def _trainer(
 ) -> SimulatedTrainer:
     from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
 
-    if recipe.method == "sft":
+    if recipe.objective == "sft":
         return simulation_trainer(recipe, model, args, length, padded=padded)
     reference = None
-    if recipe.adapter.method == "full":
+    if recipe.adapter.method == "full" and OBJECTIVES[recipe.objective].reference:
         reference = blank_model(recipe, copy.deepcopy(config), seed=args.seed, checkpointing=False)
     return preference_trainer(recipe, model, reference, args, length)
 

@@ -12,10 +12,11 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.prepare import is_packed, is_padding_free
 from hf_efficient.metrics.for_trainer import make_compute_metrics
-from hf_efficient.model.dpo_trainer import RecipeDPOTrainer, train_in_float32
+from hf_efficient.model.preference_trainer import preference_trainer_class, train_in_float32
 from hf_efficient.model.recipe_trainer import RecipeTrainerMixin, apply_sft_fields, objective
 from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
+from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -87,9 +88,11 @@ def simulation_trainer(
     return trainer
 
 
-class PreferenceSimulationTrainer(SimulatedTrainer, RecipeDPOTrainer):
+class _PreferenceSimulation(SimulatedTrainer):
+    objective: ObjectiveName
+
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
-        return _pairs(length, count)
+        return _preferences(self.objective, length, count)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         with self._fused_kernels():
@@ -103,19 +106,19 @@ class PreferenceSimulationTrainer(SimulatedTrainer, RecipeDPOTrainer):
         return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu else nullcontext()
 
 
-def preference_trainer(
-    recipe: Recipe, model: Any, reference: Any, args: DPOConfig, length: int
-) -> PreferenceSimulationTrainer:
-    """The recipe's trainer for two optimizer steps on pairs of one length; ``reference`` is None for an adapter."""
+def preference_trainer(recipe: Recipe, model: Any, reference: Any, args: DPOConfig, length: int) -> SimulatedTrainer:
+    """The recipe's trainer for two optimizer steps on answers of one length; ``reference`` is None for an adapter."""
     rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
     optimizer = stand_in(recipe, model)
-    trainer = PreferenceSimulationTrainer(
+    bases = (_PreferenceSimulation, preference_trainer_class(recipe.objective))
+    kind: Any = type("PreferenceSimulationTrainer", bases, {"objective": recipe.objective})
+    trainer: SimulatedTrainer = kind(
         model=model,
-        ref_model=reference,
         args=args,
-        train_dataset=Dataset.from_list(_pairs(length, rows)),
+        train_dataset=Dataset.from_list(_preferences(recipe.objective, length, rows)),
         processing_class=_any_tokenizer(),
         optimizers=(optimizer, None),
+        **({} if reference is None else {"ref_model": reference}),
     )
     trainer.stand_in = optimizer
     if recipe.adapter.method == "qlora":
@@ -123,10 +126,20 @@ def preference_trainer(
     return trainer
 
 
-def _pairs(length: int, count: int) -> list[dict[str, Any]]:
-    """A token of prompt, which is no target, before answers of target tokens."""
-    answer = [1] * (length - 1)
-    return [{"prompt_ids": [1], "chosen_ids": answer, "rejected_ids": answer}] * count
+def _preferences(objective: ObjectiveName, length: int, count: int) -> list[dict[str, Any]]:
+    """A token of prompt, which is no target, before answers of target tokens; in the columns of ``data.preference``."""
+    prompt, answer = [1], [1] * (length - 1)
+    sides = ("chosen", "rejected")
+    if objective == "dpo":
+        return [{"prompt_ids": prompt, "chosen_ids": answer, "rejected_ids": answer}] * count
+    if objective == "reward":
+        return [{f"{side}_ids": prompt + answer for side in sides}] * count
+    if objective == "kto":
+        row = {"prompt_ids": prompt, "completion_ids": answer, "KL_completion_ids": answer}
+        return [{**row, "label": index % 2 == 0} for index in range(count)]
+    columns = {"input_ids": prompt + answer, "attention_mask": [1] * length, "labels": [-100, *answer]}
+    row = {f"{side}_{name}": held for side in sides for name, held in columns.items()}
+    return [{"prompt_input_ids": prompt, "prompt_attention_mask": [1], **row}] * count
 
 
 def _any_tokenizer() -> PreTrainedTokenizerBase:

@@ -25,7 +25,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.data.build import PreferenceData, SftData
-from hf_efficient.data.stats import lengths, pair_lengths
+from hf_efficient.data.stats import answer_lengths, lengths
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.launch.arguments import settle, training_arguments
 from hf_efficient.launch.build import build
@@ -143,7 +143,7 @@ def _lengths(
     data: SftData | PreferenceData, dataset: datasets.Dataset, args: SFTConfig | DPOConfig
 ) -> npt.NDArray[np.int64]:
     if isinstance(data, PreferenceData):
-        return pair_lengths(dataset, args.max_length).max(axis=1)
+        return answer_lengths(dataset, args.max_length).max(axis=1)
     return lengths(dataset)
 
 

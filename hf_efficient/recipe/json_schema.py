@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_efficient.recipe.forms import ALIASES
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.train_fields import CONFIG_CLASSES, checked_recipe
+from hf_efficient.recipe.train_fields import checked_recipe
 
 # Lists are replaced as a whole, so an entry of one is complete; everything else may come from a file below.
 _COMPLETE = frozenset({"SourceSection"})
@@ -14,20 +15,20 @@ _COMPLETE = frozenset({"SourceSection"})
 def json_schema() -> dict[str, Any]:
     """The schema of a recipe file, or of a base that others extend, as plain data. No key is required, because
     ``extends`` may bring it; ``train`` holds the fields of the installed trl, of one configuration class where the file
-    says ``method``. Raises ``SetupError``: trl or transformers is not installed."""
+    says ``objective``. Raises ``SetupError``: trl or transformers is not installed."""
     schema = Recipe.model_json_schema()
     for name, section in schema["$defs"].items():
         if name not in _COMPLETE:
             section.pop("required", None)
     schema.pop("required", None)
     _allow_short_forms(schema)
-    fields = {method: _fields(method) for method in CONFIG_CLASSES}
+    fields = {name: found for name in OBJECTIVES if (found := _fields(name))}
     schema["$defs"]["Train"] = _train(fields)
     schema["properties"] = {"extends": _EXTENDS, **schema["properties"], "train": {"$ref": "#/$defs/Train"}}
     for section in (schema, *schema["$defs"].values()):
         section["properties"] = {name: _or_null(one) for name, one in section["properties"].items()}
     names = set(schema["$defs"]["Train"]["properties"])
-    schema["allOf"] = [_narrowed(method, sorted(names - set(fields[method]))) for method in sorted(fields)]
+    schema["allOf"] = [_narrowed(name, sorted(names - set(fields[name]))) for name in sorted(fields)]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
@@ -42,19 +43,19 @@ _EXTENDS: dict[str, Any] = {
 }
 
 
-def _fields(method: str) -> dict[str, Any]:
-    section = checked_recipe(method).model_fields["train"].annotation
+def _fields(objective: str) -> dict[str, Any]:
+    section = checked_recipe(objective).model_fields["train"].annotation
     properties: dict[str, Any] = section.model_json_schema()["properties"]  # type: ignore[union-attr]
     return {name: one for name, one in properties.items() if one.get("type") != "null"}
 
 
 def _train(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    names = dict.fromkeys(name for of_method in fields.values() for name in of_method)
-    classes = " or ".join(f"trl.{name}" for name in CONFIG_CLASSES.values())
-    variants = {name: [of_method[name] for of_method in fields.values() if name in of_method] for name in names}
+    names = dict.fromkeys(name for of_objective in fields.values() for name in of_objective)
+    classes = ", ".join(OBJECTIVES[name].config for name in fields)
+    variants = {name: [one[name] for one in fields.values() if name in one] for name in names}
     return {
         "type": "object",
-        "description": f"Fields of the installed {classes}, unrenamed.",
+        "description": f"Fields of the installed class of the objective, unrenamed: {classes}.",
         "additionalProperties": False,
         "properties": {name: _property(found) for name, found in variants.items()},
     }
@@ -72,10 +73,10 @@ def _property(variants: list[dict[str, Any]]) -> dict[str, Any]:
     return {**schema, **shared}
 
 
-def _narrowed(method: str, others: list[str]) -> dict[str, Any]:
-    """Fields of other methods can only be unset."""
+def _narrowed(objective: str, others: list[str]) -> dict[str, Any]:
+    """Fields of other objectives can only be unset."""
     return {
-        "if": {"properties": {"method": {"const": method}}, "required": ["method"]},
+        "if": {"properties": {"objective": {"const": objective}}, "required": ["objective"]},
         "then": {"properties": {"train": {"properties": {name: {"type": "null"} for name in others}}}},
     }
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.files import apply_overrides, compose, find_recipe, name_of_file
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules import RULES, Settings
 from hf_efficient.recipe.rules.distributed import as_planned, names_accumulation, unnamed_batch
 from hf_efficient.recipe.schema import DERIVED, Origin, ProfileSection, Recipe, told_where
 from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems, unset
-from hf_efficient.recipe.train_fields import CONFIG_CLASSES, checked_recipe, train_fields
+from hf_efficient.recipe.train_fields import checked_recipe, train_fields
 from hf_efficient.recipe.tree import KeyPath, Node, dotted, wrap
 
 _DEFAULT = Origin("default")
@@ -75,9 +76,14 @@ def without_pauses(recipe: Recipe) -> dict[str, Any]:
 
 
 def recipe_remarks(recipe: Recipe) -> list[str]:
-    """A line for each setting without effect: ``eval_steps`` and its like are read where the strategy is ``steps``."""
-    settings = Settings(recipe, train_fields(recipe.method))
-    remarks = []
+    """A line for an experimental objective, and for each setting without effect: ``eval_steps`` and its like are read
+    where the strategy is ``steps``."""
+    settings = Settings(recipe, train_fields(recipe.objective))
+    remarks, objective = [], OBJECTIVES[recipe.objective]
+    if objective.is_experimental:
+        trainer = objective.trainer.rpartition(".")[2]
+        what = f"TRL's {trainer} is experimental: it may change or go in any release"
+        remarks.append(f"{told_where(recipe, 'objective')}objective: {recipe.objective}: {what}.")
     for kind in ("eval", "save", "logging"):
         key, strategy = f"train.{kind}_steps", settings.train(f"{kind}_strategy")
         if settings.was_set(key) and recipe.train.get(f"{kind}_steps") is not None and strategy != "steps":
@@ -99,14 +105,21 @@ def _checked(tree: Node, problems: list[Problem], file: Path | None) -> Recipe:
 
 def _check(tree: Node) -> list[Finding]:
     unset(tree, Recipe)
-    said = tree.child("method")
-    method = Recipe.model_fields["method"].default if said is None else said.value
-    if method not in list(CONFIG_CLASSES):
+    said = tree.child("objective")
+    objective = Recipe.model_fields["objective"].default if said is None else said.value
+    if objective not in list(OBJECTIVES):
         return check_schema(tree)
-    known = {name for other in CONFIG_CLASSES for name in train_fields(other)}
-    unset(tree, checked_recipe(method), known)
-    findings = check_schema(tree, checked_recipe(method))
-    return findings + list(_contradictions(tree, method, findings))
+    if not train_fields(objective):
+        return [*check_schema(tree), Finding(("objective",), *_missing(objective))]
+    known = {name for other in OBJECTIVES for name in train_fields(other)}
+    unset(tree, checked_recipe(objective), known)
+    findings = check_schema(tree, checked_recipe(objective))
+    return findings + list(_contradictions(tree, objective, findings))
+
+
+def _missing(objective: str) -> tuple[str, str]:
+    home = OBJECTIVES[objective].config
+    return f"is {objective}, but the installed TRL has no {home}.", "Install the version that had it, or train dpo."
 
 
 def _name(tree: Node, file: Path | None) -> None:
@@ -118,7 +131,7 @@ def _name(tree: Node, file: Path | None) -> None:
             tree.value[key] = Node(made.format(of.value), Origin(DERIVED, text=source))
 
 
-def _contradictions(tree: Node, method: str, findings: list[Finding]) -> Iterator[Finding]:
+def _contradictions(tree: Node, objective: str, findings: list[Finding]) -> Iterator[Finding]:
     """What the rules find in the part of the recipe that is right so far, those that read a faulty key left out."""
     broken = {finding.path for finding in findings}
     wrong = broken | {finding.meant for finding in findings if finding.meant is not None}
@@ -127,9 +140,9 @@ def _contradictions(tree: Node, method: str, findings: list[Finding]) -> Iterato
     for path in sorted(broken, key=lambda path: [(isinstance(part, str), part) for part in path], reverse=True):
         sound.remove(path)
     _fill(sound)
-    if check_schema(sound, checked_recipe(method)):
+    if check_schema(sound, checked_recipe(objective)):
         return
-    settings = Settings(_build(sound, None), train_fields(method))
+    settings = Settings(_build(sound, None), train_fields(objective))
     for rule in RULES:
         if not any(_touches(path, _key_path(key)) for path in wrong for key in rule.reads):
             yield from (Finding(_key_path(key), message, remedy) for key, message, remedy in rule.check(settings))

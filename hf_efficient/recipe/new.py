@@ -10,6 +10,7 @@ from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import parameter_count, shape_of
 from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.facts.models import find_model
+from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.writing import dump_yaml
 
 AdapterMethod = Literal["lora", "qlora", "full"]
@@ -34,7 +35,7 @@ class NewRecipe:
     data: str
     accelerator: Accelerator | None  # None for a CPU
     adapter: AdapterMethod | None = None  # None takes the one that fits
-    method: Literal["sft", "dpo"] = "sft"
+    objective: ObjectiveName = "sft"
     format: str | None = None  # of the data, as ``rows``; None where they were not read
     rows: int | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -69,9 +70,10 @@ def parameters_of(model: str) -> int | None:
 def bases_of(new: NewRecipe) -> str:
     """The shipped base to extend, or the list of them."""
     base = f"bases/{new.chosen_adapter}"
-    if new.method == "sft":
+    if new.objective == "sft":
         return base
-    return "bases/preference" if new.chosen_adapter == "lora" else f"[{base}, bases/preference]"
+    own = "bases/kto" if new.objective == "kto" else "bases/preference"
+    return own if new.chosen_adapter == "lora" else f"[{base}, {own}]"
 
 
 def recipe_text(new: NewRecipe) -> str:
@@ -97,7 +99,7 @@ def _lines(new: NewRecipe) -> Iterator[str]:
     if new.format in ("messages", "sharegpt"):
         yield _line("  targets: assistant", "the loss covers all answers; last: the last one")
     yield "train:"
-    if new.method == "dpo":
+    if new.objective != "sft":
         yield _line("  beta: 0.1", "how close to the reference model it stays")
         yield _line("  max_length: 1024", "tokens of a prompt with one of its answers")
         yield "  learning_rate: 5.0e-6"

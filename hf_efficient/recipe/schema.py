@@ -19,6 +19,8 @@ from pydantic import (
     PrivateAttr,
 )
 
+from hf_efficient.recipe.objectives import ObjectiveName
+
 
 class Section(BaseModel):
     """Base of all sections: no unknown keys, no changes after loading."""
@@ -111,7 +113,7 @@ class ProfileSection(Section):
 _Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Text = Annotated[str, Field(min_length=1)]
-DataFormat = Literal["messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference"]
+DataFormat = Literal["messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference", "unpaired"]
 Metric = Literal["perplexity", "token_accuracy", "exact_match"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 DERIVED = "derived"  # source of a value that follows from another one
@@ -342,11 +344,17 @@ class Recipe(Section):
 
     name: str = Field(min_length=1, description="Name of the run; default: the file's.")
     description: str = key("", "One line for the list of recipes.")
-    method: Literal["sft", "dpo"] = key("sft", "sft: supervised fine-tuning. dpo: preference pairs.")
+    objective: ObjectiveName = key(
+        "sft",
+        "What is trained. sft: examples to imitate. dpo: pairs of a better and a worse answer. kto: answers labelled "
+        "good or bad. reward: a model that scores answers. orpo, cpo: pairs, no reference; experimental in TRL.",
+    )
     model: ModelSection = Field(description="Which model, and how it is loaded.")
     adapter: AdapterSection = Field(default_factory=AdapterSection)
     data: DataSection = Field(description="Training and evaluation data.")
-    train: dict[str, Any] = key(dict, "Fields of the installed trl.SFTConfig (trl.DPOConfig for dpo), unrenamed.")
+    train: dict[str, Any] = key(
+        dict, "Fields of the installed trl.SFTConfig, or the class of the objective (trl.DPOConfig), unrenamed."
+    )
     distributed: DistributedSection = Field(default_factory=DistributedSection)
     efficiency: EfficiencySection = Field(default_factory=EfficiencySection)
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)

@@ -49,6 +49,9 @@ ELSEWHERE = {
     "hub_token": "Run `hf auth login` or set HF_TOKEN: a recipe is copied into the run directory and the model card.",
 }
 
+# Keys that have another name now.
+_RENAMED: dict[KeyPath, KeyPath] = {("method",): ("objective",)}
+
 # What other tools call a setting, and where it is here. Exact names only.
 _OTHERS = {
     "model.id": "base_model model_id model_name_or_path",
@@ -142,6 +145,9 @@ def _is_known(error: Any, known: Collection[str]) -> bool:
 
 def _unknown_key(path: KeyPath, root: type[Section], kind: str) -> Finding:
     key, around = str(path[-1]), path[:-1]
+    if path in _RENAMED and issubclass(root, Recipe):
+        new = dotted(_RENAMED[path])
+        return Finding(path, f"is called `{new}` now.", f"Write `{new}` in its place.", _RENAMED[path])
     section = _section_at(around, root)
     names = list(section.model_fields) if section is not None else []
     message = f"is no key of {kind}."

@@ -1,4 +1,4 @@
-"""``train:``: the fields of the installed ``trl.SFTConfig`` or ``trl.DPOConfig``, as a section of the recipe.
+"""``train:``: the fields of the class that the installed TRL has for the objective, as a section of the recipe.
 
 They are cached by version, so that checking a recipe again imports neither trl nor torch nor transformers.
 """
@@ -6,11 +6,13 @@ They are cached by version, so that checking a recipe again imports neither trl 
 import dataclasses
 import enum
 import functools
+import importlib
 import importlib.metadata
 import json
 import logging
 import types
 import typing
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
@@ -21,13 +23,12 @@ from pydantic import Field, create_model
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.libraries import quiet_imports
 from hf_efficient.facts.tables import cache_dir
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, Section
 from hf_efficient.recipe.schema_check import ELSEWHERE
 from hf_efficient.run_dir.json_file import write_whole
 
 logger = logging.getLogger(__name__)
-
-CONFIG_CLASSES = {"sft": "SFTConfig", "dpo": "DPOConfig"}
 
 # Kinds that a class accepts beyond its annotation: DPOConfig makes a list of one name by itself.
 _ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",)}
@@ -35,7 +36,7 @@ _ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",)}
 _NULL_IS_NO_VALUE = ("report_to",)
 _KINDS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "mapping"}
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "mapping": dict[str, Any], "null": None}
-_FORMAT = 7
+_FORMAT = 8
 
 # Values beyond these are refused by the libraries only after the model was loaded, or train nothing at all.
 # NumPy takes no larger seed.
@@ -69,21 +70,22 @@ def train_versions() -> dict[str, str]:
         raise SetupError(f"The package {error.name} is not installed. Install it: pip install {error.name}") from error
 
 
-def train_fields(method: str) -> Mapping[str, TrainField]:
-    """Fields of the configuration class of ``method`` by name, in its order; ``SetupError``: no usable trl."""
-    remembered = _recall(_cache_path(method))
-    if remembered is not None:
+def train_fields(objective: str) -> Mapping[str, TrainField]:
+    """Fields of the configuration class of an objective by name, in its order; none where TRL has dropped an
+    experimental one. ``SetupError``: no usable trl."""
+    remembered = _recall(_cache_path(objective))
+    if remembered or (remembered is not None and OBJECTIVES[objective].is_experimental):
         return remembered
     logger.info("Reading the fields of the installed TRL (once per version) ...")
-    fields = {name: _read_fields(name) for name in CONFIG_CLASSES}
-    for name, of_method in fields.items():
-        _remember(_cache_path(name), of_method)
-    return fields[method]
+    fields = {name: _read_fields(name) for name in OBJECTIVES}
+    for name, own in fields.items():
+        _remember(_cache_path(name), own)
+    return fields[objective]
 
 
-def _cache_path(method: str) -> Path:
+def _cache_path(objective: str) -> Path:
     versions = "-".join(f"{name}-{version}" for name, version in train_versions().items())
-    return cache_dir() / "train_fields" / f"{method}-{versions}-{_FORMAT}.json"
+    return cache_dir() / "train_fields" / f"{objective}-{versions}-{_FORMAT}.json"
 
 
 def _recall(path: Path) -> dict[str, TrainField] | None:
@@ -94,7 +96,7 @@ def _recall(path: Path) -> dict[str, TrainField] | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         logger.debug("rebuilding the field list %s: %s", path, error)
         return None
-    return {field.name: field for field in fields} or None
+    return {field.name: field for field in fields}
 
 
 def _remember(path: Path, fields: Mapping[str, TrainField]) -> None:
@@ -105,30 +107,32 @@ def _remember(path: Path, fields: Mapping[str, TrainField]) -> None:
         logger.debug("the field list is not remembered: %s", error)
 
 
-def _read_fields(method: str) -> dict[str, TrainField]:
+def _read_fields(objective: str) -> dict[str, TrainField]:
     try:
         with quiet_imports():
-            import trl
-
-            config_class = getattr(trl, CONFIG_CLASSES[method])
+            config_class = trl_class(OBJECTIVES[objective].config)
             from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
             # What transformers can report to, which its annotations leave out.
             more_choices: dict[str, tuple[str, ...]] = {"report_to": ("none", "all", *sorted(INTEGRATION_TO_CALLBACK))}
-            if method == "sft":
+            if objective == "sft":
                 more_choices["loss_type"] = ("auto",)
     except (ImportError, RuntimeError, AttributeError) as error:
+        if OBJECTIVES[objective].is_experimental:
+            return {}
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SetupError(f"trl {train_versions()['trl']} cannot be imported: {why}. Reinstall it.") from error
     hints = typing.get_type_hints(config_class)
     return {
-        field.name: _describe(method, field, hints[field.name], more_choices.get(field.name, ()))
+        field.name: _describe(objective, field, hints[field.name], more_choices.get(field.name, ()))
         for field in dataclasses.fields(config_class)
         if field.init
     }
 
 
-def _describe(method: str, field: dataclasses.Field[Any], hint: Any, more_choices: tuple[str, ...] = ()) -> TrainField:
+def _describe(
+    objective: str, field: dataclasses.Field[Any], hint: Any, more_choices: tuple[str, ...] = ()
+) -> TrainField:
     kinds: list[str] = []
     items: list[str] = []
     choices: list[str] = [*more_choices]
@@ -136,7 +140,7 @@ def _describe(method: str, field: dataclasses.Field[Any], hint: Any, more_choice
         _add_alternative(part, kinds, items, choices)
     if "const" in field.metadata:
         kinds.append(_KINDS.get(type(field.metadata["const"]), "null"))
-    kinds.extend(_ALSO_ACCEPTED.get((method, field.name), ()))
+    kinds.extend(_ALSO_ACCEPTED.get((objective, field.name), ()))
     choices.extend(str(choice) for choice in field.metadata.get("choices") or ())
     return TrainField(
         name=field.name,
@@ -146,6 +150,15 @@ def _describe(method: str, field: dataclasses.Field[Any], hint: Any, more_choice
         default=_plain_default(field),
         help=" ".join(str(field.metadata.get("help") or "").split()),
     )
+
+
+def trl_class(path: str) -> Any:
+    """The class of TRL at a dotted path, without TRL's notice that its experimental part is unstable, which a run
+    says itself. ``ImportError``, ``AttributeError``: this TRL has none."""
+    module, _, name = path.rpartition(".")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You are importing from 'trl.experimental'")
+        return getattr(importlib.import_module(module), name)
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -186,7 +199,7 @@ def _plain_default(field: dataclasses.Field[Any]) -> Any:
 
 def train_defaults(recipe: Recipe) -> dict[str, Any]:
     """The defaults of the fields that ``train:`` does not set, in alphabetical order, as far as YAML can write them."""
-    fields = train_fields(recipe.method)
+    fields = train_fields(recipe.objective)
     return {
         name: fields[name].default
         for name in sorted(fields)
@@ -195,14 +208,14 @@ def train_defaults(recipe: Recipe) -> dict[str, Any]:
 
 
 @functools.cache
-def checked_recipe(method: str) -> type[Recipe]:
+def checked_recipe(objective: str) -> type[Recipe]:
     """The recipe whose ``train:`` is a section of the configuration class's fields, with bounds of our own."""
     definitions: dict[str, Any] = {
         name: (_annotation(field), Field(field.default, description=field.help or None))
-        for name, field in train_fields(method).items()
+        for name, field in train_fields(objective).items()
         if name not in ELSEWHERE
     }
-    about = f"trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})"
+    about = f"{OBJECTIVES[objective].config} (trl {train_versions()['trl']})"
     section = create_model("Train", __base__=Section, __doc__=about, **definitions)
     return create_model("CheckedRecipe", __base__=Recipe, train=(section, Field(default_factory=section)))
 

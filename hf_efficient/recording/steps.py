@@ -27,7 +27,15 @@ from hf_efficient.recording.ranks import CollectiveWatch
 from hf_efficient.recording.run_files import Way, in_seconds
 from hf_efficient.recording.timeline import Timeline, open_run
 from hf_efficient.recording.tokens import TokenTally
-from hf_efficient.records.steps import PhaseName, SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
+from hf_efficient.records.steps import (
+    PREFERENCES,
+    PhaseName,
+    SequenceCounts,
+    StepMemory,
+    StepRecord,
+    StepWork,
+    TokenCounts,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -307,6 +315,8 @@ class StepRecorder:
         if self._draft.step is not None:
             names = ("loss", "learning_rate", "grad_norm")
             self._draft.logged = {name: float(v) if isinstance(v := logs.get(name), Real) else None for name in names}
+            if held := _preferences(logs):
+                self._draft.logged["preferences"] = held
 
     def evaluated(self, step: int, seconds: float, metrics: Mapping[str, Any], prefix: str = "eval") -> None:
         if self.timeline is not None:
@@ -408,3 +418,10 @@ class StepRecorder:
 
     def _nothing(self, loader: LoaderMark | None = None) -> StepDraft:
         return StepDraft(self._segment, self._counting, loader)
+
+
+def _preferences(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Finite figures by our names; nothing where no margin is among them."""
+    found = {name: next((logs[one] for one in theirs if one in logs), None) for name, theirs in PREFERENCES.items()}
+    known = {name: float(v) for name, v in found.items() if isinstance(v, Real) and math.isfinite(v)}
+    return known if "margin" in known else {}

@@ -32,7 +32,9 @@ class TokenTally:
     ``shift_labels``), or the ``completion_mask`` of preference data.
 
     With a mask a row is a document; without one a document begins where ``position_ids`` are 0. Chosen and rejected are
-    a row and a document each. Batches with more token ids (``KL_input_ids``, ``decoder_input_ids``) give no sequences.
+    a row and a document each, in one ``input_ids`` or in ``chosen_input_ids`` beside ``rejected_input_ids``, which the
+    experimental trainers pad alike. Of KTO's batches the answers that are trained on count, not the ``KL_input_ids``,
+    which run forward alone. Batches with other token ids (``decoder_input_ids``) give no sequences.
     """
 
     def __init__(self, scored: bool = False) -> None:
@@ -128,8 +130,10 @@ def _number(count: torch.Tensor | None) -> int | None:
 
 
 def _count(batch: Mapping[str, Any], scored: bool) -> _Seen:
-    seen = _Seen()
-    if any(name.endswith("_input_ids") for name in batch):
+    seen, more = _Seen(), {name for name in batch if name.endswith("_input_ids")} - {"KL_input_ids"}
+    if more >= _SIDES:
+        _count_sides(batch, seen)
+    if more:
         return seen
     ids, mask, positions = (_tensor(batch, name) for name in ("input_ids", "attention_mask", "position_ids"))
     if ids is not None:
@@ -147,6 +151,23 @@ def _count(batch: Mapping[str, Any], scored: bool) -> _Seen:
         if scored and targets.ndim == 2:
             seen.scored = seen.loss_bearing if shifted else torch.count_nonzero(targets[:, 1:])
     return seen
+
+
+_SIDES = {"chosen_input_ids", "rejected_input_ids"}
+_SIDE_PARTS = ("input_ids", "attention_mask", "labels")
+
+
+def _count_sides(batch: Mapping[str, Any], seen: _Seen) -> None:
+    held = [_tensor(batch, f"{side}_{name}") for name in _SIDE_PARTS for side in ("chosen", "rejected")]
+    known = [one for one in held if one is not None and one.ndim == 2]
+    if len(known) < len(held):
+        return
+    ids, masks, labels = known[:2], known[2:4], known[4:]
+    seen.rows = sum(len(one) for one in ids)
+    seen.row_length = max(one.shape[1] for one in ids)
+    seen.processed = seen.rows * seen.row_length
+    seen.row_sums = torch.cat([mask.ne(0).sum(-1) for mask in masks])
+    seen.loss_bearing = torch.stack([torch.count_nonzero(one.ne(_IGNORED)) for one in labels]).sum()
 
 
 def _targets(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[torch.Tensor | None, bool]:

@@ -10,6 +10,7 @@ from hf_efficient.records.amounts import (
     MemoryAccount,
     MemoryCategory,
     MoneyAccount,
+    PreferenceAccount,
     SequenceAccount,
     TokenAccount,
     WorkAccount,
@@ -321,3 +322,4 @@ class RunAccount:
     across: AcrossRanks | None = None
     preflight: Preflight | None = None
     restarts: list[RestartAccount] = field(default_factory=list)
+    preferences: PreferenceAccount | None = None

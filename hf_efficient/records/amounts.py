@@ -74,6 +74,28 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class AnswerLengths:
+    """Mean tokens of a better (or good) and of a worse (or bad) answer of the training data, as they are cut.
+
+    With their prompts for a reward model. ``longer_chosen_share``: of pairs, those whose better answer is the longer
+    one; None of labelled answers.
+    """
+
+    chosen_tokens: float
+    rejected_tokens: float
+    longer_chosen_share: float | None = None
+
+
+@dataclass(frozen=True)
+class PreferenceAccount:
+    """What TRL's trainer logged of the answers that it compares, by the names of ``records.steps.PREFERENCES``."""
+
+    first: dict[str, float]
+    last: dict[str, float]
+    lengths: AnswerLengths | None = None
+
+
+@dataclass(frozen=True)
 class LoaderAccount:
     """What the data loader of rank 0 did in the training (see ``StepLoader``, whose sums these are). The last batches
     may never have been trained on. ``mean_ready`` is None without workers."""

@@ -30,6 +30,7 @@ class StepSeries:
         phase_seconds: sums by phase, with ``unattributed``; 0 where a phase did not occur.
         loss, learning_rate, grad_norm: the last logged, if finite; extremes are of all that are finite.
         not_finite: logged losses and gradient norms that are no finite number.
+        preferences: the last logged by name (see ``PREFERENCES``); empty of other trainers.
         device_seconds: sums by phase; None where a step has no device events.
         loader_seconds: sums by name (see ``StepLoader``); None where it was not watched.
         ready_batches: that lay ready, on average, when one was asked for; None without workers.
@@ -63,6 +64,7 @@ class StepSeries:
     device_seconds: dict[str, list[float | None]]
     loader_seconds: dict[str, list[float | None]] = field(default_factory=dict)
     ready_batches: list[float | None] = field(default_factory=list)
+    preferences: dict[str, list[float | None]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.segment)

@@ -123,6 +123,19 @@ class StepLoader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ready: int | None = None
 
 
+PREFERENCES: Mapping[str, tuple[str, ...]] = {
+    "margin": ("rewards/margins", "margin"),
+    "accuracy": ("rewards/accuracies", "accuracy"),
+    "chosen_reward": ("rewards/chosen",),
+    "rejected_reward": ("rewards/rejected",),
+    "chosen_logp": ("logps/chosen",),
+    "rejected_logp": ("logps/rejected",),
+    "kl": ("kl",),
+}
+"""Names, and those that TRL's trainers log: reward of the better answer less that of the worse, share of pairs in which
+it is greater, both rewards, both log-probabilities (of ORPO, CPO and SimPO perhaps a token's mean), KTO's KL term."""
+
+
 class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One optimizer step on one rank, as ``steps.jsonl`` holds it: written and read.
 
@@ -146,6 +159,7 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             others took inside them; less than a thousandth of the step is left out.
         loss, learning_rate, grad_norm: the Trainer's own log after this step, if any; the loss is the mean since its
             last log.
+        preferences: what TRL's trainers log of the answers that they compare, by the names of ``PREFERENCES``.
     """
 
     segment: int
@@ -168,6 +182,7 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     loss: LoggedFigure = None
     learning_rate: LoggedFigure = None
     grad_norm: LoggedFigure = None
+    preferences: Mapping[str, float] | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

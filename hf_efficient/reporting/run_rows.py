@@ -18,6 +18,7 @@ from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, shar
 
 _MOST_METERS = 4
 _WORTH_A_WORD = 0.01
+_LOGP = "log-probability of the better answer"
 RANK_PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
 """Shown of each rank, where any rank has them."""
 
@@ -40,6 +41,7 @@ def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
         ("steps", step_words(account)),
         ("tokens", token_words(account.tokens)),
         ("sequences", sequence_words(account.sequences)),
+        *([("preferences", preference_words(account.preferences))] if account.preferences else []),
         ("work", work_words(account.work)),
         *memory_rows(account.memory),
     ]
@@ -100,6 +102,21 @@ def sequence_words(held: amounts.SequenceAccount) -> str:
     if held.fill_rate is not None:
         told.append(f"packs {share(held.fill_rate)} full")
     return ", ".join(told) or "not counted"
+
+
+def preference_words(held: amounts.PreferenceAccount) -> str:
+    """``margin 0.01 to 0.83, accuracy 48% to 81%, log-probability of the better answer -40.1 to -43.5; ...``."""
+    told = []
+    for name, label in (("margin", "margin"), ("accuracy", "accuracy"), ("chosen_logp", _LOGP)):
+        if name in held.first:
+            shown = share if name == "accuracy" else lambda value: f"{value:.3g}"
+            told.append(f"{label} {shown(held.first[name])} to {shown(held.last[name])}")
+    words, lengths = ", ".join(told), held.lengths
+    if lengths is not None:
+        words += f"; answers of {lengths.chosen_tokens:,.0f} tokens preferred to {lengths.rejected_tokens:,.0f}"
+        if lengths.longer_chosen_share is not None:
+            words += f", the longer one in {share(lengths.longer_chosen_share)} of the pairs"
+    return words
 
 
 def work_words(work: amounts.WorkAccount) -> str:

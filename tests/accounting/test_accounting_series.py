@@ -96,6 +96,7 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
         "device_seconds": {"forward": [0.5, 0.375]},
         "loader_seconds": {"wait_seconds": [0.25, 0.1875], "fetch_seconds": [0.125, 0.09375]},
         "ready_batches": [None, None],
+        "preferences": {},
     }  # fmt: skip
     assert len(steps) == 2
 

@@ -85,7 +85,7 @@ def test_show_prints_the_resolved_recipe_which_loads_to_the_same(run, recipe):
     assert (ended.code, ended.err) == (0, "")
     resolved = load_recipe(recipe, ["adapter.r=8"]).resolved()
     assert parse_yaml(ended.out, Origin("shown")).plain() == resolved
-    assert ended.out.startswith("name: tiny\ndescription: ''\nmethod: sft\nmodel:\n  id: some/model\n")
+    assert ended.out.startswith("name: tiny\ndescription: ''\nobjective: sft\nmodel:\n  id: some/model\n")
     recipe.write_text(ended.out, encoding="utf-8")
     assert load_recipe(recipe).resolved() == resolved
 
@@ -106,7 +106,7 @@ def test_explain_says_what_set_every_value(run, recipe, monkeypatch):
 
 
 def test_explain_shows_the_defaults_of_the_configuration_class_after_what_is_set(run, recipe):
-    rows = json.loads(run("recipes", "show", "r.yaml", "method=dpo", "--explain", "--json").out)
+    rows = json.loads(run("recipes", "show", "r.yaml", "objective=dpo", "--explain", "--json").out)
     told = f"default of trl {version('trl')}"
     keys = [row["key"] for row in rows]
     defaults = [row["key"] for row in rows if row["set_by"] == told]
@@ -118,7 +118,7 @@ def test_explain_shows_the_defaults_of_the_configuration_class_after_what_is_set
     missing = set(train_fields("dpo")) - {key.split(".")[1] for key in defaults}
     others = {"model_init_kwargs", "trust_remote_code", "hub_token", "parallelism_config"}
     assert missing == {"learning_rate", "output_dir", *others}
-    assert "train.beta" not in run("recipes", "show", "r.yaml", "method=dpo").out
+    assert "train.beta" not in run("recipes", "show", "r.yaml", "objective=dpo").out
 
 
 def test_what_does_not_fit_is_folded_and_not_cut():
@@ -133,7 +133,7 @@ def test_ok_as_json(run, recipe):
     Path("chats.jsonl").touch()
     ended = run("validate", "r.yaml", "--json")
     assert (ended.code, ended.err) == (0, "")
-    known = {"name": "tiny", "method": "sft", "adapter": "lora", "path": "r.yaml", "remarks": []}
+    known = {"name": "tiny", "objective": "sft", "adapter": "lora", "path": "r.yaml", "remarks": []}
     assert json.loads(ended.out) == {"ok": True, **known}
 
 

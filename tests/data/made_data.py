@@ -30,14 +30,14 @@ def jsonl(path: Path, rows: list[dict]) -> str:
 
 
 def recipe(
-    path: object, method: str = "sft", show: int = 8, source: dict[str, Any] | None = None, **data: Any
+    path: object, objective: str = "sft", show: int = 8, source: dict[str, Any] | None = None, **data: Any
 ) -> Recipe:
     """With one source, ``path``, or those of a list."""
     train = path if isinstance(path, list) else [{"path": str(path), **(source or {})}]
     return Recipe.model_validate(
         {
             "name": "r",
-            "method": method,
+            "objective": objective,
             "model": {"id": "m"},
             "output_dir": "o",
             "data": {"train": train, **data},

@@ -9,7 +9,7 @@ from hf_efficient.recipe.schema import DataSection
 
 
 def raw(train: list[dict], **settings: object) -> RawData:
-    options = {name: settings.pop(name) for name in ("method", "completion_only", "text_column") if name in settings}
+    options = {name: settings.pop(name) for name in ("objective", "completion_only", "text_column") if name in settings}
     section = DataSection.model_validate({"train": train, **settings})
     return build_raw(section, open_sources(section), 0, **options)
 
@@ -94,18 +94,18 @@ def test_a_column_by_another_name(tmp_path):
 
 def test_preference_pairs_for_dpo(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "chosen": "c", "rejected": "r"}])
-    assert raw([{"path": path}], method="dpo").train[0] == {
+    assert raw([{"path": path}], objective="dpo").train[0] == {
         "prompt": "p",
         "chosen": "c",
         "rejected": "r",
         "where": f"{path}:1",
     }
     assert message([{"path": path, "format": "preference"}]) == (
-        "data.train.0.format: preference does not go with `method: sft`, which reads messages, sharegpt, "
+        "data.train.0.format: preference does not go with `objective: sft`, which reads messages, sharegpt, "
         "prompt_completion, alpaca, text."
     )
-    assert message([{"path": path, "format": "text"}], method="dpo") == (
-        "data.train.0.format: text does not go with `method: dpo`, which reads preference."
+    assert message([{"path": path, "format": "text"}], objective="dpo") == (
+        "data.train.0.format: text does not go with `objective: dpo`, which reads preference."
     )
 
 

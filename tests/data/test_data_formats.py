@@ -44,7 +44,7 @@ def test_the_recipe_knows_the_same_formats():
 
 
 @pytest.mark.parametrize(
-    ("columns", "method", "expected"),
+    ("columns", "objective", "expected"),
     [
         (["messages", "prompt", "prompt_id"], "sft", "messages"),
         (["conversations", "id"], "sft", "sharegpt"),
@@ -57,8 +57,8 @@ def test_the_recipe_knows_the_same_formats():
         (["chosen", "rejected"], "dpo", "preference"),
     ],
 )
-def test_recognised_by_its_columns(columns, method, expected):
-    assert recognise(columns, method, "f:1") == expected
+def test_recognised_by_its_columns(columns, objective, expected):
+    assert recognise(columns, objective, "f:1") == expected
 
 
 def test_not_recognised_lists_what_was_found_and_what_is_known():
@@ -68,7 +68,7 @@ def test_not_recognised_lists_what_was_found_and_what_is_known():
         "(instruction, output); text (text). Rename with `columns`, e.g. columns: {prompt: question}."
     )
     assert refused(recognise, ["prompt", "chosen", "rejected"], "sft", "f:1").endswith(
-        " These look like preference pairs: they are for `method: dpo`."
+        " These look like preference pairs: they are for `objective: dpo`."
     )
     assert "Columns found: none. Known formats: preference (chosen, rejected)." in refused(recognise, [], "dpo", "f:1")
 

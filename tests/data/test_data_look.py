@@ -15,9 +15,9 @@ def chat(question: str, reply: str) -> dict:
 
 @pytest.fixture
 def look(tmp_path, tokenizer):
-    def looked(rows, show=3, of=None, method="sft", data=None, **settings):
+    def looked(rows, show=3, of=None, objective="sft", data=None, **settings):
         path = jsonl(tmp_path / "a.jsonl", rows)
-        made = recipe([{"path": path}], method, cache_dir=str(tmp_path / "cache"), **(data or {}))
+        made = recipe([{"path": path}], objective, cache_dir=str(tmp_path / "cache"), **(data or {}))
         return look_at(made, tokenizer, arguments(*([of] if of else []), **settings), show)
 
     return looked
@@ -69,7 +69,7 @@ def test_sources_are_counted_and_shown_in_turn(tmp_path, tokenizer):
 
 def test_preference_pairs(look):
     pair = {"prompt": "pp", "chosen": "ccc", "rejected": "r"}
-    found = look([pair, {**pair, "prompt": "p" * 9}], of=DPOConfig, method="dpo", max_length=5, show=1)
+    found = look([pair, {**pair, "prompt": "p" * 9}], of=DPOConfig, objective="dpo", max_length=5, show=1)
     assert [(one.part, one.cut_tokens) for one in found.shown] == [("chosen", 1), ("rejected", 0)]
     assert found.shown[1].spans == (Span("pp", False), Span("r<|im_end|>", True))
     assert (found.examples, found.dropped, found.tokens, found.target_tokens) == (1, 1, 5 + 4, 3 + 2)

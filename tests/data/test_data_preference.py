@@ -3,16 +3,24 @@ import copy
 import datasets
 import pytest
 from made_data import answer, arguments, jsonl, recipe, refused, user
-from trl import DPOConfig, DPOTrainer
 
 from hf_efficient.data.build import PreferenceData, build_preference_data
+from hf_efficient.data.stats import LeftOut
+from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.recipe.train_fields import trl_class
+
+
+def config(objective: str, **fields):
+    return arguments(trl_class(OBJECTIVES[objective].config), **fields)
 
 
 @pytest.fixture
 def build(tmp_path, tokenizer):
-    def make(rows: list[dict], max_length: int | None = 64, eval_fraction: float | None = None) -> PreferenceData:
-        wanted = recipe(jsonl(tmp_path / "pairs.jsonl", rows), "dpo", eval_fraction=eval_fraction)
-        return build_preference_data(wanted, tokenizer, arguments(DPOConfig, max_length=max_length))
+    def make(
+        rows: list[dict], max_length: int | None = 64, eval_fraction: float | None = None, objective: str = "dpo"
+    ) -> PreferenceData:
+        wanted = recipe(jsonl(tmp_path / "pairs.jsonl", rows), objective, eval_fraction=eval_fraction)
+        return build_preference_data(wanted, tokenizer, config(objective, max_length=max_length))
 
     return make
 
@@ -36,31 +44,77 @@ def test_hand_worked_rows(build, tokenizer):
         "chosen_ids": [[ids("c"), 2]],
         "rejected_ids": [[ids("d"), ids("e"), 2]],
     }
-    assert (data.eval, data.dropped, data.eval_dropped, data.largest_token_id) == (None, 0, 0, ids("e"))
+    assert (data.eval, data.left_out, data.largest_token_id) == (None, (), ids("e"))
 
 
 @pytest.mark.parametrize("pair", [text_pair, chat_pair])
 @pytest.mark.parametrize("max_length", [None, 45])
-def test_the_rows_are_those_of_dpo_trainer(pair, max_length, build, tokenizer, tiny_llama_dir):
-    from transformers import AutoModelForCausalLM
+@pytest.mark.parametrize("objective", ["dpo", "reward", "kto", "orpo", "cpo"])
+def test_the_rows_are_those_of_trls_trainer(objective, pair, max_length, build, tokenizer, tiny_llama_dir):
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+    if objective in ("orpo", "cpo") and max_length is None:
+        max_length = 512  # what they take it for
     rows = [pair(length) for length in range(1, 60, 6)]
-    data = build(rows, max_length)
-    theirs = DPOTrainer(
-        AutoModelForCausalLM.from_pretrained(tiny_llama_dir),
-        args=arguments(DPOConfig, max_length=max_length),
+    data = build(rows, max_length, objective=objective)
+    if objective == "kto":  # in the order in which it trains
+        names = ("prompt", "completion", "label")
+        rows = [{name: row[name] for name in names} for row in data.train]
+        whole = build([pair(length) for length in range(1, 60, 6)], None, objective=objective).train
+        assert [row["prompt"] for row in whole] != sorted([row["prompt"] for row in whole], key=str)
+    load = AutoModelForSequenceClassification if objective == "reward" else AutoModelForCausalLM
+    theirs = trl_class(OBJECTIVES[objective].trainer)(
+        load.from_pretrained(tiny_llama_dir, **({"num_labels": 1} if objective == "reward" else {})),
+        args=config(objective, max_length=max_length),
         train_dataset=datasets.Dataset.from_list(rows),
         processing_class=copy.deepcopy(tokenizer),
+    ).train_dataset
+    columns = [name for name in theirs.column_names if name.endswith(("ids", "labels", "mask", "label"))]
+    if objective in ("orpo", "cpo") and max_length == 45:  # they keep rows without an answer
+        theirs = theirs.filter(lambda row: any(label != -100 for label in row["chosen_labels"]))
+    assert data.train.select_columns(columns)[:] == theirs.select_columns(columns)[:]
+    held = 2 * 10 if objective == "kto" and max_length is None else len(rows)
+    assert data.dropped == held - len(theirs) if objective != "kto" else data.dropped % 2 == 0
+
+
+def test_rows_that_teach_nothing_are_left_out_and_named(build, tmp_path):
+    where = tmp_path / "pairs.jsonl"
+    good, same = text_pair(3), {"prompt": "p", "chosen": "yes", "rejected": "yes"}
+    empty = {"prompt": [user()], "chosen": [answer(" ")], "rejected": [answer("no")]}
+    data = build([good, same, good, same])
+    assert (len(data.train), data.left_out) == (2, (LeftOut("both answers are the same", 2, f"{where}:2"),))
+    assert build([chat_pair(2), empty]).left_out == (LeftOut("an answer is empty", 1, f"{where}:2"),)
+    left = f"{where}:1: both answers are the same, and no train row is left to train on. Mend the data."
+    assert refused(build, [same, same]) == left
+    (long,) = build([{**good, "chosen": "y" * 90}, good], objective="reward").left_out
+    assert long == LeftOut("an answer with its prompt is longer than train.max_length 64", 1, f"{where}:1", True)
+
+
+def test_labelled_answers(build):
+    rows = [{"prompt": "p", "completion": f"a{n}", "label": n % 2 == 0} for n in range(4)]
+    assert build(rows, objective="kto").good == 2
+    for label, other in ((True, "false"), (False, "true")):
+        said = refused(build, [{**row, "label": label} for row in rows], objective="kto")
+        assert said.startswith(f"data.train: all 4 answers have the label {str(label).lower()}, and KTO learns from")
+        assert f"Add answers with the label {other}" in said
+    assert "'label' must be true (a good answer) or false (a bad one), found" in refused(
+        build, [{**rows[0], "label": 1}], objective="kto"
     )
-    assert data.train[:] == theirs.train_dataset[:]
-    assert data.dropped == len(rows) - len(theirs.train_dataset)
+
+
+def test_prompts_that_differ_between_the_sides(build, tmp_path):
+    sides = {name: [user("s"), user(name), answer("a")] for name in ("chosen", "rejected")}
+    assert refused(build, [sides]) == (
+        f"{tmp_path / 'pairs.jsonl'}:1: the prompts of 'chosen' and 'rejected' differ from message 2 on. Both must "
+        "answer the same conversation."
+    )
 
 
 def test_pairs_whose_prompt_fills_max_length_are_counted(build):
     data = build([text_pair(length) for length in (3, 7, 8, 9)], max_length=8)
     assert (data.train["prompt"][:], data.dropped) == (["ppp", "ppppppp"], 2)
     split = build([text_pair(3)] * 2 + [text_pair(8)] * 6, max_length=8, eval_fraction=0.5)
-    assert (len(split.train) + split.dropped, len(split.eval) + split.eval_dropped) == (4, 4)
+    assert len(split.train) + split.dropped == 4
 
 
 def test_no_end_and_no_padding_token(build, tokenizer):

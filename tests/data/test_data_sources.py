@@ -73,7 +73,8 @@ def test_builtins_and_splits(tmp_path):
     assert row["split"] == "eval"
     assert [turn["role"] for turn in row["prompt"] + row["completion"]] == ["user", "assistant"]
     assert message("builtin:docs") == (
-        "data.train.0.path: unknown builtin:docs; the embedded data sets: builtin:python-docstrings."
+        "data.train.0.path: unknown builtin:docs; the embedded data sets: builtin:python-docstrings, "
+        "builtin:docstring-pairs."
     )
     assert message("builtin:python-docstrings", split="test") == (
         "data.train.0.split: builtin:python-docstrings has no split 'test'; it has: train, eval."

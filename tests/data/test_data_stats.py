@@ -1,6 +1,6 @@
 import datasets
 
-from hf_efficient.data.stats import document_lengths, largest_token_id, lengths, loss_bearing, pair_lengths
+from hf_efficient.data.stats import answer_lengths, document_lengths, largest_token_id, lengths, loss_bearing
 
 
 def dataset(rows: list[dict]) -> datasets.Dataset:
@@ -41,8 +41,8 @@ def test_lengths():
             {"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0] * 9},
         ]
     )
-    assert pair_lengths(rows, None).tolist() == [[7, 4], [2, 10]]
-    assert pair_lengths(rows, 6).tolist() == [[6, 4], [2, 6]]
+    assert answer_lengths(rows, None).tolist() == [[7, 4], [2, 10]]
+    assert answer_lengths(rows, 6).tolist() == [[6, 4], [2, 6]]
     rows = dataset([{"input_ids": [3, 9], "other": [1]}, {"input_ids": [], "other": [12]}])
     assert largest_token_id(rows) == 9
     assert largest_token_id(rows, ["input_ids", "other"]) == 12

@@ -136,7 +136,7 @@ RUN = MeasuredRun(0.006, 0.04, None, SETUP)
 RECIPE = """\
 recipe:
   name: chats
-  method: sft
+  objective: sft
   model: {id: tiny, revision: null}
   data: {train: [{path: a.jsonl, split: train}, {path: b.jsonl, split: train}]}
   train: {max_steps: 9, warmup_steps: 2, save_steps: 2, accelerator_config: {split_batches: true}}
@@ -248,8 +248,9 @@ def test_a_run_is_measured_without_its_warm_up_but_with_its_pauses(tmp_path):
     assert found.spread == pytest.approx(2.365 * 2 / 14)
     assert found.peak_bytes == 5000
     assert found.setup == {
-        "method": "sft", "model": "tiny", "adapter": "lora", "data": "a.jsonl train, b.jsonl train", "processes": "1",
-        "device": "cpu, 2 cores", "train.save_steps": "2", "train.accelerator_config.split_batches": "True",
+        "objective": "sft", "model": "tiny", "adapter": "lora", "data": "a.jsonl train, b.jsonl train",
+        "processes": "1", "device": "cpu, 2 cores", "train.save_steps": "2",
+        "train.accelerator_config.split_batches": "True",
     }  # fmt: skip
 
 
@@ -274,7 +275,7 @@ def first_run(tmp_path):
 def test_what_the_remedy_changes_need_not_be_alike_and_what_it_sets_must_be_set(first_run):
     told = prediction(first_run, slow_transform(), remedy(**{"adapter.method": "lora", "distributed.strategy": "ddp"}))
     names = {name for name in told["setup"] if not name.startswith("train.")}
-    assert names == {"method", "model", "data", "processes", "device"}
+    assert names == {"objective", "model", "data", "processes", "device"}
     assert "seconds_per_token" not in told
     change = remedy(**{"train.save_steps": 50, "train.learning_rate": 1e-3, "train.accelerator_config": {"even": True}})
     told = prediction(first_run, slow_transform(), change)["setup"]

@@ -25,10 +25,10 @@ pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="checks
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
-def recipe(method="sft", early_stopping=None, **train) -> Recipe:
+def recipe(objective="sft", early_stopping=None, **train) -> Recipe:
     sections = {"model": {"id": "m"}, "data": {"train": [{"path": "x"}]}, "train": train}
     return Recipe(
-        name="t", method=method, evaluate={"early_stopping": early_stopping}, output_dir="somewhere", **sections
+        name="t", objective=objective, evaluate={"early_stopping": early_stopping}, output_dir="somewhere", **sections
     )
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from hf_efficient import load_run, run_recipe
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.cache import Entry
-from hf_efficient.data.stats import DataStats
+from hf_efficient.data.stats import DataStats, LeftOut
 from hf_efficient.errors import SetupError
 from hf_efficient.launch.build import data_lines, expect_gradients, instrument_callbacks, remarks
 from hf_efficient.launch.listener import RunResult, TerminalListener
@@ -45,9 +45,12 @@ def test_the_share_of_the_targets():
 
 def test_preference_pairs():
     nothing = Dataset.from_list([])
-    assert data_lines(PreferenceData(nothing, None, 0, 0, None, 3), 8) == ["0 preference pairs"]
-    left_out = "1 pair is left out: the prompt alone fills train.max_length 8"
-    found = data_lines(PreferenceData(nothing, None, 1, 0, {"data.train.1": 2}, 3), 8)
+    assert data_lines(PreferenceData(nothing, None, (), None, 3), 8) == ["0 preference pairs"]
+    labelled = PreferenceData(Dataset.from_list([{"a": 1}] * 3), None, (), None, 3, good=2)
+    assert data_lines(labelled, 8) == ["3 answers: 2 good, 1 bad"]
+    one = LeftOut("the prompt alone fills train.max_length 8", 1, "pairs.jsonl:3", True)
+    left_out = "1 row is left out: the prompt alone fills train.max_length 8 (first: pairs.jsonl:3)"
+    found = data_lines(PreferenceData(nothing, None, (one,), {"data.train.1": 2}, 3), 8)
     assert found[1:] == [left_out, "data.train.1 contributes only 2 examples"]
 
 

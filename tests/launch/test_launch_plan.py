@@ -114,7 +114,7 @@ def test_preference_training_is_planned(recipe, tmp_path):
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"Say {i}.", "chosen": f" yes {i}", "rejected": f" no, never {i}"} for i in range(8)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    run_recipe(recipe("method=dpo", f"data.train=[{{path: {pairs}}}]"))
+    run_recipe(recipe("objective=dpo", f"data.train=[{{path: {pairs}}}]"))
     figures = {one.name: one for one in account(tmp_path / "out").plan.figures}
     for name in ("weights_bytes", "adapter_bytes", "gradients_bytes", "optimizer_state_bytes"):
         assert figures[name].predicted == figures[name].observed, name

@@ -117,7 +117,7 @@ def preferences(tiny_recipe, tmp_path):
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"Say {i}.", "chosen": f" yes {i}", "rejected": f" no, never {i}"} for i in range(12)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    own = ("method=dpo", f"data.train=[{{path: {pairs}}}]", "data.eval_fraction=null", "evaluate.metrics=[]")
+    own = ("objective=dpo", f"data.train=[{{path: {pairs}}}]", "data.eval_fraction=null", "evaluate.metrics=[]")
     return lambda *overrides: tiny_recipe(*own, "train.gradient_checkpointing=false", *overrides)
 
 

@@ -1,4 +1,4 @@
-"""DPO simulated: its peak against the real training, the reference model, and what a plan tells."""
+"""Preferences simulated: the peak against the real training, the reference model, and what a plan tells."""
 
 import json
 
@@ -20,8 +20,8 @@ STORED = {"gradient_checkpointing": False, "per_device_train_batch_size": 4}
 
 @pytest.fixture
 def preference(recipe, saved):
-    def build(family, method, train=STORED, **more):
-        return recipe(saved(family), method, train, **more).model_copy(update={"method": "dpo"})
+    def build(family, method, train=STORED, objective="dpo", **more):
+        return recipe(saved(family), method, train, **more).model_copy(update={"objective": objective})
 
     return build
 
@@ -30,6 +30,12 @@ def preference(recipe, saved):
     ("family", "method", "train", "more"),
     [
         ("llama", "lora", STORED, {}),
+        ("llama", "lora", STORED, {"objective": "reward"}),
+        ("llama", "lora", STORED, {"objective": "kto"}),
+        ("llama", "lora", STORED, {"objective": "orpo"}),
+        pytest.param("llama", "lora", STORED, {"objective": "cpo"}, marks=slow),
+        pytest.param("qwen2", "full", STORED, {"objective": "reward", "dtype": "float32"}, marks=slow),
+        pytest.param("qwen2", "full", STORED, {"objective": "kto", "dtype": "float32"}, marks=slow),
         pytest.param("mistral", "lora", {**STORED, "gradient_checkpointing": True, "bf16": True}, {}, marks=slow),
         pytest.param("qwen2", "full", {**STORED, "gradient_accumulation_steps": 2}, {"dtype": "float32"}, marks=slow),
         pytest.param("llama", "qlora", {**STORED, "bf16": True}, {}, marks=slow),

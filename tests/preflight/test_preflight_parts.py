@@ -93,7 +93,7 @@ def test_pairs_by_the_longer_of_their_answers(tiny_recipe, tmp_path):
     rows = [{"prompt": "Say", "chosen": "a" * chosen, "rejected": "b" * rejected} for chosen, rejected in lengths_of]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    own = ("method=dpo", f"data.train=[{{path: {path}}}]", "data.eval_fraction=null", "evaluate.metrics=[]")
+    own = ("objective=dpo", f"data.train=[{{path: {path}}}]", "data.eval_fraction=null", "evaluate.metrics=[]")
     rule = tiny_recipe(*own, "train.per_device_train_batch_size=1")
     args, tokenizer = training_arguments(rule), load_tokenizer(rule.model, rule.train)
     found = longest_data(build_preference_data(rule, tokenizer, args), args, steps=2)

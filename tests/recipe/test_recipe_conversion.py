@@ -64,7 +64,7 @@ def convert(tmp_path):
 
 def test_trl(convert):
     recipe, found = convert(TRL)
-    assert (found.tool, recipe.method, recipe.name) == ("trl", "sft", "r")
+    assert (found.tool, recipe.objective, recipe.name) == ("trl", "sft", "r")
     assert (recipe.model.id, recipe.model.dtype) == ("Qwen/Qwen2-0.5B", "float32")
     held = recipe.adapter
     assert (held.method, held.r, held.alpha, held.dropout) == ("qlora", 32, 32, 0.05)
@@ -85,7 +85,7 @@ def test_trl_for_preferences_with_a_mixture(convert):
         "fsdp: full_shard\nfsdp_config: {offload_params: true}\n"
         "datasets: [{path: json, data_files: a.jsonl, fraction: 0.5}, b/c]\nuse_peft: no\n"
     )
-    assert (recipe.method, recipe.adapter.method, recipe.train["beta"]) == ("dpo", "full", 0.2)
+    assert (recipe.objective, recipe.adapter.method, recipe.train["beta"]) == ("dpo", "full", 0.2)
     assert [(one.path, one.weight) for one in recipe.data.train] == [("a.jsonl", 0.5), ("b/c", 1.0)]
     assert (recipe.data.eval_fraction, recipe.distributed.strategy) == (0.1, "fsdp2")
     assert recipe.distributed.offload.parameters

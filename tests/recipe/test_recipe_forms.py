@@ -55,10 +55,10 @@ def test_name_and_output_follow_from_the_file(write):
 
 @pytest.mark.parametrize(
     ("key", "default"),
-    [("train.packing", None), ("adapter", None), ("adapter.r", 16), ("evaluate.generate", None), ("method", "sft")],
+    [("train.packing", None), ("adapter", None), ("adapter.r", 16), ("evaluate.generate", None), ("objective", "sft")],
 )
 def test_null_takes_an_inherited_value_away(write, key, default):
-    value = {"adapter.r": "4", "method": "dpo", "train.packing": "true"}.get(key, "{}")
+    value = {"adapter.r": "4", "objective": "dpo", "train.packing": "true"}.get(key, "{}")
     plain = load_recipe(write(SHORT, "r.yaml"))
     changed = load_recipe(write(SHORT, "r.yaml"), [f"{key}={value}", f"{key}=null"])
     assert changed.resolved() == plain.resolved()
@@ -108,4 +108,4 @@ def test_bases_need_data_and_a_model(write, problems, base):
     (model,) = models
     assert model.partition(" is missing. Write a hub name")[0] in ("r.yaml: model.id:", "r.yaml: model:")
     recipe = load_recipe(write(f"extends: [bases/{base}, bases/preference]\n{SHORT}"))
-    assert (recipe.method, recipe.data.eval_fraction, "packing" in recipe.train) == ("dpo", 0.05, False)
+    assert (recipe.objective, recipe.data.eval_fraction, "packing" in recipe.train) == ("dpo", 0.05, False)

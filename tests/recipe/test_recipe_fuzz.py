@@ -13,7 +13,7 @@ from hf_efficient.recipe.schema import Recipe
 
 BASE = """\
 name: tiny
-method: sft
+objective: sft
 model: {id: some/model, dtype: bfloat16}
 adapter:
   method: qlora

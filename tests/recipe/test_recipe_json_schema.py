@@ -29,14 +29,14 @@ def errors(validator: Draft202012Validator, text: str) -> list[str]:
         "extends: [a.yaml, b.yaml]\nmodel: {dtype: bfloat16}\ndata: {system: Be short.}",
         "name: t\nmodel: {id: m}\ndata: {train: [{path: a, weight: 2}]}\noutput_dir: o\ntrain: {learning_rate: 2e-4}",
         "train: {beta: 0.1, packing: true, max_length: null, report_to: [wandb], loss_type: [sigmoid]}",
-        "method: sft\ntrain: {packing: true, optim: adamw_torch, loss_type: nll}",
-        "method: dpo\ntrain: {beta: 0.1}",
+        "objective: sft\ntrain: {packing: true, optim: adamw_torch, loss_type: nll}",
+        "objective: dpo\ntrain: {beta: 0.1}",
         "adapter: {quantization: null, target_modules: [q_proj], lora_alpha: 8}",
         "model: m\ndata: a.jsonl",
         "data: {train: a.jsonl, eval: {path: b}}",
         "data: {train: [a.jsonl, {path: b}]}",
         "name: null\nadapter: null\nevaluate: {generate: null}\ntrain: {packing: null, eval_strategy: null}",
-        "method: dpo\ntrain: {packing: null}",
+        "objective: dpo\ntrain: {packing: null}",
     ],
 )
 def test_valid(validator, text):
@@ -63,9 +63,9 @@ def test_invalid(validator, text, error):
 
 
 def test_a_method_narrows_the_fields(validator):
-    (error,) = errors(validator, "method: dpo\ntrain: {packing: true}")
+    (error,) = errors(validator, "objective: dpo\ntrain: {packing: true}")
     assert error == "$.train.packing: True is not of type 'null'"
-    (error,) = errors(validator, "method: sft\ntrain: {beta: 0.1}")
+    (error,) = errors(validator, "objective: sft\ntrain: {beta: 0.1}")
     assert error == "$.train.beta: 0.1 is not of type 'null'"
 
 

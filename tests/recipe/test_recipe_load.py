@@ -96,7 +96,11 @@ train:
         ("data.train=[]", "data.train: is an empty list, but must be a list of at least 1."),
         ("data.train.0=3", "data.train.0: is the number 3, but must be a mapping."),
         ("name=''", "name: is empty text, but must be at least 1 character long."),
-        ("method=sfd", "method: is the text 'sfd', but must be sft or dpo. Did you mean sft?"),
+        (
+            "objective=sfd",
+            "objective: is the text 'sfd', but must be sft, dpo, kto, reward, orpo or cpo. Did you mean sft?",
+        ),
+        ("method=dpo", "method: is called `objective` now. Write `objective` in its place."),
         ("adapter.target_modules={}", "adapter.target_modules: is an empty mapping, but must be text or a list."),
         ("distributed.processes=0", "distributed.processes: is the number 0, but must be greater than 0 or auto."),
         ("evaluate.metrics=[f1]", "evaluate.metrics.0: is the text 'f1', but must be perplexity, token_accuracy or"),

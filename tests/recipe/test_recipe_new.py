@@ -16,8 +16,9 @@ from hf_efficient.recipe.new import NewRecipe, bases_of, fitting_adapter, parame
     [
         {"format": "messages", "rows": 500},
         {"format": "prompt_completion", "rows": 5, "columns": {"prompt": "question: asked"}},
-        {"format": "preference", "rows": 500, "method": "dpo"},
-        {"format": "preference", "rows": 5, "method": "dpo"},
+        {"format": "preference", "rows": 500, "objective": "dpo"},
+        {"format": "preference", "rows": 5, "objective": "dpo"},
+        {"format": "unpaired", "rows": 500, "objective": "kto"},
         {},
     ],
 )
@@ -28,7 +29,7 @@ def test_it_validates_and_is_short(gpu, adapter, data):
     assert 9 <= len(text.splitlines()) <= 20
     assert max(map(len, text.splitlines())) <= 120
     assert (loaded.name, loaded.model.id, loaded.data.train[0].path) == ("my: run", "some/model", "a b.jsonl")
-    assert (loaded.adapter.method, loaded.method) == (adapter, data.get("method", "sft"))
+    assert (loaded.adapter.method, loaded.objective) == (adapter, data.get("objective", "sft"))
     assert bool(loaded.train.get("fp16")) == (gpu == "T4")
     assert not [source for source in loaded.data.eval if source.path.startswith("builtin")]
     assert (loaded.data.eval_fraction is None) == (data.get("rows") == 5)

@@ -87,12 +87,12 @@ adapter.target_modules='q_proj|(v_proj'
     adapter.target_modules: is neither all-linear nor a valid regular expression: missing ), unterminated
 adapter.target_modules='a{99999999999}'
     adapter.target_modules: is neither all-linear nor a valid regular expression: the repetition number is too
-method=dpo | data.train.0.format=messages
-    data.train.0.format: is messages, but `method: dpo` trains on preference pairs. Write `format: preference`, or
+objective=dpo | data.train.0.format=messages
+    data.train.0.format: is messages, but `objective: dpo` reads preference. Write `format: preference`, or
 data.eval=[{path: e}, {path: f, format: preference}]
-    data.eval.1.format: is preference, but `method: sft` does not train on pairs. Write `method: dpo`, or the
-method=dpo | evaluate.metrics=[perplexity] | EVAL
-    evaluate.metrics: is set, but an evaluation of `method: dpo` reports the loss and TRL's rewards only. Remove it.
+    data.eval.1.format: is preference, but `objective: sft` reads messages, sharegpt, prompt_completion, alpaca or text.
+objective=dpo | evaluate.metrics=[perplexity] | EVAL
+    evaluate.metrics: is set, but an evaluation of `objective: dpo` reports the loss and TRL's rewards only. Remove it.
 efficiency.price_usd_per_hour=2 | efficiency.price_from=aws
     efficiency.price_from: is set, and so is `efficiency.price_usd_per_hour`. Keep one of the two; null takes an
 efficiency.price_from=lamda
@@ -117,10 +117,18 @@ EVAL | train.metric_for_best_model=eval_perplexity | train.greater_is_better=tru
     train.greater_is_better: is true, but the best perplexity is the lowest. Remove it.
 EVAL | adapter.method=full | model.dtype=float16
     model.dtype: is float16, whose range is too small for weights that are trained. Write bfloat16, or float32 with
-EVAL | method=dpo | data.overlong=drop
-    data.overlong: is drop, but TRL's DPOTrainer truncates to `train.max_length`. Write truncate, or shorten the
-EVAL | method=dpo | evaluate.generate.show=2
-    evaluate.generate.show: is set, but an evaluation of `method: dpo` generates no answers. Write 0.
+EVAL | objective=dpo | data.overlong=drop
+    data.overlong: is drop, but TRL's DPOTrainer decides what happens beyond `train.max_length`. Write truncate, or
+objective=kto | train.per_device_train_batch_size=1
+    train.per_device_train_batch_size: is 1, but KTO estimates its KL term from the other answers of a micro-batch.
+objective=kto | train.per_device_train_batch_size=2 | train.train_sampling_strategy=random
+    train.train_sampling_strategy: is random, but KTO pairs the answers of each micro-batch before the training. Remove
+objective=reward | adapter.target_modules=[q_proj, lm_head]
+    adapter.target_modules: names lm_head, but a reward model has a head that scores in its place. Remove it.
+objective=dpo | adapter.target_modules=[q_proj, lm_head]
+    adapter.target_modules: names lm_head, whose adapter `objective: dpo` would leave out. Remove it.
+EVAL | objective=dpo | evaluate.generate.show=2
+    evaluate.generate.show: is set, but an evaluation of `objective: dpo` generates no answers. Write 0.
 efficiency.budget={}
     efficiency.budget: has no limit. Write usd, hours or kwh, or remove it.
 efficiency.budget={usd: 2} | efficiency.record_steps=false
@@ -176,8 +184,8 @@ data.targets=last | train.assistant_only_loss=true
     train.assistant_only_loss: is set, and so is `data.targets`, which stands in its place. Remove one.
 data.targets=all | train.completion_only_loss=false
     train.completion_only_loss: is set, and so is `data.targets`, which stands in its place. Remove one.
-method=dpo | data.targets=last
-    data.targets: is set, but `method: dpo` compares whole answers. Remove it.
+objective=dpo | data.targets=last
+    data.targets: is set, but `objective: dpo` compares whole answers. Remove it.
 """  # noqa: E501
 ACCEPTED = """\
 adapter.method=full | adapter.r=8 | adapter.target_modules=[q_proj]
@@ -199,8 +207,8 @@ EVAL | STEPS | BEST | train.eval_steps=0.1 | train.save_steps=0.2
 EVAL | train.eval_strategy=epoch | BEST | train.save_strategy=best
 EVAL | STEPS | train.metric_for_best_model=loss | evaluate.early_stopping={patience: 1}
 evaluate.metrics=[token_accuracy] | EVAL | STEPS | BEST | train.metric_for_best_model=eval_token_accuracy | train.save_steps=10
-method=dpo | data.train.0.format=preference
-method=dpo | EVAL | STEPS | BEST | train.save_steps=10 | train.metric_for_best_model=rewards/accuracies
+objective=dpo | data.train.0.format=preference
+objective=dpo | EVAL | STEPS | BEST | train.save_steps=10 | train.metric_for_best_model=rewards/accuracies
 train.optim=paged_adamw_8bit
 train.report_to=[none]
 train.fsdp=false | train.fsdp_config={} | train.deepspeed=null | train.dataloader_drop_last=true
@@ -213,11 +221,11 @@ EVAL | CHUNKED | train.label_smoothing_factor=0
 EVAL | CHUNKED | train.use_liger_kernel=true | train.liger_kernel_config={fused_linear_cross_entropy: false}
 EVAL | CHUNKED | adapter.target_modules=[q_proj, v_proj] | adapter.modules_to_save=[lm_head]
 EVAL | CHUNKED | evaluate.metrics=[perplexity, token_accuracy]
-EVAL | method=dpo | train.remove_unused_columns=true
+EVAL | objective=dpo | train.remove_unused_columns=true
 EVAL | train.metric_for_best_model=perplexity | train.greater_is_better=false | evaluate.metrics=[perplexity]
 EVAL | train.metric_for_best_model=token_accuracy | train.greater_is_better=true | evaluate.metrics=[token_accuracy]
 EVAL | adapter.method=lora | model.dtype=float16
-EVAL | method=dpo | data.overlong=truncate
+EVAL | objective=dpo | data.overlong=truncate
 efficiency.budget={usd: 2, hours: 1.5, kwh: 0.3}
 CONFIRMS
 distributed.processes=auto

@@ -9,6 +9,7 @@ import pytest
 
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe import train_fields as module
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.train_fields import train_fields
 
 
@@ -56,7 +57,7 @@ def test_they_are_remembered_without_trl(own_cache, monkeypatch):
     assert set(train_fields("sft")) != set(fields)
     start = f"-trl-{module.train_versions()['trl']}-"
     names = sorted(path.name for path in (own_cache / "train_fields").iterdir())
-    assert [name[: name.index(start)] for name in names] == ["dpo", "sft"]
+    assert [name[: name.index(start)] for name in names] == sorted(OBJECTIVES)
 
 
 def test_another_version_is_read_anew(own_cache, monkeypatch):
@@ -155,6 +156,6 @@ def test_what_does_not_fit(problems, flag, problem):
 
 
 def test_the_fields_of_another_class(problems):
-    (found,) = problems(HEAD, "method=dpo", "train.packing=true")
+    (found,) = problems(HEAD, "objective=dpo", "train.packing=true")
     assert "train.packing: is no field of trl.DPOConfig (trl " in found
-    assert problems(HEAD, "method=dpo", "train.loss_type=sigmoid") == []
+    assert problems(HEAD, "objective=dpo", "train.loss_type=sigmoid") == []

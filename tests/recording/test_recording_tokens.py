@@ -138,10 +138,29 @@ def test_preference_data_of_trl():
     assert tally.sequences() == SequenceCounts(4, 4, 3, 5, {"3": 1, "4": 2, "5": 1})
 
 
-def test_unpaired_preferences_of_trl_compute_more_than_their_input_ids():
+def test_labelled_answers_of_trl_without_those_that_run_forward_alone():
     examples = [{"prompt_ids": [1, 2], "completion_ids": [3], "KL_completion_ids": [4, 5], "label": True}]
     tally = tally_of(DataCollatorForUnpairedPreference(pad_token_id=0)(examples))
-    assert (tally.counts(), tally.sequences()) == (TokenCounts(), None)
+    assert tally.counts() == TokenCounts(3, 3, 1)
+    assert tally.sequences() == SequenceCounts(1, 1, 3, 3, {"3": 1})
+
+
+def test_preference_data_of_the_experimental_trainers():
+    """Both sides are computed as long as the longer one."""
+    batch = {
+        "chosen_input_ids": torch.tensor([[1, 2, 3, 4], [1, 2, 0, 0]]),
+        "rejected_input_ids": torch.tensor([[1, 2, 5], [1, 2, 6]]),
+        "prompt_input_ids": torch.tensor([[1], [1]]),
+    }
+    for side in ("chosen", "rejected"):
+        ids = batch[f"{side}_input_ids"]
+        batch[f"{side}_attention_mask"] = ids.ne(0).long()
+        batch[f"{side}_labels"] = torch.where(ids > 1, ids, -100)
+    tally = tally_of(batch)
+    assert tally.counts() == TokenCounts(4 * 4, 4 + 2 + 3 + 3, 3 + 1 + 2 + 2)
+    assert tally.sequences() == SequenceCounts(4, 4, 2, 4, {"2": 1, "3": 2, "4": 1})
+    del batch["rejected_labels"]
+    assert tally_of(batch).counts() == TokenCounts()
 
 
 @pytest.mark.parametrize("packed", [False, True])

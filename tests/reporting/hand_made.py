@@ -25,7 +25,7 @@ def steps(**columns: Any) -> StepSeries:
         "started_at_seconds": [10.0 + at - 1 for at in first], "wall_seconds": [float(number) for number in count],
         "step_seconds_mean": [1.0] * length, "step_seconds_min": [1.0] * length, "step_seconds_max": [1.0] * length,
         "phase_seconds": {"forward": [0.75 * number for number in count], "unattributed": [0.25 * n for n in count]},
-        "not_finite": [0] * length, "device_seconds": {},
+        "not_finite": [0] * length, "device_seconds": {}, "preferences": {},
     }  # fmt: skip
     return StepSeries(**base | columns)
 

@@ -15,7 +15,7 @@ RESOLVED = """\
 recipe:
   name: {name}
   description: a sample
-  method: sft
+  objective: sft
   model: {{id: meta-llama/Llama-3.1-8B-Instruct, dtype: bfloat16, revision: null}}
   adapter: {{method: lora, r: 16}}
   train: {{learning_rate: {rate}, max_length: 2048}}

@@ -64,7 +64,7 @@ def test_what_the_name_says_is_what_is_trained(name: str):
     method, _, where = name.split("/")[1].partition("-")
     assert recipe.distributed.strategy == (where.split("-")[0] or "auto")
     assert recipe.distributed.offload.parameters == ("offload" in where or "2x24gb" in where)
-    assert recipe.adapter.method == {"dora": "lora"}.get(method, method)
+    assert recipe.adapter.method == {"dora": "lora", "dpo": "lora"}.get(method, method)
     assert recipe.adapter.dora == (method == "dora")
     assert recipe.name == name.replace("/", "-")
     assert recipe.output_dir == f"outputs/{recipe.name}"

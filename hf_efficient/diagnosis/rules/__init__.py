@@ -20,6 +20,7 @@ from hf_efficient.diagnosis.rules import (
     own_code,
     pauses,
     precision,
+    preferences,
     stragglers,
     traces,
 )
@@ -37,6 +38,7 @@ RULES: tuple[Rule[Case], ...] = (
     learning.no_gradient, learning.masked_labels, learning.few_loss_tokens, learning.truncated_examples,
     learning.learning_rate_idle, learning.learning_rate_diverges, learning.not_finite_steps, learning.scaler_skips,
     precision.silent_upcasts, checkpointing.checkpointing_missing, host.launch_bound,
+    preferences.length_bias, preferences.margin_without_likelihood, preferences.beta_without_effect,
     communication.exposed_communication, communication.sharding,
 )  # fmt: skip
 ISOLATED_RULES: tuple[Rule[IsolatedRecipe], ...] = (

@@ -62,7 +62,7 @@ def _less_padding(case: Case, computed: float, padded: float) -> list[Remedy]:
         costs = "the examples come in another order, those of like length together"
         gain = case.gain(computed * (1 - left), basis)
         found.append(Remedy("put examples of like length into a batch", overrides, costs, gain))
-    if case.can_be_packed and (case.recipe is None or case.recipe.get("method", "sft") == "sft"):
+    if case.can_be_packed and (case.recipe is None or case.recipe.get("objective", "sft") == "sft"):
         gain = case.gain(computed * padded, "no padding, time by positions computed")
         costs = "a step holds more examples, so that an epoch has fewer steps"
         found.append(Remedy("pack examples into rows of the full length", {"train.packing": True}, costs, gain))

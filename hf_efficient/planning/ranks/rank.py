@@ -30,6 +30,7 @@ from hf_efficient.planning.ranks.log import Score
 from hf_efficient.planning.ranks.shares import Sizes, model_width, sharding_of, shrink_held, states_of
 from hf_efficient.planning.ranks.zero import ZeroWalk, spread_gradients
 from hf_efficient.planning.simulation import Rank, Simulation, simulate
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedRanks
@@ -264,7 +265,11 @@ def _machine_remarks(sharding: Sharding, *, several_machines: bool) -> Iterator[
 
 
 def _optimizer_remarks(recipe: Recipe, rank: Rank) -> Iterator[str]:
-    if recipe.method == "dpo" and recipe.adapter.method == "full" and rank.sharding.strategy in WEIGHTS_SHARDED:
+    if (
+        OBJECTIVES[recipe.objective].reference
+        and recipe.adapter.method == "full"
+        and rank.sharding.strategy in WEIGHTS_SHARDED
+    ):
         yield "the reference model is planned whole on each rank: an upper bound"
     name = str(recipe.train.get("optim", ""))
     if is_bitsandbytes(name) and rank.sharding.strategy == "fsdp2":

@@ -110,11 +110,11 @@ def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
     """The recipe of a file for Axolotl. Raises ``RecipeError`` for a method (``rl``) that recipes do not have."""
     method = "dpo" if keys.get("rl") in ("dpo", "ipo") else "sft"
     if keys.get("rl") and method == "sft":
-        remedy = "A recipe trains `method: sft` or `method: dpo`; train this with Axolotl or TRL."
+        remedy = "A recipe trains `objective: sft` or `objective: dpo`; train this with Axolotl or TRL."
         raise RecipeError([Problem(where, "rl", f"{keys['rl']} has no counterpart.", remedy)])
     fields = train_fields(method)
     draft = Draft(keys, fields, where)
-    draft.put("method", method, "rl")
+    draft.put("objective", method, "rl")
     if draft.take("rl") == "ipo":
         draft.put("train.loss_type", "ipo", "rl")
     _precision(draft)

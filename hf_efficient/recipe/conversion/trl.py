@@ -64,7 +64,7 @@ def from_trl(keys: Mapping[str, Any], where: str) -> Draft:
     fields = train_fields(method)
     today = {key if _RENAMED.get(key, key) in keys else _RENAMED[key]: value for key, value in keys.items()}
     draft = Draft(today, fields, where)
-    draft.put("method", method)
+    draft.put("objective", method)
     _model(draft)
     _adapter(draft)
     _data(draft)

@@ -146,7 +146,7 @@ def with_accumulation(recipe: Recipe, processes: int, remark: str = "") -> Recip
     they do not divide the global batch, or the accumulation that the recipe names is another."""
     if recipe.distributed.global_batch_size is None:
         return recipe
-    settings = Settings(recipe, train_fields(recipe.method))
+    settings = Settings(recipe, train_fields(recipe.objective))
     for key, message, remedy in _batch_faults(settings, processes):
         where = told_where(recipe, key).removesuffix(": ") or str(recipe.path or recipe.name)
         raise RecipeError([Problem(where, key, message, remedy)])

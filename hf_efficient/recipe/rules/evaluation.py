@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
 from hf_efficient.recipe.schema import METRICS
 
@@ -90,16 +91,17 @@ def _needs_evaluations(settings: Settings, key: str, said: str) -> Iterator[Cont
         yield key, f"{said}, but `train.eval_strategy` is no.", _ADD_STRATEGY
 
 
-@rule("method", "train.metric_for_best_model", "evaluate.metrics")
+@rule("objective", "train.metric_for_best_model", "evaluate.metrics")
 def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
-    """The metric that chooses the best checkpoint is one that an evaluation computes; DPOTrainer has its own too."""
-    metric, method = settings.train("metric_for_best_model"), settings.recipe.method
+    """The metric that chooses the best checkpoint is one that an evaluation computes; trainers of preferences have
+    their own too."""
+    metric, objective = settings.train("metric_for_best_model"), settings.recipe.objective
     name = str(metric).removeprefix("eval_")
     computed = ("loss", *settings.recipe.evaluate.metrics)
-    if metric is None or name in computed or (method == "dpo" and name not in METRICS):
+    if metric is None or name in computed or (OBJECTIVES[objective].is_of_preferences and name not in METRICS):
         return
     remedy = f"Write one of {', '.join(computed)}." if len(computed) > 1 else "Write loss."
-    if name in METRICS and method == "sft":
+    if name in METRICS and objective == "sft":
         remedy = f"Add {name} to `evaluate.metrics`."
     yield "train.metric_for_best_model", f"is {metric}, which no evaluation computes.", remedy
 

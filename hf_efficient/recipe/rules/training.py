@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator
 
 from hf_efficient.facts.libraries import is_installed
+from hf_efficient.recipe.objectives import FORMATS_OF, OBJECTIVES
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
+from hf_efficient.recipe.tree import any_of
 
 _NLL = "or write `train.loss_type: nll`."
 
@@ -106,13 +108,13 @@ def some_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
         yield "train.max_steps", "is the number 0, which trains nothing.", remedy
 
 
-@rule("data.targets", "method", "train.assistant_only_loss", "train.completion_only_loss")
+@rule("data.targets", "objective", "train.assistant_only_loss", "train.completion_only_loss")
 def targets_are_said_once(settings: Settings) -> Iterator[Contradiction]:
     """``data.targets`` stands in place of TRL's two switches; preference tuning compares whole answers."""
     if settings.recipe.data.targets is None:
         return
-    if settings.recipe.method == "dpo":
-        yield "data.targets", "is set, but `method: dpo` compares whole answers.", "Remove it."
+    if named := _preference(settings):
+        yield "data.targets", f"is set, but {named} compares whole answers.", "Remove it."
     for name in ("assistant_only_loss", "completion_only_loss"):
         if settings.recipe.train.get(name) is not None:
             yield f"train.{name}", "is set, and so is `data.targets`, which stands in its place.", "Remove one."
@@ -150,7 +152,11 @@ def loader_options_need_workers(settings: Settings) -> Iterator[Contradiction]:
 
 
 @rule(
-    "method", "train.loss_type", "train.label_smoothing_factor", "train.use_liger_kernel", "train.liger_kernel_config"
+    "objective",
+    "train.loss_type",
+    "train.label_smoothing_factor",
+    "train.use_liger_kernel",
+    "train.liger_kernel_config",
 )
 def chunked_loss_has_the_head_to_itself(settings: Settings) -> Iterator[Contradiction]:
     """Label smoothing needs whole logits; Liger's own fused loss replaces the forward that TRL's is in."""
@@ -158,7 +164,7 @@ def chunked_loss_has_the_head_to_itself(settings: Settings) -> Iterator[Contradi
         yield from _other_users_of_the_head(settings)
 
 
-@rule("method", "train.loss_type", "adapter.method", "adapter.target_modules")
+@rule("objective", "train.loss_type", "adapter.method", "adapter.target_modules")
 def chunked_loss_has_no_adapter_on_the_head(settings: Settings) -> Iterator[Contradiction]:
     """TRL's fused head reads the weight of ``lm_head``, and would leave out an adapter on it."""
     if _is_chunked(settings):
@@ -168,11 +174,11 @@ def chunked_loss_has_no_adapter_on_the_head(settings: Settings) -> Iterator[Cont
 def fits_chunked_loss(settings: Settings) -> bool:
     """Whether a recipe with another loss could be given this one."""
     faults = [*_other_users_of_the_head(settings), *_adapter_on_the_head(settings)]
-    return settings.recipe.method == "sft" and not faults
+    return settings.recipe.objective == "sft" and not faults
 
 
 def _is_chunked(settings: Settings) -> bool:
-    return settings.recipe.method == "sft" and settings.train("loss_type") == "chunked_nll"
+    return settings.recipe.objective == "sft" and settings.train("loss_type") == "chunked_nll"
 
 
 def _other_users_of_the_head(settings: Settings) -> Iterator[Contradiction]:
@@ -195,7 +201,7 @@ def _adapter_on_the_head(settings: Settings) -> Iterator[Contradiction]:
         yield "adapter.target_modules", message, f"Write it in `adapter.modules_to_save`, {_NLL}"
 
 
-@rule("method", "model.attn_implementation", "train.packing", "train.eval_packing", "train.packing_strategy")
+@rule("objective", "model.attn_implementation", "train.packing", "train.eval_packing", "train.packing_strategy")
 def attention_keeps_examples_apart(settings: Settings) -> Iterator[Contradiction]:
     """Other attentions mix packed examples, which only ``packing_strategy: wrapped`` means to do."""
     attention = settings.recipe.model.attn_implementation
@@ -216,11 +222,11 @@ def packing_needs_a_length(settings: Settings) -> Iterator[Contradiction]:
         yield "train.max_length", message, "Write a length in tokens, for instance 2048."
 
 
-@rule("method", "train.packing", "train.padding_free", "train.max_length")
+@rule("objective", "train.packing", "train.padding_free", "train.max_length")
 def padding_free_has_no_length(settings: Settings) -> Iterator[Contradiction]:
     """TRL does not cut examples to ``max_length`` in padding-free batches without packing, and refuses."""
     length, packing = settings.train("max_length"), settings.train("packing")
-    if settings.recipe.method == "sft" and settings.train("padding_free") and not packing and length is not None:
+    if settings.recipe.objective == "sft" and settings.train("padding_free") and not packing and length is not None:
         message = f"is true without packing, so `train.max_length: {length}` would not be enforced."
         yield "train.padding_free", message, "Write `train.packing: true`, or `train.max_length: null`."
 
@@ -229,49 +235,89 @@ def _packs(settings: Settings) -> bool:
     return bool(settings.train("packing") or settings.train("eval_packing"))
 
 
-@rule("method", "data.train", "data.eval")
-def dpo_reads_preferences(settings: Settings) -> Iterator[Contradiction]:
-    """DPO trains on preference pairs, and nothing else does."""
-    method, data = settings.recipe.method, settings.recipe.data
+@rule("objective", "data.train", "data.eval")
+def objective_reads_its_formats(settings: Settings) -> Iterator[Contradiction]:
+    """Answers to imitate, pairs of answers and labelled answers are different rows."""
+    name, data = settings.recipe.objective, settings.recipe.data
+    fitting = FORMATS_OF[OBJECTIVES[name].data]
     sources = [(f"data.{split}.{i}", one) for split in ("train", "eval") for i, one in enumerate(getattr(data, split))]
     for key, source in sources:
-        if method == "dpo" and source.format not in ("auto", "preference"):
-            message = f"is {source.format}, but `method: dpo` trains on preference pairs."
-            yield f"{key}.format", message, "Write `format: preference`, or `method: sft`."
-        elif method == "sft" and source.format == "preference":
-            message = "is preference, but `method: sft` does not train on pairs."
-            yield f"{key}.format", message, "Write `method: dpo`, or the format of single answers."
+        if source.format != "auto" and source.format not in fitting:
+            other = next(one for one, held in OBJECTIVES.items() if source.format in FORMATS_OF[held.data])
+            message = f"is {source.format}, but `objective: {name}` reads {any_of(fitting)}."
+            yield f"{key}.format", message, f"Write `format: {fitting[0]}`, or `objective: {other}`."
 
 
-@rule("method", "evaluate.metrics")
-def dpo_has_its_own_metrics(settings: Settings) -> Iterator[Contradiction]:
-    """An evaluation of DPO reports the loss and TRL's reward metrics."""
-    if settings.recipe.method == "dpo" and settings.recipe.evaluate.metrics:
-        message = "is set, but an evaluation of `method: dpo` reports the loss and TRL's rewards only."
+def _preference(settings: Settings) -> str:
+    """The objective where it is one of preferences, else nothing."""
+    name = settings.recipe.objective
+    return f"`objective: {name}`" if OBJECTIVES[name].is_of_preferences else ""
+
+
+@rule("objective", "train.loss_type")
+def loss_is_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
+    """TRL asks whether it knows a loss once the model was loaded; a base for supervised fine-tuning brings one."""
+    loss = settings.train("loss_type")
+    if (named := _preference(settings)) and loss in ("auto", "nll", "chunked_nll", "dft"):
+        message = f"is {loss}, a loss of supervised fine-tuning, not of {named}."
+        yield "train.loss_type", message, "Write null for TRL's own, or name the objective's base last in `extends`."
+
+
+@rule("objective", "evaluate.metrics")
+def preferences_have_their_own_metrics(settings: Settings) -> Iterator[Contradiction]:
+    """An evaluation of preferences reports the loss and TRL's reward metrics."""
+    if (named := _preference(settings)) and settings.recipe.evaluate.metrics:
+        message = f"is set, but an evaluation of {named} reports the loss and TRL's rewards only."
         yield "evaluate.metrics", message, "Remove it."
 
 
-@rule("method", "data.overlong")
-def dpo_has_no_length_policy(settings: Settings) -> Iterator[Contradiction]:
-    """TRL tokenises preference pairs itself and decides what to do with long ones."""
-    overlong = settings.recipe.data.overlong
-    if settings.recipe.method == "dpo" and overlong != "truncate":
-        message = f"is {overlong}, but TRL's DPOTrainer truncates to `train.max_length`."
-        yield "data.overlong", message, "Write truncate, or shorten the pairs beforehand."
+@rule("objective", "data.overlong")
+def preferences_have_no_length_policy(settings: Settings) -> Iterator[Contradiction]:
+    """TRL tokenises preferences itself and decides what to do with long ones."""
+    overlong, objective = settings.recipe.data.overlong, OBJECTIVES[settings.recipe.objective]
+    if objective.is_of_preferences and overlong != "truncate":
+        trainer = objective.trainer.rpartition(".")[2]
+        message = f"is {overlong}, but TRL's {trainer} decides what happens beyond `train.max_length`."
+        yield "data.overlong", message, "Write truncate, or shorten the rows beforehand."
 
 
-@rule("method", "evaluate.generate")
-def dpo_shows_no_answers(settings: Settings) -> Iterator[Contradiction]:
+@rule("objective", "evaluate.generate")
+def preferences_show_no_answers(settings: Settings) -> Iterator[Contradiction]:
     """Answers are generated for supervised data."""
-    if settings.recipe.method == "dpo" and settings.recipe.evaluate.generate.show:
-        message = "is set, but an evaluation of `method: dpo` generates no answers."
-        yield "evaluate.generate.show", message, "Write 0."
+    if (named := _preference(settings)) and settings.recipe.evaluate.generate.show:
+        yield "evaluate.generate.show", f"is set, but an evaluation of {named} generates no answers.", "Write 0."
 
 
-@rule("method", "train.remove_unused_columns")
+@rule("objective", "train.loss_type", "train.per_device_train_batch_size", "train.train_sampling_strategy")
+def kto_compares_within_a_batch(settings: Settings) -> Iterator[Contradiction]:
+    """KTO estimates its KL term from the answers to other prompts of a micro-batch, which it pairs beforehand."""
+    if settings.recipe.objective != "kto" or settings.train("loss_type") == "apo_zero_unpaired":
+        return
+    if settings.train("per_device_train_batch_size") < 2:
+        message = "is 1, but KTO estimates its KL term from the other answers of a micro-batch."
+        yield "train.per_device_train_batch_size", message, "Write 2 or more, or `train.loss_type: apo_zero_unpaired`."
+    if (order := settings.train("train_sampling_strategy")) != "sequential":
+        message = f"is {order}, but KTO pairs the answers of each micro-batch before the training."
+        yield "train.train_sampling_strategy", message, "Remove it: rows are shuffled once, when they are read."
+
+
+@rule("objective", "adapter.merge", "adapter.modules_to_save", "adapter.target_modules")
+def head_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
+    """A reward model has a head of its own; the other preference trainers read the weight of lm_head."""
+    adapter, name = settings.recipe.adapter, settings.recipe.objective
+    targets = adapter.target_modules if isinstance(adapter.target_modules, list) else []
+    if OBJECTIVES[name].scores and "lm_head" in (*targets, *adapter.modules_to_save):
+        key = "target_modules" if "lm_head" in targets else "modules_to_save"
+        yield f"adapter.{key}", "names lm_head, but a reward model has a head that scores in its place.", "Remove it."
+    elif name in ("dpo", "kto") and "lm_head" in targets:
+        message = f"names lm_head, whose adapter `objective: {name}` would leave out."
+        yield "adapter.target_modules", message, "Remove it."
+
+
+@rule("objective", "train.remove_unused_columns")
 def recipe_decides_the_columns(settings: Settings) -> Iterator[Contradiction]:
     """Prepared rows hold what the collator reads, and the Trainer would drop some of it."""
-    if settings.recipe.method == "sft" and settings.recipe.train.get("remove_unused_columns") is True:
+    if settings.recipe.objective == "sft" and settings.recipe.train.get("remove_unused_columns") is True:
         yield "train.remove_unused_columns", "has no effect: prepared rows hold what is needed.", "Remove it."
 
 

@@ -81,7 +81,7 @@ def _facts(run: RunData) -> list[str]:
     facts = []
     if run.recipe is not None:
         values = {value.key: value.value for value in run.recipe.values}
-        facts += [values[key] for key in ("model.id", "adapter.method", "method") if key in values]
+        facts += [values[key] for key in ("model.id", "adapter.method", "objective") if key in values]
     machine = _machine_facts(run.environment)
     facts += [told for name, told in machine if name in ("GPU", "CPU") and told != "none"][:1]
     ranks = len(run.account.ranks)

@@ -12,7 +12,14 @@ from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, 
 from hf_efficient.reporting.plots import system as machine
 from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.reporting.plots.memory import memory_over_time
-from hf_efficient.reporting.plots.steps import sequence_lengths, step_times, step_tokens, throughput, training_curve
+from hf_efficient.reporting.plots.steps import (
+    preference_curve,
+    sequence_lengths,
+    step_times,
+    step_tokens,
+    throughput,
+    training_curve,
+)
 from hf_efficient.reporting.plots.time import phase_shares, step_phases, time_bar
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
@@ -171,7 +178,9 @@ def memory_section(run: RunData) -> Section:
 
 def learning_section(run: RunData) -> Section:
     figure = _no_records("Loss") if run.series is None else training_curve(run.series.steps, run.account.evaluations)
-    return Section("learning", "Loss and learning rate", [figure], short="Loss", macro="figures")
+    preferences = None if run.series is None else preference_curve(run.series.steps)
+    figures = [figure, *([preferences] if preferences is not None else [])]
+    return Section("learning", "Loss and learning rate", figures, short="Loss", macro="figures")
 
 
 def speed_section(run: RunData) -> Section:

@@ -193,6 +193,37 @@ def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figu
     return Figure("training-curve", title, _summary(steps, evaluations), traces, layout, height, "step")
 
 
+_REWARDS = (
+    ("margin", "margin", draw.BLUE),
+    ("chosen_reward", "better", draw.GREEN),
+    ("rejected_reward", "worse", draw.RED),
+)
+
+
+def preference_curve(steps: StepSeries) -> Figure | None:
+    """Rewards of better and worse answers, their margin and how often it is positive; None of a run without them."""
+    held, where = steps.preferences, draw.step_axis(steps)
+    if not _is_known(held.get("margin", ())):
+        return None
+    panels = [[_logged(held[name], label, color, where) for name, label, color in _REWARDS if name in held]]
+    titles = ["reward"]
+    if "accuracy" in held:
+        panels.append([_logged(held["accuracy"], "accuracy", draw.ORANGE, where)])
+        titles.append("accuracy")
+    layout: dict[str, Any] = {"hovermode": "x unified", "hoversubplots": "axis", "grid": {}}
+    for number, (title, rows, domain) in enumerate(zip(titles, panels, _HEIGHTS[len(panels)], strict=True), start=1):
+        suffix = "" if number == 1 else str(number)
+        for trace in rows:
+            trace["yaxis"] = f"y{suffix}"
+        layout[f"yaxis{suffix}"] = draw.axis(title, domain=list(domain), nticks=5)
+    layout["xaxis"] = where.layout(anchor="free", position=0)
+    summary = (
+        "Rewards as TRL's trainer logged them; accuracy is the share of pairs in which the better one's is greater."
+    )
+    traces = [trace for rows in panels for trace in rows]
+    return Figure("preferences", "Preferences", summary, traces, layout, 320, "step")
+
+
 def _is_known(values: Sequence[float | None]) -> bool:
     return any(value is not None for value in values)
 

@@ -1,0 +1,55 @@
+"""TRL's trainers of preferences for recipes. Importing one takes a second, which other recipes need not spend."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.recipe.train_fields import trl_class
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import Trainer
+    from trl import DPOConfig
+
+    from hf_efficient.recipe.schema import Recipe
+
+_PREPARED = ("chosen_ids", "completion_ids", "chosen_input_ids")
+
+
+class PreparedRowsMixin:
+    """Takes rows that ``build_preference_data`` prepared, in TRL's own way, as they are."""
+
+    def _prepare_dataset(self, dataset: Dataset, *args: Any, **settings: Any) -> Dataset:
+        if set(_PREPARED) & set(dataset.column_names or ()):
+            return dataset
+        return super()._prepare_dataset(dataset, *args, **settings)  # type: ignore[misc]
+
+    def tokenize_row(self, feature: dict[str, Any], *args: Any) -> dict[str, Any]:
+        """What the experimental trainers have in place of it."""
+        return {} if _PREPARED[2] in feature else super().tokenize_row(feature, *args)  # type: ignore[misc]
+
+
+def preference_arguments(recipe: Recipe, options: dict[str, Any]) -> DPOConfig:
+    """The configuration of the recipe's objective, which types call by the name of DPO's. Raises as the class does."""
+    args: DPOConfig = trl_class(OBJECTIVES[recipe.objective].config)(**options)
+    if recipe.objective in ("orpo", "cpo"):
+        args.remove_unused_columns = False  # they do so themselves, with a warning
+    return args
+
+
+@functools.cache
+def preference_trainer_class(objective: str) -> type[Trainer]:
+    """TRL's trainer of the objective, for prepared rows. ``ImportError``: this TRL has none."""
+    base = trl_class(OBJECTIVES[objective].trainer)
+    return type(f"Recipe{base.__name__}", (PreparedRowsMixin, base), {})
+
+
+def train_in_float32(model: nn.Module) -> None:
+    """Undo TRL's rounding of a QLoRA adapter to bfloat16, in which small updates are lost; see ``add_adapter``."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()

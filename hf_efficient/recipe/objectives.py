@@ -1,0 +1,64 @@
+"""What a recipe can train: its objectives, with TRL's trainer of each, the data that it reads and the model."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+ObjectiveName = Literal["sft", "dpo", "kto", "reward", "orpo", "cpo"]
+DataNeed = Literal["examples", "pairs", "labelled"]
+
+
+@dataclass(frozen=True)
+class TrainingObjective:
+    """One objective.
+
+    Attributes:
+        config, trainer: where TRL has the class of ``train:`` and its trainer.
+        data: ``examples`` to imitate, ``pairs`` of a better and a worse answer, or answers ``labelled`` good or bad.
+        reference: a reference model takes part; ``scores``: the model gives a number, and writes no text.
+        rows: of a micro-batch, for each example of ``per_device_train_batch_size``.
+    """
+
+    title: str
+    config: str
+    trainer: str
+    data: DataNeed
+    reference: bool = False
+    scores: bool = False
+    rows: int = 1
+
+    @property
+    def is_experimental(self) -> bool:
+        return self.config.startswith("trl.experimental.")
+
+    @property
+    def is_of_preferences(self) -> bool:
+        return self.data != "examples"
+
+
+FORMATS_OF: dict[DataNeed, tuple[str, ...]] = {
+    "examples": ("messages", "sharegpt", "prompt_completion", "alpaca", "text"),
+    "pairs": ("preference",),
+    "labelled": ("unpaired", "preference"),
+}
+"""Layouts of the rows; a pair is a good and a bad answer."""
+
+_KTO, _ORPO = "Kahneman-Tversky optimization", "odds ratio preference optimization"
+
+OBJECTIVES: dict[str, TrainingObjective] = {
+    "sft": TrainingObjective("supervised fine-tuning", "trl.SFTConfig", "trl.SFTTrainer", "examples"),
+    "dpo": TrainingObjective(
+        "direct preference optimization", "trl.DPOConfig", "trl.DPOTrainer", "pairs", reference=True, rows=2
+    ),
+    "kto": TrainingObjective(_KTO, "trl.KTOConfig", "trl.KTOTrainer", "labelled", reference=True),
+    "reward": TrainingObjective("reward model", "trl.RewardConfig", "trl.RewardTrainer", "pairs", scores=True, rows=2),
+    "orpo": TrainingObjective(
+        _ORPO, "trl.experimental.orpo.ORPOConfig", "trl.experimental.orpo.ORPOTrainer", "pairs", rows=2
+    ),
+    "cpo": TrainingObjective(
+        "contrastive preference optimization",
+        "trl.experimental.cpo.CPOConfig",
+        "trl.experimental.cpo.CPOTrainer",
+        "pairs",
+        rows=2,
+    ),
+}
