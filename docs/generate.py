@@ -212,7 +212,7 @@ def planned_row(name: str) -> dict[str, Any]:
         "tokens_per_second": None if gpu.tokens_per_second is None else float(f"{gpu.tokens_per_second:.2g}"),
         "licence": licence_of(recipe.model.id),
         "gated": gated(recipe.model.id),
-        "fingerprint": fingerprint(recipe),
+        "fingerprint": fingerprint(name),
     }
 
 
@@ -222,9 +222,12 @@ def gated(model: str) -> bool | None:
     return False if model.startswith("package:") else find_model(model).gated
 
 
-def fingerprint(recipe: Any) -> str:
-    """Of all that a plan may depend on."""
-    held = {key: value for key, value in recipe.resolved().items() if key not in ("name", "description", "output_dir")}
+def fingerprint(name: str) -> str:
+    """Of all that a shipped recipe and its bases set; without the defaults of the schema."""
+    from hf_efficient.recipe.files import compose, find_recipe
+
+    held = compose(find_recipe(name))[0].plain()
+    held.pop("description", None)
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:12]
 
 

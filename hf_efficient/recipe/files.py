@@ -75,7 +75,7 @@ class ShippedPlan:
     tokens_per_second: float | None
     licence: str | None
     gated: bool | None
-    fingerprint: str  # of the resolved recipe that was planned
+    fingerprint: str  # of the recipe that was planned, by docs/generate.py
 
 
 def shipped_plans(root: Path | None = None) -> dict[str, ShippedPlan]:
