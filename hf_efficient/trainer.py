@@ -396,7 +396,7 @@ class EfficientTrainerMixin(_Base):
                 self._forwards.remove()
             if work.own_loss is not None:
                 self._forwards = ForwardCount(self._module, work)
-            note_settings(self._timeline, self.args, self._module, self.optimizer, matmul_dtype=work.dtype)
+            note_settings(self._timeline, self.args, self._module, self.optimizer, work.dtype)
 
     def _check_forwards(self, forwards: ForwardCount) -> None:
         """Count no more FLOPs where the user's own loss does not run the model once per micro-batch."""

@@ -1,11 +1,9 @@
 """The account of a run: built once from its records, written to ``run.json``, read again."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from hf_efficient.accounting.evaluations import evaluations_of, few_evaluations
 from hf_efficient.accounting.gaps import across_gaps, not_measured, sequence_gaps, work_gaps
@@ -47,10 +45,7 @@ class AccountedRun:
 
 def account_run(directory: Path, reader: RunReader | None = None) -> AccountedRun:
     """The run in an ``efficiency`` folder, whether it goes on, ended or died; a ``reader`` reads only what is new.
-
-    Raises:
-        OutputError: there are no records, or they cannot be read.
-    """
+    Raises ``OutputError``: there are no records, or they cannot be read."""
     records = (reader or RunReader(directory)).look()
     return AccountedRun(records, build_account(records))
 
@@ -61,21 +56,15 @@ def account_of(directory: Path) -> RunAccount:
 
 
 def load_run(run_dir: str | Path) -> RunAccount:
-    """The account of a run from its records as they are now, or else from ``run.json``.
-
-    Raises:
-        OutputError: there is no such folder, no record in it, or they cannot be read.
-    """
+    """The account of a run from its records as they are now, or else from ``run.json``. Raises ``OutputError``: there
+    is no such folder, no record in it, or they cannot be read."""
     directory = records_folder(run_dir)
     return read_account(directory / RUN_JSON) if has_only_account(directory) else account_of(directory)
 
 
 def read_account(path: Path) -> RunAccount:
-    """The account in a ``run.json``.
-
-    Raises:
-        OutputError: the file cannot be read, is no account, or was written by a newer version.
-    """
+    """The account in a ``run.json``. Raises ``OutputError``: the file cannot be read, is no account, or was written by
+    a newer version."""
     return read_record(path, RunAccount, ACCOUNT_SCHEMA_VERSION, "the account of a run")
 
 
@@ -103,6 +92,7 @@ def build_account(records: RunRecords) -> RunAccount:
     each = [rank_account(rank, by_rank.get(rank.rank, ())) for rank in ranks]
     across = across_ranks(each, ranks, money, by_rank)
     gaps = [*across_gaps(across), *sequence_gaps(sequences, tokens), *work_gaps(work), *energy_gaps, *money_gaps]
+    facts = next((one.facts["environment"] for one in reversed(lived) if "environment" in one.facts), {})
     account = RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -120,7 +110,7 @@ def build_account(records: RunRecords) -> RunAccount:
         evaluations=few_evaluations(evaluations_of(lived)),
         ranks=each,
         not_measured=not_measured(lived, ranks, gaps, records.unreadable),
-        environment=_environment(lived),
+        environment={name: value for name, value in facts.items() if name != "missing"} or None,
         profile=profile_account(lived, records.directory),
         loader=loader_account(lived, first.columns),
         across=across,
@@ -129,11 +119,6 @@ def build_account(records: RunRecords) -> RunAccount:
         preferences=preference_account(lived, first.columns),
     )
     return dataclasses.replace(account, plan=plan_account(lived, account))
-
-
-def _environment(lived: Sequence[ProcessSpans]) -> dict[str, Any] | None:
-    facts = next((one.facts["environment"] for one in reversed(lived) if "environment" in one.facts), {})
-    return {name: value for name, value in facts.items() if name != "missing"} or None
 
 
 def _before_spans(rank: RankSteps) -> ProcessSpans:

@@ -18,11 +18,9 @@ _C = TypeVar("_C", bound="Columns")
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of equal length, each a field of its own or by name in one; NaN: not known.
-
-    ``ABSENT`` says by field what a row holds under a name that its block of rows lacks. Without it that is 0 where the
-    row holds other names of the field, and NaN where it holds none.
-    """
+    """Columns of equal length, each a field of its own or by name in one; NaN: not known. ``ABSENT`` says by field what
+    a row holds under a name that its block of rows lacks. Without it that is 0 where the row holds other names of the
+    field, and NaN where it holds none."""
 
     ABSENT: ClassVar[Mapping[str, float]] = {}
 

@@ -42,10 +42,8 @@ def evaluations_of(processes: Iterable[ProcessSpans]) -> list[Evaluation]:
 
 def few_evaluations(evaluations: Sequence[Evaluation], most: int = MOST_EVALUATIONS) -> list[Evaluation]:
     """At most so many of them, in their order: all, or the first, the last, the extremes of each metric, and others.
-
     Others lie evenly between the first and the last. Extremes are the first smallest and first largest value; those of
-    later metrics go first where ``most`` (at least 2) is too small.
-    """
+    later metrics go first where ``most`` (at least 2) is too small."""
     count = len(evaluations)
     if count <= most:
         return list(evaluations)

@@ -86,11 +86,8 @@ def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, 
 
 @dataclass(frozen=True)
 class Difference:
-    """One figure of several runs.
-
-    ``relative`` is to the first run, - 1; None where unknown or the first is 0. ``judgement`` is empty within 0.05%, or
-    for totals of runs of different lengths.
-    """
+    """One figure of several runs. ``relative`` is to the first run, - 1; None where unknown or the first is 0.
+    ``judgement`` is empty within 0.05%, or for totals of runs of different lengths."""
 
     name: str
     values: list[float | None]

@@ -49,7 +49,9 @@ def view_of(run: AccountedRun, silent_seconds: float = 0.0) -> RunView:
     state = _state(account, silent_seconds)
     rest = None
     if schedule is not None and last is not None and state in ("running", "silent"):
-        rest = _rest(schedule, step, _pace(account, steps, processes), last)
+        evaluations = [one.seconds for one in account.evaluations if one.seconds is not None]
+        saves = [note["seconds"] for one in processes for note in one.notes.get("save", ()) if "seconds" in note]
+        rest = _rest(schedule, step, Pace(_recent(steps), _mean(evaluations), _mean(saves)), last)
     price = account.money.price_usd_per_hour
     return RunView(
         account=account,
@@ -69,12 +71,6 @@ def _state(account: RunAccount, silent_seconds: float) -> State:
     if silent_seconds < SILENT_SECONDS:
         return "running"
     return "silent" if silent_seconds < GONE_SECONDS else "gone"
-
-
-def _pace(account: RunAccount, steps: StepSeries, processes: Sequence[ProcessSpans]) -> Pace:
-    evaluations = [one.seconds for one in account.evaluations if one.seconds is not None]
-    saves = [note["seconds"] for process in processes for note in process.notes.get("save", ()) if "seconds" in note]
-    return Pace(_recent(steps), _mean(evaluations), _mean(saves))
 
 
 def _recent(steps: StepSeries) -> float | None:

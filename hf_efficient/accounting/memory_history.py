@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.errors import OutputError, first_line
 from hf_efficient.records.profile import AllocationSite, MemorySnapshot, ModuleAllocations
 
 
@@ -55,11 +53,8 @@ class Live:
 
 
 def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, Any]]) -> list[Live]:
-    """The blocks in use when most bytes were.
-
-    The active blocks are the known end. Undone from there, an ``alloc`` takes its block away, a ``free_completed``
-    brings it back. The peak is the largest sum on the way.
-    """
+    """The blocks in use when most bytes were. The active blocks are the known end. Undone from there, an ``alloc``
+    takes its block away, a ``free_completed`` brings it back. The peak is the largest sum on the way."""
     blocks = (block for segment in segments for block in _with_addresses(segment))
     live = {block["address"]: block for block in blocks if block["state"] in _ACTIVE}
     total = sum(_size(block) for block in live.values())
@@ -88,14 +83,10 @@ def _state(live: dict[int, dict[str, Any]], events: Sequence[dict[str, Any]], un
             unknown.discard(event["addr"])
             held = blocks[event["addr"]]
             frames = event.get("frames", []) if held.frames is None else held.frames
-            blocks[event["addr"]] = Live(held.bytes, frames, _label(event))
+            # Only the history's events have a label, the blocks have none, and torch before 2.10 has none at all.
+            label = event.get("user_metadata")
+            blocks[event["addr"]] = Live(held.bytes, frames, label if isinstance(label, str) else "")
     return list(blocks.values())
-
-
-def _label(event: dict[str, Any]) -> str:
-    """Only the history's events have one, the blocks have none; and torch before 2.10 has none at all."""
-    label = event.get("user_metadata")
-    return label if isinstance(label, str) else ""
 
 
 def _with_addresses(segment: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -124,11 +115,9 @@ class _Sum:
 
 
 def module_sums(live: Sequence[Live], line_of: Callable[[Live], str]) -> list[ModuleAllocations]:
-    """Blocks by the module that asked for them, the largest sum first; none where of no block it is known.
-
-    A label gives the module; else the class whose ``forward`` stands innermost in the stack, outside torch. Modules
-    that differ in their numbers alone, as layers do, are summed up.
-    """
+    """Blocks by the module that asked for them, the largest sum first; none where of no block it is known. A label
+    gives the module; else the class whose ``forward`` stands innermost in the stack, outside torch. Modules that differ
+    in their numbers alone, as layers do, are summed up."""
     sums: dict[str, _Sum] = {}
     for block in live:
         name = block.label or _class(block) or NO_MODULE
@@ -217,25 +206,3 @@ def _place(frames: Sequence[dict[str, Any]] | None) -> tuple[str, ...]:
     own = [frame for frame in python if "/torch/" not in frame["filename"].replace("\\", "/")]
     shown = (own or python)[: 1 + _MOST_CALLERS]
     return tuple(code_place(f["filename"], f["line"], f["name"]) for f in shown) or (_NO_PYTHON,)
-
-
-class _PlainData(pickle.Unpickler):
-    """Snapshots hold numbers, texts, lists and mappings alone; a pickle that names anything else may run it."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a snapshot holds plain data")
-
-
-def read_snapshot(path: Path) -> dict[str, Any]:
-    """What ``torch.cuda.memory._dump_snapshot`` wrote; raises OutputError where it is no snapshot."""
-    try:
-        with path.open("rb") as file:
-            found = _PlainData(file).load()
-    except (OSError, pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError) as error:
-        raise OutputError(f"{path}: cannot be read as a memory snapshot: {first_line(error)}") from error
-    if not isinstance(found, dict) or "segments" not in found:
-        raise OutputError(
-            f"{path}: is no memory snapshot; name a file that torch.cuda.memory._dump_snapshot, or "
-            "efficiency.profile.memory, wrote"
-        )
-    return found

@@ -161,10 +161,8 @@ def _late_seconds(metered: Sequence[MeterCurve], accounts: Sequence[ProcessAccou
 def money_account(
     lived: Sequence[ProcessSpans], accounts: Sequence[ProcessAccount], non_padding_tokens: int | None
 ) -> tuple[MoneyAccount, list[NotMeasured]]:
-    """The cost of a run, and why it is not known where it is not.
-
-    A process that died before stating its price is paid at its successor's or predecessor's.
-    """
+    """The cost of a run, and why it is not known where it is not. A process that died before stating its price is paid
+    at its successor's or predecessor's."""
     budget, stated = _budget(lived[-1]), _prices(lived)
     unpriced = next((one for one in stated if one.price_usd_per_hour is None), None)
     if not stated or unpriced is not None:

@@ -8,19 +8,11 @@ from typing import Any
 import msgspec
 
 from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.records import profile
 from hf_efficient.records.account import PlanAccount, PlanFigure, RunAccount
 from hf_efficient.records.amounts import MemoryAccount
 from hf_efficient.records.facts import MemoryFacts
 from hf_efficient.records.plan import PlannedRun
-from hf_efficient.records.profile import (
-    FunctionTable,
-    HostMemoryTable,
-    InstrumentAccount,
-    LineTable,
-    MemorySnapshot,
-    OperatorTable,
-    ProfileAccount,
-)
 from hf_efficient.records.steps import COARSE_PHASES, STEP_PHASES
 from hf_efficient.run_dir.json_file import tables
 
@@ -125,25 +117,25 @@ def _error(predicted: float | None, observed: float | None) -> float | None:
     return predicted / observed - 1 if predicted is not None and observed else None
 
 
-def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> ProfileAccount | None:
+def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> profile.ProfileAccount | None:
     """Of the last process of rank 0 that had instruments, with their tables; None where none had."""
     stated = next((one.facts["profile"] for one in reversed(processes) if "profile" in one.facts), {})
     instruments = [found for name, facts in stated.items() if (found := _instrument(name, facts)) is not None]
     if not instruments:
         return None
     files = [file for instrument in instruments for file in instrument.files]
-    return ProfileAccount(
+    return profile.ProfileAccount(
         instruments,
-        operators=next(iter(tables(directory, files, "operators", OperatorTable)), None),
-        memory=tables(directory, files, "memory", MemorySnapshot),
-        functions=tables(directory, files, "python", FunctionTable),
-        lines=next(iter(tables(directory, files, "lines", LineTable)), None),
-        host_memory=next(iter(tables(directory, files, "host_memory", HostMemoryTable)), None),
+        operators=next(iter(tables(directory, files, "operators", profile.OperatorTable)), None),
+        memory=tables(directory, files, "memory", profile.MemorySnapshot),
+        functions=tables(directory, files, "python", profile.FunctionTable),
+        lines=next(iter(tables(directory, files, "lines", profile.LineTable)), None),
+        host_memory=next(iter(tables(directory, files, "host_memory", profile.HostMemoryTable)), None),
     )
 
 
-def _instrument(name: str, facts: Any) -> InstrumentAccount | None:
+def _instrument(name: str, facts: Any) -> profile.InstrumentAccount | None:
     try:
-        return msgspec.convert({**facts, "name": name}, InstrumentAccount)
+        return msgspec.convert({**facts, "name": name}, profile.InstrumentAccount)
     except (TypeError, msgspec.ValidationError):  # another topic's facts, or those of another version
         return None

@@ -6,21 +6,12 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from hf_efficient.errors import OutputError
-from hf_efficient.records.events import (
-    AliveLine,
-    EndLine,
-    ProcessLine,
-    RecordedBy,
-    SpanLine,
-    StartFrom,
-    TrainEndLine,
-    TrainLine,
-)
+from hf_efficient.records import events
 from hf_efficient.run_dir.reading import check_version, parse_line
 
 logger = logging.getLogger(__name__)
@@ -30,22 +21,20 @@ _Facts = TypeVar("_Facts")
 
 @dataclass
 class ProcessSpans:
-    """What the spans say of one process; all times count from its start.
-
-    ``trains`` and ``train_ends`` are by segment. ``end`` is None where none was written or a heartbeat followed;
-    ``alive`` is the last heartbeat without an end. Facts are by topic, notes by kind (``evaluation``, ``save``, ...).
-    """
+    """What the spans say of one process; all times count from its start. ``trains`` and ``train_ends`` are by segment.
+    ``end`` is None where none was written or a heartbeat followed; ``alive`` is the last heartbeat without an end.
+    Facts are by topic, notes by kind (``evaluation``, ``save``, ...)."""
 
     process: int
-    way: RecordedBy = "unknown"
-    start_from: StartFrom = "records"
+    way: events.RecordedBy = "unknown"
+    start_from: events.StartFrom = "records"
     began_at_seconds: float = 0.0
     last_at_seconds: float = 0.0
-    spans: list[SpanLine] = field(default_factory=list)
+    spans: list[events.SpanLine] = field(default_factory=list)
     trains: dict[int, float] = field(default_factory=dict)
-    train_ends: dict[int, TrainEndLine] = field(default_factory=dict)
-    end: EndLine | None = None
-    alive: AliveLine | None = None
+    train_ends: dict[int, events.TrainEndLine] = field(default_factory=dict)
+    end: events.EndLine | None = None
+    alive: events.AliveLine | None = None
     memory: dict[str, int] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     work: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -53,22 +42,22 @@ class ProcessSpans:
 
     def take(self, line: _Known) -> None:
         match line:
-            case ProcessLine():
+            case events.ProcessLine():
                 self.way, self.start_from = line.way, line.process_start_from
                 self.began_at_seconds = self.last_at_seconds = line.began_at_seconds
-            case SpanLine():
+            case events.SpanLine():
                 self.spans.append(line)
                 self._until(line.ends_at_seconds)
-            case TrainLine():
+            case events.TrainLine():
                 self.trains[line.segment] = line.at_seconds
                 self._until(line.at_seconds)
-            case TrainEndLine():
+            case events.TrainEndLine():
                 self.train_ends[line.segment] = line
                 self._until(line.at_seconds)
-            case EndLine():
+            case events.EndLine():
                 self.end, self.alive = line, None
                 self._until(line.at_seconds, line.memory)
-            case AliveLine():
+            case events.AliveLine():
                 self.alive = line
                 self._until(line.at_seconds, line.memory)
 
@@ -99,15 +88,10 @@ class ProcessSpans:
             self.memory[name] = max(value, self.memory.get(name, 0))
 
 
-_Known = ProcessLine | SpanLine | TrainLine | TrainEndLine | EndLine | AliveLine
-_KINDS: dict[str, type[_Known]] = {
-    "process": ProcessLine,
-    "span": SpanLine,
-    "train": TrainLine,
-    "train_end": TrainEndLine,
-    "end": EndLine,
-    "alive": AliveLine,
-}
+_Known = (
+    events.ProcessLine | events.SpanLine | events.TrainLine | events.TrainEndLine | events.EndLine | events.AliveLine
+)
+_KINDS: dict[str, type[_Known]] = {kind.__struct_config__.tag: kind for kind in get_args(_Known)}
 
 
 def last_stated(processes: Iterable[ProcessSpans], topic: str, kind: type[_Facts]) -> _Facts | None:
@@ -130,11 +114,8 @@ class SpansReader:
         self._warned: set[int] = set()
 
     def look(self) -> list[ProcessSpans]:
-        """The processes in the order of their starts; none where the file is missing.
-
-        Raises:
-            OutputError: the file cannot be read, or was written by a newer version.
-        """
+        """The processes in the order of their starts; none where the file is missing. Raises ``OutputError``: the file
+        cannot be read, or was written by a newer version."""
         self.skipped = 0
         found: dict[int, ProcessSpans] = {}
         lines = self._lines()

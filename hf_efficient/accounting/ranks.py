@@ -23,15 +23,14 @@ _ON_DEVICE = ("forward", "backward", "optimizer")
 def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
     """One rank; one that left no spans is known by its steps alone."""
     host, device, waited = rank.total("phase_ns"), rank.total("device_ns"), rank.total("waited_ns")
-    is_known = not device and (
-        "communication" in host or bool(waited)
-    )  # beside a device the host hardly waits for ranks
+    is_known = not device and ("communication" in host or bool(waited))  # beside a device the host hardly waits
+    names = (one.facts.get("system", {}).get("hostname") for one in reversed(lived))  # a run may be resumed elsewhere
     return RankAccount(
         rank=rank.rank,
         steps=rank.steps,
         last_step=rank.segments[-1].last_step if rank.segments else None,
         training_seconds=round(rank.training_seconds, 9),
-        host=_host(lived),
+        host=next((str(name) for name in names if name), None),
         device=_device(lived),
         phase_seconds=in_seconds(host) or None,
         waited_seconds=(host["communication"] + waited.total()) / 1e9 if is_known else None,
@@ -39,12 +38,6 @@ def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
         **peaks_of(lived),
         memory_categories=counted_categories(lived),
     )
-
-
-def _host(lived: Sequence[ProcessSpans]) -> str | None:
-    """Of the last process that named it: a run may be resumed elsewhere."""
-    names = (one.facts.get("system", {}).get("hostname") for one in reversed(lived))
-    return next((str(name) for name in names if name), None)
 
 
 def _device(lived: Sequence[ProcessSpans]) -> str | None:
@@ -61,11 +54,9 @@ def across_ranks(
     money: MoneyAccount,
     lived: Mapping[int, Sequence[ProcessSpans]],
 ) -> AcrossRanks | None:
-    """None of fewer than two ranks.
-
-    Times are sums over each rank's training loop. The least communication of a rank is the exchange itself, as far as
-    nothing covers it; more is a wait for later ranks. ``lived`` has, by rank, what DDP logged.
-    """
+    """None of fewer than two ranks. Times are sums over each rank's training loop. The least communication of a rank is
+    the exchange itself, as far as nothing covers it; more is a wait for later ranks. ``lived`` has, by rank, what DDP
+    logged."""
     if len(accounts) < 2:
         return None
     exposed, late, by = _communication(accounts)

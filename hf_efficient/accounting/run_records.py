@@ -16,6 +16,7 @@ from hf_efficient.accounting.processes import ProcessSpans, SpansReader
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.system import RankSystem
 from hf_efficient.errors import OutputError
+from hf_efficient.facts.environment import allowed_cpus
 from hf_efficient.run_dir.paths import rank_files, records_path
 from hf_efficient.run_dir.reading import Replaced, Tail
 
@@ -74,11 +75,8 @@ class RunReader:
         self._files: dict[Path, FileReader] = {}
 
     def look(self) -> RunRecords:
-        """The records as they are now; they are only good until the next look.
-
-        Raises:
-            OutputError: a file cannot be read, or was written by a newer version.
-        """
+        """The records as they are now; they are only good until the next look. Raises ``OutputError``: a file cannot be
+        read, or was written by a newer version."""
         ranks = sorted({0, *rank_files(self._directory, "spans")})
         for rank in ranks:
             self._spans.setdefault(rank, SpansReader(records_path(self._directory, "spans", rank)))
@@ -98,51 +96,49 @@ class RunReader:
     def _look_at_files(self) -> list[FileReader]:
         paths = [(path, kind, rank) for kind in _SUMS for rank, path in rank_files(self._directory, kind).items()]
         looked = _look_at_all([self._files.get(path) or FileReader(path, kind, rank) for path, kind, rank in paths])
-        found = [
-            FileReader(one.tail.path, one.kind, one.sums.rank).look() if isinstance(one.fault, Replaced) else one
-            for one in looked
-        ]
+        anew = lambda one: FileReader(one.tail.path, one.kind, one.sums.rank).look()  # noqa: E731
+        found = [anew(one) if isinstance(one.fault, Replaced) else one for one in looked]
         self._files = {one.tail.path: one for one in found if one.fault is None}  # a faulty one begins again
-        for one in found:
-            if isinstance(one.fault, OutputError):
-                raise one.fault
+        _raise_first(found)
         return list(self._files.values())
 
 
 def read_system(directory: Path) -> list[RankSystem]:
     """What the ranks of a run have sampled; raises OutputError where a file cannot be read."""
     files = _look_at_all([FileReader(path, "system", rank) for rank, path in rank_files(directory, "system").items()])
+    _raise_first(files)
+    return [one.sums for one in files if isinstance(one.sums, RankSystem) and one.fault is None]
+
+
+def _raise_first(files: Sequence[FileReader]) -> None:
     for one in files:
         if isinstance(one.fault, OutputError):
             raise one.fault
-    return [one.sums for one in files if isinstance(one.sums, RankSystem) and one.fault is None]
 
 
 def _look_at_all(readers: Sequence[FileReader]) -> list[FileReader]:
     """Let each of them look: one after the other, or, where there is much to read, by a process per core."""
     unread = [reader.tail.unread_bytes for reader in readers]
-    workers = min(_cores(), sum(size > 0 for size in unread))
-    if workers < 2 or sum(unread) < _WORTH_A_PROCESS_BYTES or not _is_python():
+    workers = min(allowed_cpus(), sum(size > 0 for size in unread))
+    # An interpreter, and not a program that one is part of.
+    is_python = bool(sys.executable) and Path(sys.executable).stem.startswith(("python", "pypy"))
+    if workers < 2 or sum(unread) < _WORTH_A_PROCESS_BYTES or not is_python:
         return [reader.look() for reader in readers]
     shares: list[list[int]] = [[] for _ in range(workers)]
     for index in sorted(range(len(readers)), key=lambda index: -unread[index]):
         min(shares, key=lambda share: sum(unread[held] for held in share)).append(index)
     with ThreadPoolExecutor(workers) as pool:
         answers = pool.map(lambda share: _look_apart([readers[index] for index in share]), shares)
-        found = {
-            index: one
-            for share, looked in zip(shares, answers, strict=True)
-            for index, one in zip(share, looked, strict=True)
-        }
+        found: dict[int, FileReader] = {}
+        for share, looked in zip(shares, answers, strict=True):
+            found.update(zip(share, looked, strict=True))
     return [found[index] for index in range(len(readers))]
 
 
 def _look_apart(readers: list[FileReader]) -> list[FileReader]:
-    """By a process of its own, which is started as a program.
-
-    That takes no fork of threads or a CUDA context, and no second run of a script without ``if __name__ ==
-    "__main__"``. Where no process can be had, or it is killed, this one reads.
-    """
+    """By a process of its own, which is started as a program. That takes no fork of threads or a CUDA context, and no
+    second run of a script without ``if __name__ == "__main__"``. Where no process can be had, or it is killed, this one
+    reads."""
     command = [sys.executable, "-m", "hf_efficient.accounting.look_worker"]
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
@@ -154,12 +150,3 @@ def _look_apart(readers: list[FileReader]) -> list[FileReader]:
     for name, level, message in logged:
         logging.getLogger(name).log(level, message)
     return found
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _is_python() -> bool:
-    """Whether ``sys.executable`` is an interpreter, and not a program that one is part of."""
-    return bool(sys.executable) and Path(sys.executable).stem.startswith(("python", "pypy"))

@@ -62,8 +62,9 @@ class _Buckets:
     def fold(self, how: np.ufunc, values: Column) -> Column:
         return how.reduceat(values, self.starts) if len(self.starts) else np.zeros(0)
 
-    def counted(self, counts: Column) -> list[Any]:
-        return [None if value is None else int(value) for value in _listed(self.fold(np.add, counts))]
+    def counted(self, counts: Column, how: np.ufunc = np.add) -> list[Any]:
+        """Whole numbers: their sums, or the largest known one (``np.fmax``)."""
+        return [None if value != value else int(value) for value in self.fold(how, counts).tolist()]
 
     def seconds(self, times: Column) -> list[Any]:
         """Sums of times, in whole nanoseconds."""
@@ -84,9 +85,6 @@ class _Buckets:
     def extreme(self, how: np.ufunc, values: Column) -> list[Any]:
         """The smallest (``np.fmin``) or largest (``np.fmax``) finite value."""
         return _listed(self.fold(how, np.where(np.isfinite(values), values, np.nan)))
-
-    def largest(self, counts: Column) -> list[Any]:
-        return [None if value is None else int(value) for value in self.extreme(np.fmax, counts)]
 
     def band(self, values: Column) -> Band:
         return Band(self.extreme(np.fmin, values), self.mean(values), self.extreme(np.fmax, values))
@@ -134,8 +132,8 @@ def step_series(steps: StepColumns, starts: Mapping[int, float]) -> StepSeries:
         grad_norm_max=by.extreme(np.fmax, steps.grad_norm),
         not_finite=by.counted(steps.not_finite),
         preferences={name: by.last(held) for name, held in steps.preferences.items()},
-        peak_allocated_bytes=by.largest(steps.peak_allocated_bytes),
-        peak_reserved_bytes=by.largest(steps.peak_reserved_bytes),
+        peak_allocated_bytes=by.counted(steps.peak_allocated_bytes, np.fmax),
+        peak_reserved_bytes=by.counted(steps.peak_reserved_bytes, np.fmax),
     )
 
 
@@ -193,12 +191,4 @@ def tokens_per_second(steps: StepSeries) -> list[float | None]:
     return [
         tokens / seconds if tokens is not None and seconds > 0 else None
         for tokens, seconds in zip(steps.non_padding_tokens, times, strict=True)
-    ]
-
-
-def padding_share(steps: StepSeries) -> list[float | None]:
-    """1 - non-padding / processed."""
-    return [
-        1 - real / processed if processed and real is not None else None
-        for processed, real in zip(steps.processed_tokens, steps.non_padding_tokens, strict=True)
     ]

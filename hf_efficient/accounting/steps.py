@@ -28,11 +28,9 @@ _COUNTS = ("processed", "non_padding", "loss_bearing", "rows", "documents", "mod
 
 @dataclass(frozen=True)
 class StepColumns(Columns):
-    """Steps of one rank, a row per optimizer step, in the order written (see ``StepRecord``); NaN: not known.
-
-    Peaks are of the device's allocated memory by phase; ``waited_seconds`` are waits for other ranks in opaque phases;
-    ``not_finite`` counts logged losses and gradient norms.
-    """
+    """Steps of one rank, a row per optimizer step, in the order written (see ``StepRecord``); NaN: not known. Peaks are
+    of the device's allocated memory by phase; ``waited_seconds`` are waits for other ranks in opaque phases;
+    ``not_finite`` counts logged losses and gradient norms."""
 
     segment: Column
     step: Column

@@ -25,10 +25,8 @@ _PLAIN_RANGE_JOULES = 10_000.0
 
 @dataclass(frozen=True)
 class SystemColumns(Columns):
-    """Samples of one rank, a row each (see ``SystemSample``); of ranks other than 0 the meters alone.
-
-    GPU columns are ``GPU/figure``; throttled ones, ``GPU/reason``, are 1 where it was held back.
-    """
+    """Samples of one rank, a row each (see ``SystemSample``); of ranks other than 0 the meters alone. GPU columns are
+    ``GPU/figure``; throttled ones, ``GPU/reason``, are 1 where it was held back."""
 
     process: Column
     at_seconds: Column

@@ -37,11 +37,8 @@ def in_seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
 
 
 def segments_of(process: ProcessSpans, rank: RankSteps, lived: Sequence[ProcessSpans]) -> list[SegmentSteps]:
-    """The ``train()`` calls of a process.
-
-    One without a line (broken, or not written yet) belongs to the last process without any between its neighbours'
-    ones, or else to that of the call before.
-    """
+    """The ``train()`` calls of a process. One without a line (broken, or not written yet) belongs to the last process
+    without any between its neighbours' ones, or else to that of the call before."""
     owners = {segment: index for index, one in enumerate(lived) for segment in one.trains}
     at = next(index for index, one in enumerate(lived) if one is process)
     return [segment for segment in rank.segments if _owner(segment.segment, owners, lived) == at]

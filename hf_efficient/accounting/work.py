@@ -12,16 +12,7 @@ from hf_efficient.accounting.processes import ProcessSpans, last_stated
 from hf_efficient.accounting.steps import LOADER_SECONDS, RankSteps, SegmentSteps, StepColumns
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.estimate.throughput import utilization
-from hf_efficient.records.amounts import (
-    AnswerLengths,
-    LoaderAccount,
-    MemoryAccount,
-    MemoryCategory,
-    PreferenceAccount,
-    SequenceAccount,
-    TokenAccount,
-    WorkAccount,
-)
+from hf_efficient.records import amounts
 from hf_efficient.records.facts import DataFacts, LoaderFacts, MemoryFacts, WorkFacts
 
 _BY_CALLBACK = "a callback is given neither the trainer nor its batches; EfficientTrainer counts FLOPs"
@@ -29,10 +20,10 @@ _NO_FACTS = "the records do not say what the model computes"
 _NO_BATCHES = "the batches do not show their sequences: no attention_mask and no position_ids that start again at 0"
 
 
-def token_account(ranks: Sequence[RankSteps], training_seconds: float) -> TokenAccount:
+def token_account(ranks: Sequence[RankSteps], training_seconds: float) -> amounts.TokenAccount:
     """All ranks together; ``training_seconds``: the largest of any rank."""
     processed, real = _count(ranks, "processed"), _count(ranks, "non_padding")
-    return TokenAccount(
+    return amounts.TokenAccount(
         processed=processed,
         non_padding=real,
         loss_bearing=_count(ranks, "loss_bearing"),
@@ -50,7 +41,9 @@ def _rate(count: int | None, seconds: float) -> float | None:
     return count / seconds if count is not None and seconds > 0 else None
 
 
-def work_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], training_seconds: float) -> WorkAccount:
+def work_account(
+    processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], training_seconds: float
+) -> amounts.WorkAccount:
     """All ranks together; MFU and HFU over the training loop. Dtype and peak are of the call with the last step."""
     segments = [segment for rank in ranks for segment in rank.segments]
     stated = _stated(processes)
@@ -71,7 +64,7 @@ def work_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], 
             of_calls = {segment.segment: stated(segment.segment) or WorkFacts() for segment in segments}
             why = {segment: each.hardware_reason or hfu.reason or "" for segment, each in of_calls.items()}
             reasons += _of_steps(segments, why, "hardware_flops")
-    return WorkAccount(
+    return amounts.WorkAccount(
         model_flops=model,
         hardware_flops=hardware,
         mfu=mfu.share,
@@ -111,17 +104,17 @@ def sequence_account(
     ranks: Sequence[RankSteps],
     non_padding_tokens: int | None,
     training_seconds: float,
-) -> SequenceAccount:
+) -> amounts.SequenceAccount:
     """All ranks together; the packing is what rank 0's last process with one stated."""
     packed = last_stated(processes, "data", DataFacts) or DataFacts()
     segments = [segment for rank in ranks for segment in rank.segments]
     documents = _count(ranks, "documents")
     if not documents:
-        return SequenceAccount(fill_rate=packed.fill_rate)
+        return amounts.SequenceAccount(fill_rate=packed.fill_rate)
     buckets: Counter[str] = Counter()
     for segment in segments:
         buckets.update(segment.length_buckets)
-    return SequenceAccount(
+    return amounts.SequenceAccount(
         rows=_count(ranks, "rows"),
         samples=documents,
         mean_tokens=non_padding_tokens / documents if non_padding_tokens is not None else None,
@@ -133,17 +126,17 @@ def sequence_account(
     )
 
 
-def preference_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> PreferenceAccount | None:
+def preference_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> amounts.PreferenceAccount | None:
     """None of a run that compared no answers, or has logged nothing of them."""
     known = {name: held[np.isfinite(held)] for name, held in steps.preferences.items()}
     known = {name: held for name, held in known.items() if len(held)}
     if not known:
         return None
     first, last = ({name: float(held[place]) for name, held in known.items()} for place in (0, -1))
-    return PreferenceAccount(first, last, last_stated(processes, "answers", AnswerLengths))
+    return amounts.PreferenceAccount(first, last, last_stated(processes, "answers", amounts.AnswerLengths))
 
 
-def loader_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> LoaderAccount | None:
+def loader_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> amounts.LoaderAccount | None:
     """The loader of rank 0, as its last process stated it; None where it was watched in no step."""
     if not steps.loader:
         return None
@@ -154,7 +147,7 @@ def loader_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> Loa
     setup = last_stated(processes, "loader", LoaderFacts) or LoaderFacts()
     sums: dict[str, Any] = {name: int(held[name].sum()) for name in ("batches", "bytes", "fetched", "read_bytes")}
     sums |= {name: nanoseconds(held[name]) / 1e9 for name in LOADER_SECONDS}
-    return LoaderAccount(
+    return amounts.LoaderAccount(
         steps=int(watched.sum()),
         epochs=int((held["start_seconds"] > 0).sum()),
         rows=None if rows is None else total(rows),
@@ -175,13 +168,13 @@ def peaks_of(processes: Sequence[ProcessSpans]) -> dict[str, Any]:
     return {name: max((one.memory[name] for one in processes if name in one.memory), default=None) for name in names}
 
 
-def memory_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> MemoryAccount:
+def memory_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> amounts.MemoryAccount:
     """Peaks over all processes of rank 0, whose steps are given; the categories of the last process with most."""
     retries = [one.memory[_RETRIES] for one in processes if _RETRIES in one.memory]
     peaks = {name: int(np.nanmax(held)) for name, held in steps.phase_peaks.items()}
     counted, found = _most_counted(processes), counted_categories(processes)
     rest = None if counted is None else _rest(*counted, found)
-    return MemoryAccount(
+    return amounts.MemoryAccount(
         **peaks_of(processes),
         device_allocation_retries=sum(retries) if retries else None,
         phase_peak_allocated_bytes=peaks or None,
@@ -189,7 +182,7 @@ def memory_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> Mem
     )
 
 
-def counted_categories(processes: Sequence[ProcessSpans]) -> list[MemoryCategory]:
+def counted_categories(processes: Sequence[ProcessSpans]) -> list[amounts.MemoryCategory]:
     """Of one rank: what the last process with most of them counted; empty where nothing was."""
     counted = _most_counted(processes)
     known = {} if counted is None else {one.name: one for one in counted[1].categories}
@@ -203,7 +196,9 @@ def _most_counted(processes: Sequence[ProcessSpans]) -> tuple[ProcessSpans, Memo
     return best if best is not None and best[1].categories else None
 
 
-def _rest(process: ProcessSpans, facts: MemoryFacts, found: Sequence[MemoryCategory]) -> MemoryCategory | None:
+def _rest(
+    process: ProcessSpans, facts: MemoryFacts, found: Sequence[amounts.MemoryCategory]
+) -> amounts.MemoryCategory | None:
     """What is left of the peak of the device that trains; None where no peak of it is known."""
     on_cpu = facts.device.startswith("cpu")
     peak = process.memory.get("peak_rss_bytes" if on_cpu else "device_peak_allocated_bytes")
@@ -217,4 +212,4 @@ def _rest(process: ProcessSpans, facts: MemoryFacts, found: Sequence[MemoryCateg
         note += ", Python with its libraries, and the data"
     if size < 0:
         note = "negative, since what is counted above is not all there at one moment, the moment of the peak"
-    return MemoryCategory("rest", size, "derived", note)
+    return amounts.MemoryCategory("rest", size, "derived", note)

@@ -164,9 +164,7 @@ class AccountCallback(TrainerCallback):
         self._recorder.step_done(state.global_step, state.epoch)
         self._mark("between_steps" if control.should_log else _next(control))
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._mark("between_steps" if control.should_log else _next(control))
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -199,7 +197,7 @@ class AccountCallback(TrainerCallback):
         keep_from_uploads(args, self._efficiency_dir)
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
-        """The account is written. An exception that ends the training earlier is not told to callbacks."""
+        """The account is written. Callbacks get no event of an exception that ends the training earlier."""
         if self._recorder.recording:
             self._silent.end()
             self._recorder.end()

@@ -16,10 +16,8 @@ def amount(limit: LimitName, value: float) -> str:
 
 @dataclass(frozen=True)
 class BudgetWords:
-    """The sentences of one run, which differ by where its budget is written.
-
-    ``key`` stands before a limit's name; ``go_on`` says how a saved run resumes with ``{limit}`` raised to ``{value}``.
-    """
+    """The sentences of one run, which differ by where its budget is written. ``key`` stands before a limit's name;
+    ``go_on`` says how a saved run resumes with ``{limit}`` raised to ``{value}``."""
 
     limits: Limits
     key: str = "budget: "

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
 from hf_efficient.errors import TrainingCheckError
-from hf_efficient.recording.activations import tensors_in
+from hf_efficient.recording.activations import kept_modes, tensors_in
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +22,10 @@ _OPT_OUT = (
 
 
 def keep_four_bit_trainable(model: nn.Module) -> int:
-    """Keep bitsandbytes' 4-bit layers trainable on CPUs with AVX512-BF16; returns how many there are.
-
-    There, the first forward in eval mode repacks weights for inference, and a forward through them builds no graph:
-    everything below the layer silently gets no gradient. This forbids the repacking, and undoes it: the 4-bit values
-    exactly, their scales to bfloat16 precision. Call it before the first evaluation or generation.
-    """
+    """Keep bitsandbytes' 4-bit layers trainable on CPUs with AVX512-BF16; returns how many there are. There, the first
+    forward in eval mode repacks weights for inference, and a forward through them builds no graph: everything below the
+    layer silently gets no gradient. This forbids the repacking, and undoes it: the 4-bit values exactly, their scales
+    to bfloat16 precision. Call it before the first evaluation or generation."""
     bitsandbytes = sys.modules.get("bitsandbytes")
     if bitsandbytes is None:  # a model with its layers would have imported it
         return 0
@@ -100,14 +98,12 @@ class FourBitGuard(TrainerCallback):
 
 
 class GradientCheck(TrainerCallback):
-    """Checks the first optimizer step of every ``train()``; reads no values, synchronises nothing.
-
-    It raises TrainingCheckError out of the training where no trainable parameter of the model, or none of an adapter,
-    has a gradient when the optimizer first steps, and where a 4-bit layer passes none from its output to its input.
-    Single parameters without a gradient (LLaVA's last vision layer) and other frozen layers that pass none are one
-    warning. Where gradients are not on the parameters (DeepSpeed, FSDP, optimizers that step inside the backward)
-    parameters are not checked, under ``torch_compile`` layers are not.
-    """
+    """Checks the first optimizer step of every ``train()``; reads no values, synchronises nothing. It raises
+    TrainingCheckError out of the training where no trainable parameter of the model, or none of an adapter, has a
+    gradient when the optimizer first steps, and where a 4-bit layer passes none from its output to its input. Single
+    parameters without a gradient (LLaVA's last vision layer) and other frozen layers that pass none are one warning.
+    Where gradients are not on the parameters (DeepSpeed, FSDP, optimizers that step inside the backward) parameters are
+    not checked, under ``torch_compile`` layers are not."""
 
     def __init__(self) -> None:
         self._pending = False
@@ -278,16 +274,13 @@ def mixing_ratio(model: PreTrainedModel, length: int = 8) -> float:
     """How much of the first example leaks into the second when both are packed: 0 not at all, 1 entirely. The second
     one's logits, packed against alone, in units of the difference that one long example of both would make; both have
     eight tokens."""
-    was_training = model.training
     tokens = _any_tokens(model, 2 * length)
     alone_positions = torch.arange(length, device=tokens.device)
-    model.eval()
-    try:
+    with kept_modes(model):
+        model.eval()
         alone = _logits(model, tokens[length:], alone_positions)
         packed = _logits(model, tokens, torch.cat([alone_positions, alone_positions]))[length:]
         joined = _logits(model, tokens, torch.arange(2 * length, device=tokens.device))[length:]
-    finally:
-        model.train(was_training)
     scale = (joined - alone).abs().mean()
     return float((packed - alone).abs().mean() / scale) if scale > 0 else 0.0
 
@@ -328,13 +321,10 @@ class FusedHeadCheck(TrainerCallback):
 def head_error(model: PreTrainedModel, smallest_spread: float = 1e-3) -> float:
     """How far the fused log-probabilities of sixteen tokens are from the model's own, in units of their spread, if
     any."""
-    was_training = model.training
     tokens = _any_tokens(model, 16)[None]
-    model.eval()
-    try:
+    with kept_modes(model):
+        model.eval()
         fused = model(input_ids=tokens, labels=tokens, fused_lm_head=True).log_probs[0]
         logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
-    finally:
-        model.train(was_training)
     own = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
     return float((fused - own).abs().mean() / own.std().clamp(min=smallest_spread))

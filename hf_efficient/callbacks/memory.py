@@ -11,16 +11,8 @@ from transformers import TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_efficient.callbacks.checks import distributed_type
-from hf_efficient.recording.activations import (
-    HOOKS_REFUSED,
-    ForwardWatch,
-    Storages,
-    foreign_hooks,
-    is_compiled,
-    model_tensors,
-    random_state,
-    tensors_in,
-)
+from hf_efficient.recording import activations
+from hf_efficient.recording.activations import ForwardWatch, Storages, is_compiled, model_tensors, tensors_in
 from hf_efficient.recording.deepspeed import EngineGradients
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.text import size
@@ -31,11 +23,9 @@ _T = TypeVar("_T")
 
 
 class MemoryCount:
-    """States in a timeline what the memory of a ``train()`` is used for (facts ``memory``); no value is read.
-
-    A fault is one warning, and ends the counting. ``wanted``: what to count in a coming step. Other callbacks call it:
-    one more of the Trainer's costs every step 5 us.
-    """
+    """States in a timeline what the memory of a ``train()`` is used for (facts ``memory``); no value is read. A fault
+    is one warning, and ends the counting. ``wanted``: what to count in a coming step. Other callbacks call it: one more
+    of the Trainer's costs every step 5 us."""
 
     def __init__(self, timeline: Timeline, reference: Callable[[], nn.Module | None] = lambda: None) -> None:
         """``reference`` gives a model that the trainer keeps beside the trained one, as DPO does."""
@@ -77,12 +67,8 @@ class MemoryCount:
     def add(self, name: str, found: Mapping[str, int], how: Literal["exact", "measured"], note: str) -> None:
         """State a category: its bytes on the device that trains; what lies on others is put in the note."""
         elsewhere = [f"{size(held)} more on {device}" for device, held in found.items() if device != self._here]
-        self._categories[name] = {
-            "name": name,
-            "bytes": found.get(self._here, 0),
-            "how": how,
-            "note": "; ".join([note, *elsewhere]),
-        }
+        notes = "; ".join([note, *elsewhere])
+        self._categories[name] = {"name": name, "bytes": found.get(self._here, 0), "how": how, "note": notes}
         self._state()
 
     def leave_out(self, what: str, why: str) -> None:
@@ -96,9 +82,8 @@ class MemoryCount:
         except Exception:
             self.active = False
             self.wanted.clear()
-            logger.warning(
-                "Memory is no longer counted by category, because of a fault; training goes on.", exc_info=True
-            )
+            what = "Memory is no longer counted by category, because of a fault; training goes on."
+            logger.warning(what, exc_info=True)
             return None
 
     def _weights(self, model: nn.Module) -> None:
@@ -191,7 +176,7 @@ class ActivationProbe:
         try:
             loss = forward()
         except RuntimeError as error:
-            refused = HOOKS_REFUSED in str(error)
+            refused = activations.HOOKS_REFUSED in str(error)
             if not refused:
                 raise
         finally:
@@ -213,7 +198,10 @@ class ActivationProbe:
         if why is not None:
             self._stop(why)
             return None
-        watch, restore = ForwardWatch(model, _checkpointed(model), _vocabulary(model)), random_state(args.device)
+        layers = [one for one in model.modules() if isinstance(one, GradientCheckpointingLayer)]
+        checkpointed = [one for one in layers if one.gradient_checkpointing and one.training]
+        watch = ForwardWatch(model, checkpointed, _vocabulary(model))
+        restore = activations.random_state(args.device)
         watch.start()
         return watch, restore
 
@@ -237,14 +225,6 @@ def _positions(inputs: Any) -> int | None:
     return ids.numel() if isinstance(ids, torch.Tensor) else None
 
 
-def _checkpointed(model: nn.Module) -> list[nn.Module]:
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing and module.training
-    ]
-
-
 def _vocabulary(model: nn.Module) -> int | None:
     """Entries of the vocabulary of a language model; None of any other."""
     config = getattr(model, "config", None)
@@ -263,6 +243,6 @@ def _why_not(args: TrainingArguments, wrapped: nn.Module, model: nn.Module) -> s
         return "DataParallel runs the forward in threads of its own"
     if distributed_type() in ("DEEPSPEED", "MEGATRON_LM"):
         return "DeepSpeed and Megatron-LM swap the weights under the tensors that a forward saves"
-    if foreign_hooks() or getattr(args, "activation_offloading", False):
+    if activations.foreign_hooks() or getattr(args, "activation_offloading", False):
         return "activations go elsewhere until the backward (activation offloading)"
     return None

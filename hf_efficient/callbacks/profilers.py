@@ -64,38 +64,17 @@ class TorchTraceCallback(InstrumentCallback):
     ``TraceSchedule``. Each rank leaves a trace per cycle, which https://ui.perfetto.dev and TensorBoard show and
     ``hf-efficient diagnose`` reads, and ``operators.rank0.json``, the dearest operators."""
 
-    def __init__(
-        self,
-        directory: str | Path | None = None,
-        *,
-        wait: int = TraceSchedule.wait,
-        warmup: int = TraceSchedule.warmup,
-        active: int = TraceSchedule.active,
-        repeat: int = TraceSchedule.repeat,
-        shapes: bool = TraceSchedule.shapes,
-        stacks: bool = TraceSchedule.stacks,
-        memory: bool = TraceSchedule.memory,
-        flops: bool = TraceSchedule.flops,
-    ) -> None:
-        schedule = TraceSchedule(wait, warmup, active, repeat, shapes, stacks, memory, flops)
-        super().__init__(TorchTrace(schedule), directory)
+    def __init__(self, directory: str | Path | None = None, **schedule: int) -> None:
+        super().__init__(TorchTrace(TraceSchedule(**schedule)), directory)
 
 
 class MemoryHistoryCallback(InstrumentCallback):
-    """``Trainer(callbacks=[MemoryHistoryCallback(at_steps=[10])])``: the CUDA allocator's history (``MemoryHistory``).
+    """``Trainer(callbacks=[MemoryHistoryCallback(at_steps=[10])])``: the CUDA allocator's history; arguments:
+    those of ``MemoryHistory``.
     With no argument, it writes when memory runs out; without CUDA it says so, and does nothing."""
 
-    def __init__(
-        self,
-        directory: str | Path | None = None,
-        *,
-        at_steps: Sequence[int] = (),
-        at_end: bool = False,
-        on_out_of_memory: bool = True,
-        max_entries: int = 100_000,
-        modules: bool = True,
-    ) -> None:
-        super().__init__(MemoryHistory(at_steps, at_end, on_out_of_memory, max_entries, modules), directory)
+    def __init__(self, directory: str | Path | None = None, **settings: Any) -> None:
+        super().__init__(MemoryHistory(**settings), directory)
 
 
 class PythonProfileCallback(InstrumentCallback):

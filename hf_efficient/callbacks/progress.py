@@ -6,15 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import (
-    PrinterCallback,
-    ProgressCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.recording.live import PREFIX, LiveRun
 from hf_efficient.recording.timeline import process_timeline
@@ -44,12 +36,11 @@ class Progress:
 
 def progress_text(progress: Progress, room: int | None = None) -> str:
     """``2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80``; without room the later parts go first."""
-    left, rate, mfu = _left(progress), _rate(progress), _mfu(progress)
+    more, rate, text = ">" if progress.lower_bound else "", _rate(progress), ""
+    left = "" if progress.seconds_left is None else f"{more}{clock(progress.seconds_left)} left"
+    mfu = "" if progress.mfu is None else f"{100 * progress.mfu:.2g}% MFU"
     short = "" if progress.cost_usd is None else usd(progress.cost_usd)
-    money = (
-        short if not short or progress.total_usd is None else f"{short} of {_more(progress)}{usd(progress.total_usd)}"
-    )
-    text = ""
+    money = short if not short or progress.total_usd is None else f"{short} of {more}{usd(progress.total_usd)}"
     for shown in ([left, rate, mfu, money], [left, rate, mfu, short], [left, rate, short], [left, short], [left]):
         text = ", ".join(part for part in shown if part)
         if room is None or len(text) <= room:
@@ -65,22 +56,10 @@ def room_for_figures(columns: int | None, done: int, of: int, elapsed_seconds: f
     return max(0, columns - taken)
 
 
-def _more(progress: Progress) -> str:
-    return ">" if progress.lower_bound else ""
-
-
-def _left(progress: Progress) -> str:
-    return "" if progress.seconds_left is None else f"{_more(progress)}{clock(progress.seconds_left)} left"
-
-
 def _rate(progress: Progress) -> str:
     if progress.tokens_per_second is not None:
         return f"{short_count(progress.tokens_per_second)} tok/s"
     return "" if progress.step_seconds is None else f"{short_seconds(progress.step_seconds)} a step"
-
-
-def _mfu(progress: Progress) -> str:
-    return "" if progress.mfu is None else f"{100 * progress.mfu:.2g}% MFU"
 
 
 class FigureBar(ProgressCallback):
@@ -91,9 +70,7 @@ class FigureBar(ProgressCallback):
         super().__init__(max_str_len)
         self._now, self._shown_at, self._faulty = now, float("-inf"), False
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         self._shown_at = float("-inf")
         if self.training_bar is not None and process_timeline().live is not None:
@@ -106,9 +83,7 @@ class FigureBar(ProgressCallback):
             self._show(state)
         super().on_step_end(args, state, control, **kwargs)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._show(state, ended=True)
         super().on_train_end(args, state, control, **kwargs)
 
@@ -116,8 +91,7 @@ class FigureBar(ProgressCallback):
         super().on_log(*args, **{**kwargs, "logs": without_figures(kwargs.get("logs") or {})})
 
     def _show(self, state: TrainerState, *, ended: bool = False) -> None:
-        live = process_timeline().live
-        bar = self.training_bar
+        live, bar = process_timeline().live, self.training_bar
         if live is None or bar is None or bar.disable or self._faulty:
             return
         try:
@@ -141,7 +115,7 @@ class FigurelessPrinter(PrinterCallback):
 
 def show_figures(trainer: Trainer) -> None:
     """Give the Trainer's own bar the figures, and keep them out of its printed logs; another bar stays as it is."""
-    callbacks: list[TrainerCallback] = trainer.callback_handler.callbacks
+    callbacks = trainer.callback_handler.callbacks
     for index, callback in enumerate(callbacks):
         if type(callback) is ProgressCallback:
             callbacks[index] = FigureBar(callback.max_str_len)

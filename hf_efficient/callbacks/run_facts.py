@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from transformers.trainer_utils import has_length
 
 from hf_efficient.callbacks.checks import gradients_elsewhere, parameters_without_gradient
 from hf_efficient.estimate.forecast import Schedule
-from hf_efficient.facts.environment import cpu_multiplies_bf16
+from hf_efficient.facts.environment import allowed_cpus, cpu_multiplies_bf16
 from hf_efficient.model.structure import base_model, whole_shape
 from hf_efficient.profilers.calibration import cpu_matmul_peak
 from hf_efficient.recording.compilation import compile_counts
@@ -28,7 +27,9 @@ def schedule_of(
     args: TrainingArguments, state: TrainerState, train_dataloader: Any = None, *, evaluate_at_end: bool = False
 ) -> Schedule:
     """The evaluations and saves of a run; ``evaluate_at_end``: the caller evaluates unless the Trainer has done so."""
-    epoch = _steps_per_epoch(args, train_dataloader) or state.max_steps
+    epoch = state.max_steps
+    if train_dataloader is not None and has_length(train_dataloader):
+        epoch = max(1, math.ceil(len(train_dataloader) / args.gradient_accumulation_steps))
     evaluate_every = _every(args.eval_strategy, state.eval_steps, epoch)
     delay = args.eval_delay * (epoch if args.eval_strategy == "epoch" else 1)
     evaluates_last = evaluate_every is not None and delay <= state.max_steps
@@ -66,12 +67,6 @@ def _every(strategy: str, steps: float | None, epoch: int) -> int | None:
     return epoch if strategy == "epoch" else None
 
 
-def _steps_per_epoch(args: TrainingArguments, train_dataloader: Any) -> int | None:
-    if train_dataloader is None or not has_length(train_dataloader):
-        return None
-    return max(1, math.ceil(len(train_dataloader) / args.gradient_accumulation_steps))
-
-
 _LONGEST = 500
 _SECRET = ("token", "key", "password")
 _MOST_NAMES = 20
@@ -80,14 +75,9 @@ _MOST_LOSSES = 64
 
 
 def note_settings(
-    timeline: Timeline,
-    args: TrainingArguments,
-    model: nn.Module | None,
-    optimizer: Any = None,
-    *,
-    matmul_dtype: str | None = None,
+    timeline: Timeline, args: TrainingArguments, model: nn.Module | None, optimizer: Any, dtype: str | None = None
 ) -> None:
-    """State the topic ``settings``; a fault is logged, and the diagnosis goes without.
+    """State the topic ``settings``; ``dtype``: of matrix products. A fault is logged, and the diagnosis goes without.
 
     arguments   the fields of TrainingArguments that are plain values
     model       attention, weights_dtype, matmul_dtype, activation_checkpointing, parameters,
@@ -98,24 +88,18 @@ def note_settings(
     peaks       FLOP/s of matrix products on this CPU by dtype, where bfloat16 could be float32, or the reverse
     """
     try:
-        timeline.state(
-            "settings",
-            {
-                "arguments": _arguments(args),
-                "model": {} if model is None else _model(model, args, matmul_dtype),
-                "optimizer": _optimizer(optimizer),
-                "device": _device(args.device, max(1, args.n_gpu)),
-                "host": {"cores": _cores(), "torch_threads": torch.get_num_threads()},
-                "peaks": _peaks(args.device, matmul_dtype),
-            },
-        )
+        shown = {name: value for name, value in args.to_dict().items() if not name.endswith(_SECRET)}
+        settings = {
+            "arguments": {name: value for name, value in shown.items() if _is_plain(value)},
+            "model": {} if model is None else _model(model, args, dtype),
+            "optimizer": _optimizer(optimizer),
+            "device": _device(args.device, max(1, args.n_gpu)),
+            "host": {"cores": allowed_cpus(), "torch_threads": torch.get_num_threads()},
+            "peaks": _peaks(args.device, dtype),
+        }
+        timeline.state("settings", settings)
     except Exception:
         logger.warning("How this run was set up is not recorded, because of a fault.", exc_info=True)
-
-
-def _arguments(args: TrainingArguments) -> dict[str, Any]:
-    held = args.to_dict()
-    return {name: value for name, value in held.items() if _is_plain(value) and not name.endswith(_SECRET)}
 
 
 def _is_plain(value: Any) -> bool:
@@ -163,10 +147,6 @@ def _device(device: torch.device, count: int) -> Mapping[str, Any]:
         memory = psutil.virtual_memory().total
         return {"type": "cpu", "count": 1, "memory_bytes": memory, "supports_bf16": cpu_multiplies_bf16()}
     return {"type": device.type, "count": count}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _peaks(device: torch.device, dtype: str | None) -> dict[str, float]:
@@ -219,14 +199,9 @@ class SilentFailures:
         if model is None or gradients_elsewhere(args):
             return
         without = parameters_without_gradient(model)
-        self._timeline.state(
-            "silent_failures",
-            {
-                "trainable_parameters": sum(one.requires_grad for one in model.parameters()),
-                "without_gradient": len(without),
-                "names_without_gradient": without[:_MOST_NAMES],
-            },
-        )
+        facts = {"without_gradient": len(without), "names_without_gradient": without[:_MOST_NAMES]}
+        trainable = sum(one.requires_grad for one in model.parameters())
+        self._timeline.state("silent_failures", {"trainable_parameters": trainable, **facts})
 
     @_guarded
     def after_update(self, optimizer: Any) -> None:

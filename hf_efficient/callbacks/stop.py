@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from hf_efficient.facts.prices import Rates
 from hf_efficient.recording.budget import Agreement, BudgetWatch
 from hf_efficient.recording.live import LiveRun, RunningFigures
 from hf_efficient.recording.loader import torch_loader
-from hf_efficient.recording.stop import EndedBySignal, ShelteredStart, StopAgreement, StopRequest
+from hf_efficient.recording.stop import ShelteredStart, StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -28,22 +27,17 @@ _GO_ON, _REFUSE = 0, -1
 _METERS_WITHIN_SECONDS = 5.0
 
 
-class StopController:
-    """Saves and stops one training after a step; the checkpoint is one of a training that goes on.
+class Stopping(TrainerCallback):
+    """Saves and stops one training after a step; the checkpoint is one of a training that goes on. end_if
+    wanted? save, do not evaluate on_save         the checkpoint is written: stop on_epoch_end    no evaluation and no
+    further checkpoint on_train_end    put back what was changed"""
 
-    on_step_end     wanted? save, do not evaluate
-    on_save         the checkpoint is written: stop
-    on_epoch_end    no evaluation and no further checkpoint
-    on_train_end    put back what was changed
-    """
+    stopping = False
+    stopped_after: int | None = None
+    """The step after which the training was ended; None: it was not."""
+    _kept_limit: int | None = None
 
-    def __init__(self) -> None:
-        self.stopping = False
-        self.stopped_after: int | None = None
-        """The step after which the training was ended; None: it was not."""
-        self._kept_limit: int | None = None
-
-    def step_ends(self, args: TrainingArguments, control: TrainerControl, wanted: Callable[[], bool]) -> None:
+    def end_if(self, wanted: Callable[[], bool], args: TrainingArguments, control: TrainerControl) -> None:
         if control.should_training_stop:
             return
         if self.stopping:  # whatever kept the Trainer from saving
@@ -54,67 +48,52 @@ class StopController:
             if args.save_total_limit == 1:  # the Trainer would delete this checkpoint in the end, beside the best
                 self._kept_limit, args.save_total_limit = 1, 2
 
-    def saved(self, state: TrainerState, control: TrainerControl) -> bool:
-        """Stop only now, so that the checkpoint does not say that the training is over; whether it ends here."""
-        if not self.stopping or self.stopped_after is not None:
-            return False
-        control.should_training_stop = True
-        self.stopped_after = state.global_step
-        return True
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop only now, so that the checkpoint does not say that the training is over."""
+        super().on_save(args, state, control, **kwargs)
+        if self.stopping and self.stopped_after is None:
+            control.should_training_stop = True
+            self.stopped_after = state.global_step
 
-    def epoch_ends(self, control: TrainerControl) -> None:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.stopped_after is not None:
             control.should_evaluate = control.should_save = False
+        super().on_epoch_end(args, state, control, **kwargs)
 
-    def train_ends(self, args: TrainingArguments) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self._kept_limit is not None:
             args.save_total_limit, self._kept_limit = self._kept_limit, None
+        super().on_train_end(args, state, control, **kwargs)
 
 
-class StopWhenAsked(TrainerCallback):
+class StopWhenAsked(Stopping):
     """Ends the training where its ranks agreed to. transformers' own ``enable_jit_checkpoint`` (5.23) saves by each
-    process's own timer, perhaps between the gradients of a step and its update.
-    """
+    process's own timer, perhaps between the gradients of a step and its update."""
 
-    def __init__(self, request: StopRequest, agreement: StopAgreement) -> None:
-        self._request, self._agreement = request, agreement
-        self._controller = StopController()
+    def __init__(self, request: StopRequest) -> None:
+        self._request = request
+        self._agreement: Agreement | None = None
         self._loader: Any = None
         self._sheltered: ShelteredStart | None = None
 
-    @property
-    def stopped_after(self) -> int | None:
-        return self._controller.stopped_after
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         self._loader = torch_loader(kwargs.get("train_dataloader"))
         if getattr(self._loader, "num_workers", 0) > 0:
             self._sheltered = self._loader.worker_init_fn = ShelteredStart(self._loader.worker_init_fn)
         self._request.heard = True
-        self._agreement.begin(state.global_step)
+        self._agreement = self._agreement or Agreement(args.process_index, args.world_size)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop here? ``EndedBySignal`` where the others cannot be asked; nothing is saved."""
-        asked = self._agreement.after(state.global_step)
-        if self._agreement.failed:
-            raise EndedBySignal(signal.SIGTERM)
-        self._controller.step_ends(args, control, lambda: asked)
+        assert self._agreement is not None
+        asked = self._agreement.anywhere(self._request.asked, state.global_step)
+        self.end_if(lambda: asked, args, control)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._controller.saved(state, control)
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._controller.epoch_ends(control)
-
-    def on_train_end(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
-        self._controller.train_ends(args)
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        super().on_train_end(args, state, control, **kwargs)
         self.close()
 
     def close(self) -> None:
         self._request.heard = False
-        self._agreement.close()
         if self._sheltered is not None and self._loader.worker_init_fn is self._sheltered:
             self._loader.worker_init_fn = self._sheltered.inner
 
@@ -127,17 +106,14 @@ def budget_callback(limits: Mapping[str, float]) -> BudgetCallback:
     return BudgetCallback(**dict[str, Any](limits))
 
 
-class BudgetCallback(AccountCallback):
+class BudgetCallback(Stopping, AccountCallback):
     """``Trainer(callbacks=[BudgetCallback(usd=10, rates=Rates(price_usd_per_hour=2.49))])`` spends no more than that.
-
     It counts the wall time of the run's processes, each from its start, those before a resumption included, and keeps
     an account like ``AccountCallback`` where nobody else does. It warns once when the forecast passes a limit, and
     again when it has become clearly worse. It ends the training after the last step that leaves room for a checkpoint,
     without the evaluation that would be due; ``reached`` and ``run.json`` say which limit. What follows the run's own
-    last step is not held back. What nothing can count, or is spent already, is refused before the first step.
-
-    Under several processes rank 0 decides; the others hear of it about every ten seconds, near the end more often.
-    """
+    last step is not held back. What nothing can count, or is spent already, is refused before the first step. Under
+    several processes rank 0 decides; the others hear of it about every ten seconds, near the end more often."""
 
     def __init__(
         self,
@@ -150,11 +126,8 @@ class BudgetCallback(AccountCallback):
         words: Callable[[Limits], BudgetWords] = BudgetWords,
         tell: Callable[[str], None] = logger.warning,
     ) -> None:
-        """At least one limit; ``usd`` needs a price, ``kwh`` a meter; the rest as of ``AccountCallback``.
-
-        Raises:
-            ValueError: no limit, or one that is not a positive number.
-        """
+        """At least one limit; ``usd`` needs a price, ``kwh`` a meter; the rest as of ``AccountCallback``. Raises
+        ``ValueError``: no limit, or one that is not a positive number."""
         super().__init__(efficiency_dir, rates)
         self.limits = Limits(usd, hours, kwh)
         self.reached: str | None = None
@@ -163,15 +136,12 @@ class BudgetCallback(AccountCallback):
         self._agreement: Agreement | None = None
         self._watch: BudgetWatch | None = None
         self._limit: LimitName | None = None
-        self._controller = StopController()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """State the limits; ``SetupError`` where there is no price or no meter for one, or nothing is left to spend."""
         super().on_train_begin(args, state, control, **kwargs)
-        self.reached = self._limit = None
-        self._watch, self._controller = BudgetWatch(self.limits), StopController()
+        self.reached = self._limit = self.stopped_after = None
+        self._watch, self.stopping = BudgetWatch(self.limits), False
         self._timeline.state("budget", vars(self.limits))
         if self._agreement is None:
             self._agreement = Agreement(args.process_index, args.world_size)
@@ -182,25 +152,14 @@ class BudgetCallback(AccountCallback):
             raise SetupError(problem or "budget: refused on the main process, which says why")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._controller.step_ends(args, control, lambda: self._is_spent(state, control))
+        self.end_if(lambda: self._is_spent(state, control), args, control)
         super().on_step_end(args, state, control, **kwargs)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        before = self.stopped_after
         super().on_save(args, state, control, **kwargs)
-        if self._controller.saved(state, control) and self._limit is not None:
+        if self.stopped_after != before and self._limit is not None:
             self._end(self._limit, args, state)
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._controller.epoch_ends(control)
-        super().on_epoch_end(args, state, control, **kwargs)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._controller.train_ends(args)
-        super().on_train_end(args, state, control, **kwargs)
 
     def _problem(self) -> str | None:
         """What keeps the limits from being counted, or leaves nothing to spend."""

@@ -35,11 +35,12 @@ def diagnose(
     """
     from hf_efficient.diagnosis.case import read_case
     from hf_efficient.diagnosis.confirmation import prediction
-    from hf_efficient.diagnosis.engine import diagnose_case, to_json
+    from hf_efficient.diagnosis.engine import diagnose_case
     from hf_efficient.diagnosis.remedies import applied_recipe, remedy_of
     from hf_efficient.recipe.writing import write_new_file
     from hf_efficient.reporting.diagnosis import diagnosis_renderables
     from hf_efficient.reporting.terminal import show
+    from hf_efficient.run_dir.json_file import strict_json
     from hf_efficient.run_dir.paths import records_folder
 
     check_apply(apply, finding)
@@ -48,7 +49,7 @@ def diagnose(
     case = read_case(directory)
     found = diagnose_case(case)
     if as_json:
-        print_json(to_json(found))
+        print_json(strict_json(found))
     else:
         show(diagnosis_renderables(found))
     if apply is None:

@@ -10,24 +10,11 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
-from hf_efficient.data.formats import (
-    CHAT_KINDS,
-    Kind,
-    add_system,
-    check_columns,
-    common_kind,
-    convert,
-    features_of,
-    formats_of,
-    kind_of,
-    recast,
-    recognise,
-    rename,
-)
+from hf_efficient.data import formats
 from hf_efficient.data.sources import Row, Source, open_source
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.objectives import ObjectiveName
-from hf_efficient.recipe.schema import DataSection, SourceSection
+from hf_efficient.recipe.schema import DataSection
 
 MOST_EXAMPLES = 100_000_000  # of one source in an epoch, copies included: their indices alone take a gigabyte
 _FEW = 10  # examples; fewer of one source are reported
@@ -41,7 +28,7 @@ class RawData:
 
     train: datasets.Dataset
     eval: datasets.Dataset | None
-    kind: Kind
+    kind: formats.Kind
     sizes: dict[str, int]
 
     @property
@@ -56,7 +43,7 @@ class _Opened:
 
     source: Source
     format: str
-    kind: Kind
+    kind: formats.Kind
     rows: Iterator[Row]
 
     @property
@@ -78,15 +65,15 @@ def build_raw(
     completion_only: bool = False,
     text_column: str = "text",
 ) -> RawData:
-    """Read, check, convert, split, weigh and cap; ``DataError`` for any fault of the data, with source and row.
-
-    The held-out share is taken before the weights, so that no copy of an example is on both sides.
-    ``completion_only``: the loss is on completions alone: chats are cut before the last answer, other layouts refused.
-    """
+    """Read, check, convert, split, weigh and cap; ``DataError`` for any fault of the data, with source and row. The
+    held-out share is taken before the weights, so that no copy of an example is on both sides. ``completion_only``: the
+    loss is on completions alone: chats are cut before the last answer, other layouts refused."""
     train = [_peek(source, objective, text_column) for source in sources[0]]
     evaluation = [_peek(source, objective, text_column) for source in sources[1]]
     kind = _target(train, completion_only, data.targets)
-    _check_system(data, [*train, *evaluation])
+    for one in [*train, *evaluation]:
+        if data.system is not None and one.kind not in formats.CHAT_KINDS:
+            raise DataError(f"data.system: {one.name} has strings, not chats, so a system message cannot be put first.")
     parts = [_dataset(opened, kind, data.system) for opened in train]
     held: list[list[int]] = [[] for _ in parts]
     kept = [list(range(len(part))) for part in parts]
@@ -105,31 +92,26 @@ def build_raw(
 
 
 def _peek(source: Source, objective: ObjectiveName, text_column: str) -> _Opened:
-    section = source.section
-    check_columns(section.columns, section.format, source.key)
-    _check_format(section, objective, source.key)
+    section, fitting = source.section, formats.formats_of(objective)
+    formats.check_columns(section.columns, section.format, source.key)
+    if section.format != "auto" and section.format not in fitting:
+        does_not = f"{section.format} does not go with `objective: {objective}`"
+        raise DataError(f"{source.key}.format: {does_not}, which reads {', '.join(fitting)}.")
     rows = source.rows()
     first = next(rows)
     columns = dict(section.columns)
     if "text" not in columns and section.format in ("text", "auto") and text_column in first.value:
         columns |= {"text": text_column} if text_column != "text" else {}
-    renamed = rename(first, columns)
+    renamed = formats.rename(first, columns)
     name: str = section.format
     if name == "auto":
-        name = recognise(renamed.value, objective, f"{source.key} ({first.where})")
-    all_rows = (rename(row, columns) for row in chain([first], rows))
-    return _Opened(source, name, kind_of(convert(renamed, name)), all_rows)
+        name = formats.recognise(renamed.value, objective, f"{source.key} ({first.where})")
+    all_rows = (formats.rename(row, columns) for row in chain([first], rows))
+    return _Opened(source, name, formats.kind_of(formats.convert(renamed, name)), all_rows)
 
 
-def _check_format(section: SourceSection, objective: ObjectiveName, key: str) -> None:
-    fitting = formats_of(objective)
-    if section.format != "auto" and section.format not in fitting:
-        does_not = f"{section.format} does not go with `objective: {objective}`"
-        raise DataError(f"{key}.format: {does_not}, which reads {', '.join(fitting)}.")
-
-
-def _target(train: Sequence[_Opened], completion_only: bool, targets: str | None) -> Kind:
-    kind = common_kind({opened.name: opened.kind for opened in train})
+def _target(train: Sequence[_Opened], completion_only: bool, targets: str | None) -> formats.Kind:
+    kind = formats.common_kind({opened.name: opened.kind for opened in train})
     if targets == "assistant" and kind == "chat_pair":
         return "messages"
     if not completion_only and targets != "last":
@@ -143,32 +125,25 @@ def _target(train: Sequence[_Opened], completion_only: bool, targets: str | None
     return "chat_pair" if kind == "messages" else kind
 
 
-def _eval_kind(evaluation: Sequence[_Opened], train_kind: Kind) -> Kind:
+def _eval_kind(evaluation: Sequence[_Opened], train_kind: formats.Kind) -> formats.Kind:
     """The training kind where the evaluation data can take it, so that both losses mean the same."""
-    kind = common_kind({opened.name: opened.kind for opened in evaluation})
+    kind = formats.common_kind({opened.name: opened.kind for opened in evaluation})
     return train_kind if {kind, train_kind} == {"messages", "chat_pair"} else kind
 
 
-def _check_system(data: DataSection, opened: Sequence[_Opened]) -> None:
-    for one in opened:
-        if data.system is not None and one.kind not in CHAT_KINDS:
-            raise DataError(f"data.system: {one.name} has strings, not chats, so a system message cannot be put first.")
-
-
-def _dataset(opened: _Opened, kind: Kind, system: str | None) -> datasets.Dataset:
+def _dataset(opened: _Opened, kind: formats.Kind, system: str | None) -> datasets.Dataset:
     """All rows in one Arrow table, built in chunks: several gigabytes of text would overflow one."""
-    features = features_of(kind)
+    schema, tables = formats.features_of(kind).arrow_schema, []
     rows = (_canonical(row, opened, kind, system) for row in opened.rows)
-    tables = []
     while chunk := list(islice(rows, _CHUNK)):
-        tables.append(pa.Table.from_pylist(chunk, schema=features.arrow_schema))
+        tables.append(pa.Table.from_pylist(chunk, schema=schema))
     return datasets.Dataset(pa.concat_tables(tables))
 
 
-def _canonical(row: Row, opened: _Opened, kind: Kind, system: str | None) -> dict[str, Any]:
-    canonical = recast(convert(row, opened.format), kind, row.where)
+def _canonical(row: Row, opened: _Opened, kind: formats.Kind, system: str | None) -> dict[str, Any]:
+    canonical = formats.recast(formats.convert(row, opened.format), kind, row.where)
     if system is not None:
-        canonical = add_system(canonical, system)
+        canonical = formats.add_system(canonical, system)
     return {**canonical, "where": row.where}
 
 
@@ -193,10 +168,8 @@ def _capped(rows: list[list[int]], most: int | None, seed: str) -> list[list[int
 def _divided(indices: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     starts = list(accumulate(sizes, initial=0))
     places = [bisect_left(indices, start) for start in starts]
-    return [
-        [index - start for index in indices[first:last]]
-        for start, first, last in zip(starts, places, places[1:], strict=False)
-    ]
+    bounds = zip(starts, places, places[1:], strict=False)
+    return [[index - start for index in indices[first:last]] for start, first, last in bounds]
 
 
 def _joined(parts: Sequence[datasets.Dataset], indices: Sequence[Sequence[int]]) -> datasets.Dataset:

@@ -16,27 +16,16 @@ _MOST_ROWS = 1000
 
 # Names of columns that stand for a question and its answer where no format fits.
 _PAIRS = (
-    ("question", "answer"),
-    ("question", "response"),
-    ("query", "response"),
-    ("query", "answer"),
-    ("prompt", "response"),
-    ("prompt", "answer"),
-    ("instruction", "response"),
-    ("instruction", "answer"),
+    ("question", "answer"), ("question", "response"), ("query", "response"), ("query", "answer"),
+    ("prompt", "response"), ("prompt", "answer"), ("instruction", "response"), ("instruction", "answer"),
     ("input", "output"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a data file.
-
-    Attributes:
-        format: of ``formats.FORMATS``.
-        columns: renames that make the columns fit; empty where they do.
-        rows: how many were read; 1000 stands for 1000 or more.
-    """
+    """Of a data file: a ``format`` of ``formats.FORMATS``; the ``rows`` that were read, of which 1000 stands for 1000
+    or more; renames that make the ``columns`` fit, empty where they do."""
 
     format: str
     objective: ObjectiveName

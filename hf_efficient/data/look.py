@@ -14,7 +14,7 @@ from hf_efficient.data.build import read_raw
 from hf_efficient.data.examples import RawData, open_sources
 from hf_efficient.data.formats import kind_of
 from hf_efficient.data.prepare import finish, is_packed, tokenise
-from hf_efficient.data.stats import DataStats, answer_lengths, lengths
+from hf_efficient.data.stats import answer_lengths, lengths
 from hf_efficient.data.targets import targets_of
 from hf_efficient.recipe.schema import Recipe
 
@@ -29,14 +29,9 @@ class Span:
 
 @dataclass(frozen=True)
 class ShownExample:
-    """One example, cut as the run cuts it.
-
-    Attributes:
-        where: file and line.
-        part: ``chosen`` or ``rejected`` of a preference pair, or whether it is a good or a bad answer.
-        tokens: before it is cut.
-        cut_tokens: lost at ``train.max_length``; all of them where the example is left out.
-    """
+    """One example of a file and line, cut as the run cuts it; ``part``: ``chosen`` or ``rejected`` of a pair, or whether
+    it is a good or a bad answer. Of its ``tokens`` ``cut_tokens`` are lost at ``train.max_length``, all of them where
+    it is left out."""
 
     where: str
     part: str
@@ -121,6 +116,7 @@ def _of_examples(
     sizes, limit = lengths(whole), args.max_length
     cuts = not (is_packed(args, "train") and args.packing_strategy != "bfd")
     lost = sizes - limit if limit is not None and cuts and overlong == "truncate" else np.zeros_like(sizes)
+    packs, rate = stats.packs, stats.fill_rate
     return DataLook(
         name=recipe.name,
         max_length=limit,
@@ -132,7 +128,7 @@ def _of_examples(
         truncated_tokens=int(lost[lost > 0].sum()),
         dropped=stats.dropped_overlong + stats.dropped_masked,
         without_target=stats.masked,
-        packing=_packing(stats),
+        packing=None if packs is None or rate is None else Packing(packs, stats.examples / packs, rate),
         sources=_sources(recipe, raw, sizes),
         evaluation_examples=evaluation,
         shown=tuple(
@@ -186,12 +182,6 @@ def _percentiles(sizes: npt.NDArray[np.int64]) -> dict[str, int]:
     return {"p50": round(float(p50)), "p95": round(float(p95)), "max": int(sizes.max())}
 
 
-def _packing(stats: DataStats) -> Packing | None:
-    if stats.packs is None or stats.fill_rate is None:
-        return None
-    return Packing(stats.packs, stats.examples / stats.packs, stats.fill_rate)
-
-
 def _sources(recipe: Recipe, raw: RawData, sizes: npt.NDArray[np.int64]) -> tuple[SourceCount, ...]:
     ends = np.cumsum(list(raw.sizes.values()))
     parts = np.split(sizes, ends[:-1])
@@ -202,11 +192,8 @@ def _sources(recipe: Recipe, raw: RawData, sizes: npt.NDArray[np.int64]) -> tupl
 def _spread(sizes: Sequence[int], show: int) -> list[int]:
     """Rows of the first examples of each source, in turn."""
     starts = np.cumsum([0, *sizes[:-1]])
-    turns = [
-        (place, int(start) + place)
-        for start, size in zip(starts, sizes, strict=True)
-        for place in range(min(size, show))
-    ]
+    each = zip(starts.tolist(), sizes, strict=True)
+    turns = [(place, start + place) for start, size in each for place in range(min(size, show))]
     return [row for _, row in sorted(turns, key=lambda turn: turn[0])[:show]]
 
 

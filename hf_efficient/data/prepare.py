@@ -114,7 +114,11 @@ def tokenise(
     check_tokenizer(tokenizer, kind, args)
     if args.max_length is not None and args.max_length < 2:
         raise DataError(f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2.")
-    _check_not_empty(examples, name)
+    if all(is_empty(row) for row in examples):
+        raise DataError(
+            f"All {len(examples)} {name} examples are empty, so there is nothing to learn; the first is "
+            f"{examples[0]['where']}. An example's text, completion or last answer must not be blank."
+        )
     template = _marked_template(examples, tokenizer, args, kind) if targets.assistant else None
     with progress_bars(len(examples)):
         if targets.assistant and template is None:
@@ -139,14 +143,6 @@ def finish(
     stats = _statistics(whole, fitting, final, args, packing, dropped, empty)
     _check_something_to_learn(stats, args, name)
     return final, stats
-
-
-def _check_not_empty(examples: datasets.Dataset, name: str) -> None:
-    if all(is_empty(row) for row in examples):
-        raise DataError(
-            f"All {len(examples)} {name} examples are empty, so there is nothing to learn; the first is "
-            f"{examples[0]['where']}. An example's text, completion or last answer must not be blank."
-        )
 
 
 def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTConfig, name: str) -> datasets.Dataset:

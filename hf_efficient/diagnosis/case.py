@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,6 @@ import yaml
 
 from hf_efficient.accounting.account import AccountedRun, account_run, read_account
 from hf_efficient.accounting.columns import Column
-from hf_efficient.accounting.processes import ProcessSpans
-from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.accounting.steps import MOST_ROWS, StepColumns, columns_of
 from hf_efficient.diagnosis.rule import Subject
 from hf_efficient.errors import OutputError
@@ -35,11 +33,9 @@ _MOST_TRACE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Case(Subject):
-    """A run to be diagnosed; its time is that of the training loop of rank 0, evaluations and saves included.
-
-    ``steps`` by rank, of a long run the last; ``facts`` by topic, later processes over earlier ones; ``evaluations``
-    seconds of each. ``series`` is None where only ``run.json`` was kept; ``recipe`` has values by dotted key.
-    """
+    """A run to be diagnosed; its time is that of the training loop of rank 0, evaluations and saves included. ``steps``
+    by rank, of a long run the last; ``facts`` by topic, later processes over earlier ones; ``evaluations`` seconds of
+    each. ``series`` is None where only ``run.json`` was kept; ``recipe`` has values by dotted key."""
 
     directory: str
     account: RunAccount
@@ -183,34 +179,30 @@ def _busiest_device(path: Path, _changed_ns: int) -> DeviceBreakdown | None:
     return max(devices, key=lambda device: device.busy.busy_seconds, default=None)
 
 
-def read_case(directory: Path, reader: RunReader | None = None) -> Case:
-    """Read what a run left in its ``efficiency`` folder; a ``reader`` that has read it before reads only what is new.
-    Raises ``OutputError``: there are no records, they cannot be read, or were written by a newer version."""
+def read_case(directory: Path) -> Case:
+    """What a run left in its ``efficiency`` folder. Raises ``OutputError``: there are no records, they cannot be read,
+    or were written by a newer version."""
     if has_only_account(directory):
         return Case(str(directory), read_account(directory / RUN_JSON), {}, recipe=_recipe(directory / RESOLVED))
-    return case_of(account_run(directory, reader))
+    return case_of(account_run(directory))
 
 
 def case_of(run: AccountedRun) -> Case:
     records, directory = run.records, run.records.directory
     notes = [note for process in records.processes for note in process.notes.get("evaluation", ())]
+    facts: dict[str, dict[str, Any]] = {}
+    for process in records.processes:
+        for topic, stated in process.facts.items():
+            facts.setdefault(topic, {}).update(stated)
     return Case(
         directory=str(directory),
         account=run.account,
         steps={rank.rank: rank.columns[-MOST_ROWS:] for rank in records.ranks},
-        facts=_facts(records.processes),
+        facts=facts,
         evaluations=[float(note["seconds"]) for note in notes if note.get("seconds")],
         series=run.series,
         recipe=_recipe(directory / RESOLVED),
     )
-
-
-def _facts(processes: Iterable[ProcessSpans]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for process in processes:
-        for topic, facts in process.facts.items():
-            found.setdefault(topic, {}).update(facts)
-    return found
 
 
 def _recipe(path: Path) -> Mapping[str, Any] | None:

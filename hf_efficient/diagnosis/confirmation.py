@@ -41,11 +41,9 @@ _MEANS: Final[Mapping[Outcome, tuple[Verdict, str]]] = {
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One run; None: not known. Seconds of the training loop are per token of all ranks that is no padding.
-
-    ``spread``: half of the interval of that, as a share of it, by the steps past the warm-up. ``peak_bytes``: of the
-    CUDA device's tensors, or of the process. ``setup``: values that must be alike to compare.
-    """
+    """One run; None: not known. Seconds of the training loop are per token of all ranks that is no padding. ``spread``:
+    half of the interval of that, as a share of it, by the steps past the warm-up. ``peak_bytes``: of the CUDA device's
+    tensors, or of the process. ``setup``: values that must be alike to compare."""
 
     seconds_per_token: float | None
     spread: float | None
@@ -117,21 +115,20 @@ def prediction(case: Case, finding: Finding, remedy: Remedy) -> dict[str, Any] |
     Figures have six digits."""
     gain, run = remedy.gain, measured_run(case)
     saving = gain.share if gain is not None and gain.share else None
-    held = gain.bytes if gain is not None and gain.bytes and gain.bytes > 0 else None
-    if saving is None and held is None and finding.severity == "info":
+    freed = gain.bytes if gain is not None and gain.bytes and gain.bytes > 0 else None
+    if saving is None and freed is None and finding.severity == "info":
         return None
-    setup = {
-        name: value for name, value in run.setup.items() if not _touches(remedy.overrides, _SETUP_KEYS.get(name, ()))
-    }
-    setup |= {key: str(value) for key, value in _leaves(remedy.overrides) if _bears_on_time(key)}
+    changed = remedy.overrides
+    setup = {name: held for name, held in run.setup.items() if not _touches(changed, _SETUP_KEYS.get(name, ()))}
+    setup |= {key: str(value) for key, value in _leaves(changed) if _bears_on_time(key)}
     values = {
         "rule": finding.rule,
         "run": (case.recipe or {}).get("output_dir"),
         "predicted_saving": saving,
-        "predicted_bytes": held,
+        "predicted_bytes": freed,
         "seconds_per_token": run.seconds_per_token if saving is not None else None,
         "spread": run.spread if saving is not None else None,
-        "peak_bytes": run.peak_bytes if held is not None else None,
+        "peak_bytes": run.peak_bytes if freed is not None else None,
         "setup": setup,
     }
     known = {name: value for name, value in values.items() if value is not None}
@@ -194,13 +191,12 @@ def confirm(
 
 
 def _time(asked: ConfirmsSection, run: MeasuredRun, predicted: float, other: str) -> Confirmation:
-    before, after = asked.seconds_per_token, run.seconds_per_token
+    before, after, achieved = asked.seconds_per_token, run.seconds_per_token, None
     missing = other or _missing(before, after, "has no count of the time and tokens of its training loop")
-    if missing or before is None or after is None:
-        return Confirmation(asked.rule, asked.run, "time", predicted, None, None, "unknown", missing)
-    achieved = saved_share(before, after)
-    missing = _missing(asked.spread, run.spread, "has too few steps past the warm-up to separate gain and chance")
-    if missing or asked.spread is None or run.spread is None:
+    if not missing and before is not None and after is not None:
+        achieved = saved_share(before, after)
+        missing = _missing(asked.spread, run.spread, "has too few steps past the warm-up to separate gain and chance")
+    if achieved is None or asked.spread is None or run.spread is None:
         return Confirmation(asked.rule, asked.run, "time", predicted, achieved, None, "unknown", missing)
     spread = saved_spread(achieved, asked.spread, run.spread)
     verdict, why = _MEANS[judge_gain(predicted, achieved, spread)]

@@ -7,25 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.diagnosis.case import Case, read_case
 from hf_efficient.diagnosis.confirmation import confirmations
 from hf_efficient.diagnosis.limit import limit_of
 from hf_efficient.diagnosis.remedies import with_global_batch
 from hf_efficient.diagnosis.rule import IsolatedRecipe, Rule, S, TracedDevice
 from hf_efficient.diagnosis.rules import ISOLATED_RULES, RULES, TRACE_RULES
-from hf_efficient.records.findings import (
-    DIAGNOSIS_SCHEMA_VERSION,
-    Abstention,
-    Confidence,
-    Confirmation,
-    Diagnosis,
-    Finding,
-    Limit,
-)
+from hf_efficient.records.findings import DIAGNOSIS_SCHEMA_VERSION, Abstention, Confidence, Diagnosis, Finding, Limit
 from hf_efficient.records.isolation import Isolation
 from hf_efficient.records.trace import TraceBreakdown
-from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
 from hf_efficient.run_dir.paths import records_folder
 from hf_efficient.text import share
 from hf_efficient.version import __version__
@@ -75,7 +65,12 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
     if case.is_short:
         findings = [_lowered(finding, "possible") for finding in findings]
     ordered = _ranked(findings)
-    confirmed = _confirmations(case, ordered, said)
+    confirmed = []
+    try:
+        confirmed = confirmations(case, ordered, said.abstentions)
+    except Exception as error:
+        logger.debug("The prediction could not be held against the run.", exc_info=True)
+        said.faults.append(f"confirmations: {type(error).__name__}: {error}")
     healthy = all(finding.severity == "info" for finding in ordered)
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
@@ -91,15 +86,6 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
         faults=said.faults,
         confirmations=confirmed,
     )
-
-
-def _confirmations(case: Case, findings: Sequence[Finding], said: _Said) -> list[Confirmation]:
-    try:
-        return confirmations(case, findings, said.abstentions)
-    except Exception as error:
-        logger.debug("The prediction could not be held against the run.", exc_info=True)
-        said.faults.append(f"confirmations: {type(error).__name__}: {error}")
-        return []
 
 
 def diagnose_isolation(found: Isolation) -> Diagnosis:
@@ -141,31 +127,15 @@ def _ranked(findings: Sequence[Finding]) -> list[Finding]:
     """By severity, causes before what they explain, then by cost in time, then in memory."""
     explained = {name for one in findings if one.severity != "info" for name in one.explains}
     lowered = [_lowered(one) if one.rule in explained else one for one in findings]
-    return sorted(lowered, key=lambda one: (_SEVERITIES.index(one.severity), one.rule in explained, *_costs(one)))
+
+    def place(one: Finding) -> tuple[float, ...]:
+        cost = one.cost
+        return _SEVERITIES.index(one.severity), one.rule in explained, -(cost.seconds or 0.0), -(cost.bytes or 0)
+
+    return sorted(lowered, key=place)
 
 
 def _lowered(finding: Finding, confidence: Confidence | None = None) -> Finding:
     if finding.severity == "critical":
         return finding
     return dataclasses.replace(finding, severity="info", confidence=confidence or finding.confidence)
-
-
-def _costs(finding: Finding) -> tuple[float, float]:
-    return -(finding.cost.seconds or 0.0), -float(finding.cost.bytes or 0)
-
-
-def write_diagnosis(directory: Path, reader: RunReader | None = None) -> Diagnosis:
-    """Diagnose the run whose records are in a folder, and put ``diagnosis.json`` beside them. Raises ``OutputError``:
-    there are no records, or they cannot be read; ``OSError``: the file cannot be written; an earlier one stays."""
-    found = diagnose_case(read_case(directory, reader))
-    write_whole(directory / DIAGNOSIS_JSON, to_json(found))
-    return found
-
-
-def to_json(diagnosis: Diagnosis) -> str:
-    return strict_json(diagnosis)
-
-
-def read_diagnosis(path: Path) -> Diagnosis:
-    """What ``write_diagnosis`` wrote; raises ``OutputError`` where it is no diagnosis, or of a newer version."""
-    return read_record(path, Diagnosis, DIAGNOSIS_SCHEMA_VERSION, "a diagnosis")

@@ -26,12 +26,10 @@ class _Parts(NamedTuple):
 
 
 def limit_of(case: Case) -> Limit:
-    """The limit, with its distance from the roofline.
-
-    The first that holds: the host, where a device waits for it in 15% of its time or more; arithmetic, from half of the
-    dense peak on; bandwidth, where more than half of the time is in operators that move memory; arithmetic, in products
-    below their peak; the host, outside of operators. The last three take a trace or an operator table.
-    """
+    """The limit, with its distance from the roofline. The first that holds: the host, where a device waits for it in
+    15% of its time or more; arithmetic, from half of the dense peak on; bandwidth, where more than half of the time is
+    in operators that move memory; arithmetic, in products below their peak; the host, outside of operators. The last
+    three take a trace or an operator table."""
     if case.is_short:
         return Limit("unknown", f"{case.account.steps.count} steps are too few to show one")
     used, device = case.account.work.hfu, case.traced_device

@@ -129,13 +129,13 @@ def thread_count() -> int:
     named = os.environ.get("OMP_NUM_THREADS", "")
     if named.isdigit() and int(named) > 0:
         return int(named)
-    usable = _allowed_cpus()
+    usable = allowed_cpus()
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
 
 
 def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
     """Hardware threads that this process may keep busy: its affinity, and ``quota`` (microseconds per period)."""
-    usable = float(_allowed_cpus())
+    usable = float(allowed_cpus())
     try:
         granted, period = quota.read_text(encoding="ascii").split()
         return usable if granted == "max" else min(usable, int(granted) / int(period))
@@ -143,7 +143,7 @@ def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
         return usable
 
 
-def _allowed_cpus() -> int:
+def allowed_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 

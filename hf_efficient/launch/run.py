@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -28,15 +27,15 @@ from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.output import OutputPlan, clear_output, locked, write_resolved_recipe
 from hf_efficient.launch.preflight_wanted import check_preflight
 from hf_efficient.launch.records import phase, state
-from hf_efficient.launch.restart import agreed_output, reached_store, restarts_remark
+from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.started import started_engine
 from hf_efficient.model.fast_step import fast_step_lines
 from hf_efficient.recipe.load import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recording.stop import EndedBySignal, RunStopped, StopAgreement, stop_request
+from hf_efficient.recording.stop import EndedBySignal, RunStopped, stop_request
 
 if TYPE_CHECKING:
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
 
     Rates = dict[str, dict[str, Any]]
 
@@ -238,7 +237,7 @@ def _figures_of(result: RunResult) -> dict[str, float]:
 def stoppable(trainer: Trainer) -> Iterator[None]:
     """A request to stop ends the training inside after the same step on all ranks: ``RunStopped``, with a
     checkpoint."""
-    callback = StopWhenAsked(stop_request(), _agreement(trainer.args, os.environ))
+    callback = StopWhenAsked(stop_request())
     trainer.add_callback(callback)
     try:
         yield
@@ -248,15 +247,3 @@ def stoppable(trainer: Trainer) -> Iterator[None]:
     if callback.stopped_after is not None:
         trainer.args.distributed_state.wait_for_everyone()  # a launcher ends the others where one has ended
         raise RunStopped(callback.stopped_after, trainer.state.max_steps)
-
-
-def _agreement(args: TrainingArguments, environment: Mapping[str, str]) -> StopAgreement:
-    asked = lambda: stop_request().asked  # noqa: E731
-    if args.world_size == 1 or "MASTER_ADDR" not in environment:
-        return StopAgreement(asked)
-    from accelerate.utils import broadcast_object_list
-
-    prefix = [f"hf_efficient/stop/{uuid.uuid4().hex}"]  # what an earlier start left in the store is not read
-    broadcast_object_list(prefix)
-    # A connection of its own: one that waits would hold up those that share it.
-    return StopAgreement(asked, args.process_index, args.world_size, reached_store(environment, 20), prefix[0])

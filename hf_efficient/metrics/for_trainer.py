@@ -31,11 +31,9 @@ class Reduced(NamedTuple):
 
 
 class ComputeMetrics:
-    """Turns what ``reduce_logits`` kept of an evaluation into its metrics; the Trainer's ``compute_metrics``.
-
-    Works with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics``: then once per
-    batch, with the metrics at ``compute_result``.
-    """
+    """Turns what ``reduce_logits`` kept of an evaluation into its metrics; the Trainer's ``compute_metrics``. Works
+    with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics``: then once per batch, with
+    the metrics at ``compute_result``."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -43,10 +41,8 @@ class ComputeMetrics:
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool = True) -> dict[str, float]:
         """The metrics, without the Trainer's ``eval_`` prefix; a metric of no target token is left out.
-
         ``prediction.predictions`` is the pair ``(ids, nll)`` of ``reduce_logits`` for the whole evaluation set (arrays
-        [examples, longest], padded with -100), or a list of such pairs; ``label_ids`` alike.
-        """
+        [examples, longest], padded with -100), or a list of such pairs; ``label_ids`` alike."""
         self._pending.append(prediction)
         if not compute_result:
             return {}

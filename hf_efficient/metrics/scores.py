@@ -13,11 +13,9 @@ _LARGEST_EXPONENT = 709.0
 
 
 class OfflineMetric(evaluate.Metric):
-    """An ``evaluate.Metric`` whose class is in this package and whose inputs stay in memory.
-
-    ``evaluate.Metric`` makes a cache folder at once; this class only with ``keep_in_memory=False``, which ``num_process
-    > 1`` needs. Under transformers' Trainer predictions are gathered before, so one process is right.
-    """
+    """An ``evaluate.Metric`` whose class is in this package and whose inputs stay in memory. ``evaluate.Metric`` makes
+    a cache folder at once; this class only with ``keep_in_memory=False``, which ``num_process > 1`` needs. Under
+    transformers' Trainer predictions are gathered before, so one process is right."""
 
     def __init__(self, config_name: str | None = None, keep_in_memory: bool = True, **kwargs: Any) -> None:
         super().__init__(config_name=config_name, keep_in_memory=keep_in_memory, **kwargs)

@@ -91,9 +91,7 @@ def steady_seconds(watch: HostStopwatch, work: Callable[[], object]) -> float:
 @dataclass(frozen=True)
 class MatmulPeak:
     """The fastest product of square matrices of ``size`` on this CPU: the peak that a training on it is held against.
-
-    ``cpu_share``: CPU time over wall time times threads, of that product or of a larger one, whichever got less.
-    """
+    ``cpu_share``: CPU time over wall time times threads, of that product or of a larger one, whichever got less."""
 
     flops_per_second: float
     size: int

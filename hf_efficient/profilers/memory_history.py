@@ -50,9 +50,7 @@ class CudaAllocator:
 
 class MemoryHistory(Instrument):
     """Writes ``memory.rank0.step10.pickle``, for https://pytorch.org/memory_viz, and its findings as JSON beside it.
-
-    ``max_entries``: the latest allocations and releases, which are kept; ``modules``: name the module of each.
-    """
+    ``max_entries``: the latest allocations and releases, which are kept; ``modules``: name the module of each."""
 
     name = "memory"
 
@@ -146,11 +144,9 @@ class _OfThread(threading.local):
 
 class ModuleLabels:
     """Labels what an allocator does by the module that runs: hooks on a model's modules and the optimizer's step.
-
-    Forward: the innermost module whose forward runs. Backward: a node of autograd that made a module's result sets
-    its name with `` (backward)``. A forward that runs again inside the backward (activation checkpointing) counts as
-    itself. (torch's own ``ModuleTracker`` calls nobody when a module changes.)
-    """
+    Forward: the innermost module whose forward runs. Backward: a node of autograd that made a module's result sets its
+    name with `` (backward)``. A forward that runs again inside the backward (activation checkpointing) counts as
+    itself. (torch's own ``ModuleTracker`` calls nobody when a module changes.)"""
 
     def __init__(self, model: nn.Module, label: Callable[[str], None]) -> None:
         """Follow a model that is not compiled; ``label`` gets the name in the thread that runs, empty outside."""

@@ -14,15 +14,7 @@ from typing import Any
 from hf_efficient.accounting.memory_history import code_place
 from hf_efficient.profilers.instrument import AFTER_STEPS, Place, WindowedInstrument
 from hf_efficient.recording.loader import torch_loader
-from hf_efficient.records.profile import (
-    CodeLine,
-    FunctionLines,
-    FunctionTable,
-    FunctionTime,
-    HostMemoryLine,
-    HostMemoryTable,
-    LineTable,
-)
+from hf_efficient.records import profile
 from hf_efficient.run_dir.json_file import table_path, write_table
 
 logger = logging.getLogger(__name__)
@@ -116,7 +108,7 @@ class _CProfile:
     def start(self) -> None:
         self._profile.enable()
 
-    def stop(self, stem: Path, process: str) -> tuple[FunctionTable, Path]:
+    def stop(self, stem: Path, process: str) -> tuple[profile.FunctionTable, Path]:
         self._profile.disable()
         path = stem.with_name(f"{stem.name}.pstats")
         stats = pstats.Stats(self._profile)
@@ -125,7 +117,7 @@ class _CProfile:
         stats.dump_stats(path)
         held: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
         functions = [
-            FunctionTime(code_place(*place), self_seconds, total_seconds, calls)
+            profile.FunctionTime(code_place(*place), self_seconds, total_seconds, calls)
             for place, (_, calls, self_seconds, total_seconds, _) in held.items()
         ]
         return _function_table(process, "cprofile", functions), path
@@ -140,7 +132,7 @@ class _Pyinstrument:
     def start(self) -> None:
         self._profiler.start()
 
-    def stop(self, stem: Path, process: str) -> tuple[FunctionTable, Path]:
+    def stop(self, stem: Path, process: str) -> tuple[profile.FunctionTable, Path]:
         session = self._profiler.stop()
         path = stem.with_name(f"{stem.name}.html")
         self._profiler.write_html(path)
@@ -152,7 +144,7 @@ class _Pyinstrument:
                 own[places[-1]] = own.get(places[-1], 0.0) + seconds
             for place in set(places):
                 total[place] = total.get(place, 0.0) + seconds
-        functions = [FunctionTime(place, own.get(place, 0.0), seconds) for place, seconds in total.items()]
+        functions = [profile.FunctionTime(place, own.get(place, 0.0), seconds) for place, seconds in total.items()]
         return _function_table(process, "pyinstrument", functions), path
 
 
@@ -165,11 +157,11 @@ def _pyinstrument_place(frame: str) -> str:
     return code_place(file, int(line or 0), name)
 
 
-def _function_table(process: str, tool: str, functions: list[FunctionTime]) -> FunctionTable:
+def _function_table(process: str, tool: str, functions: list[profile.FunctionTime]) -> profile.FunctionTable:
     ordered = sorted(functions, key=lambda function: (-function.self_seconds, function.place))
     seconds = sum(function.self_seconds for function in functions)
     left_out = max(0, len(ordered) - _MOST_FUNCTIONS)
-    return FunctionTable(process, tool, seconds, ordered[:_MOST_FUNCTIONS], left_out)
+    return profile.FunctionTable(process, tool, seconds, ordered[:_MOST_FUNCTIONS], left_out)
 
 
 class LineTimes(WindowedInstrument):
@@ -193,18 +185,17 @@ class LineTimes(WindowedInstrument):
         stats = self._profiler.get_stats()
         self._profiler = None
         functions = [_lines(of, timings, stats.unit) for of, timings in stats.timings.items() if timings]
-        self.write(place, "lines", LineTable(sorted(functions, key=lambda function: -function.seconds)))
+        self.write(place, "lines", profile.LineTable(sorted(functions, key=lambda function: -function.seconds)))
         silent = sorted(of[2] for of, timings in stats.timings.items() if not timings)
         if silent:
             self.notes.append(f"never called on the thread that trains: {', '.join(silent)}")
 
 
-def _lines(place: tuple[str, int, str], timings: Sequence[tuple[int, int, int]], unit: float) -> FunctionLines:
+def _lines(place: tuple[str, int, str], timings: Sequence[tuple[int, int, int]], unit: float) -> profile.FunctionLines:
     file, first, name = place
-    lines = [
-        CodeLine(line, linecache.getline(file, line).rstrip(), hits, ticks * unit) for line, hits, ticks in timings
-    ]
-    return FunctionLines(code_place(file, first, name), sum(line.seconds for line in lines), lines)
+    text = {line: linecache.getline(file, line).rstrip() for line, _, _ in timings}
+    lines = [profile.CodeLine(line, text[line], hits, ticks * unit) for line, hits, ticks in timings]
+    return profile.FunctionLines(code_place(file, first, name), sum(line.seconds for line in lines), lines)
 
 
 class HostMemory(WindowedInstrument):
@@ -242,7 +233,7 @@ class HostMemory(WindowedInstrument):
         if not table.lines:
             self.notes.append("the named functions held nothing at the peak")
 
-    def _table(self, records: Any) -> HostMemoryTable:
+    def _table(self, records: Any) -> profile.HostMemoryTable:
         sums: dict[tuple[str, int, str], list[int]] = {}
         peak = 0
         for record in records:
@@ -254,10 +245,10 @@ class HostMemory(WindowedInstrument):
                 held[0] += record.size
                 held[1] += record.n_allocations
         lines = [
-            HostMemoryLine(code_place(*place), linecache.getline(place[0], place[1]).strip(), *held)
+            profile.HostMemoryLine(code_place(*place), linecache.getline(place[0], place[1]).strip(), *held)
             for place, held in sorted(sums.items(), key=lambda line: -line[1][0])
         ]
-        return HostMemoryTable(peak, lines)
+        return profile.HostMemoryTable(peak, lines)
 
 
 def _memray_file(place: Place) -> Path:

@@ -6,9 +6,7 @@ import sys
 import sysconfig
 import threading
 import time
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -34,14 +32,10 @@ class _Reads:
 
 
 class Synchronisations(WindowedInstrument):
-    """Counts reads by line over some optimizer steps, from the end of one to the end of a later one.
-
-    Facts of topic ``synchronisations``, handed to ``state``: ``steps``; ``on_device``: whether the reads were of a
-    device; ``sites``, the most often read from first: ``file``, ``line``, ``function`` (innermost outside torch),
-    ``operator``, ``count_per_step``, ``seconds_per_step`` (of the slower census; on a device with the wait),
-    ``inside_library``, ``user_file``, ``user_line``; ``cuda_waits``: ``file:line`` to the waits per step in CUDA's own
-    debug mode.
-    """
+    """Counts reads by line over some optimizer steps, from the end of one to the end of a later one. Facts of topic
+    ``synchronisations``, handed to ``state``: ``steps``; ``on_device``: whether the reads were of a device; ``sites``,
+    the most often read from first: ``file``, ``line``, ``function`` (innermost outside torch), ``inside_library``,
+    ``operator``, ``count_per_step``, ``seconds_per_step`` (of the slower census; on a device with the wait)."""
 
     name = "synchronisations"
 
@@ -53,16 +47,12 @@ class Synchronisations(WindowedInstrument):
         self._modes = contextlib.ExitStack()
         self._thread = 0
         self._reads: dict[tuple[Site, str], _Reads] = {}
-        self._cuda: Counter[str] = Counter()
         self._on_device = False
         self._lock = threading.Lock()
 
     def begin(self, place: Place) -> None:
-        self._reads, self._cuda, self._on_device = {}, Counter(), False
+        self._reads, self._on_device = {}, torch.cuda.is_available() and torch.cuda.is_initialized()
         self._modes, self._thread = contextlib.ExitStack(), threading.get_ident()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            self._cuda = self._modes.enter_context(counted_synchronisations())
-            self._on_device = True
         self._modes.enter_context(OperatorReads(self._saw))
         self._modes.enter_context(PythonReads(self._saw))
 
@@ -86,41 +76,23 @@ class Synchronisations(WindowedInstrument):
     def _facts(self) -> dict[str, Any]:
         steps = self._measured
         ordered = sorted(self._reads.items(), key=lambda one: (-one[1].count, one[0]))
-        facts: dict[str, Any] = {
-            "steps": steps,
-            "on_device": self._on_device,
-            "sites": [
-                {
-                    **site._asdict(),
-                    "operator": operator,
-                    "count_per_step": reads.count / steps,
-                    "seconds_per_step": round(reads.seconds / steps, 7),
-                }
-                for (site, operator), reads in ordered[:_MOST_SITES]
-            ],
-        }
-        if self._on_device:
-            facts["cuda_waits"] = {place: times / steps for place, times in self._cuda.most_common(_MOST_SITES)}
-        else:
+        if not self._on_device:
             self.notes.append(_ON_THE_HOST)
-        return facts
+        sites = []
+        for (site, operator), reads in ordered[:_MOST_SITES]:
+            taken = {"count_per_step": reads.count / steps, "seconds_per_step": round(reads.seconds / steps, 7)}
+            sites.append({**site._asdict(), "operator": operator, **taken})
+        return {"steps": steps, "on_device": self._on_device, "sites": sites}
 
 
 _Saw = Callable[[str, bool, float], None]
 """Called with the name of what read, whether the tensor lay on a device, and how many seconds it took."""
 
 _READS = frozenset(
-    {
+    [
         "_local_scalar_dense",  # item, float(), int(), bool(), a condition, in Python and in C++
-        "nonzero",
-        "masked_select",
-        "unique_consecutive",
-        "_unique2",
-        "equal",
-        "allclose",
-        "is_nonzero",
-        "bincount",
-    }
+        *("nonzero", "masked_select", "unique_consecutive", "_unique2", "equal", "allclose", "is_nonzero", "bincount"),
+    ]
 )
 _INDEXED = frozenset({"index", "index_put", "index_put_"})
 _COPIES = frozenset({"_to_copy", "copy_"})
@@ -193,20 +165,17 @@ _PLACES: tuple[tuple[Path, Owner], ...] = (
 
 
 class Site(NamedTuple):
-    """One line that read tensors: the innermost frame outside torch, and the innermost of nobody's library, if any."""
+    """One line that read tensors: the innermost frame outside torch."""
 
     file: str
     line: int
     function: str
     inside_library: bool
-    user_file: str | None
-    user_line: int | None
 
 
 def site_of_caller(*, on_device: bool) -> Site | None:
     """The line outside torch that made this thread call into it, if any; unless ``on_device`` none of the data loader,
-    an optimizer's step counter or this package, whose tensors always lie on the host.
-    """
+    an optimizer's step counter or this package, whose tensors always lie on the host."""
     inner: FrameType | None = None
     user: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)
@@ -228,8 +197,6 @@ def site_of_caller(*, on_device: bool) -> Site | None:
         line=inner.f_lineno,
         function=str(getattr(code, "co_qualname", code.co_name)),  # since Python 3.11
         inside_library=owner_of(code.co_filename) != "user",
-        user_file=None if user is None else user.f_code.co_filename,
-        user_line=None if user is None else user.f_lineno,
     )
 
 
@@ -248,32 +215,3 @@ def owner_of(file: str) -> Owner:
         return "library"
     path = Path(file)
     return next((owner for place, owner in _PLACES if path.is_relative_to(place)), "user")
-
-
-@contextlib.contextmanager
-def counted_synchronisations() -> Iterator[Counter[str]]:
-    """A counter that holds, when the block has ended, ``file:line`` of whoever waited for a CUDA device and how often.
-    CUDA's own debug mode warns at waits inside torch (``.item()``, ``nonzero``); calls of ``synchronize`` are counted
-    beside it."""
-    found: Counter[str] = Counter()
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as undo:
-        warnings.simplefilter("always")
-        owners: tuple[Any, ...] = (torch.cuda, torch.cuda.Stream, torch.cuda.Event)
-        for owner in owners:
-            undo.callback(setattr, owner, "synchronize", owner.synchronize)
-            owner.synchronize = _counting(owner.synchronize, found)
-        undo.callback(torch.cuda.set_sync_debug_mode, before)
-        torch.cuda.set_sync_debug_mode("warn")
-        yield found
-    waits = (one for one in caught if "called a synchronizing CUDA operation" in str(one.message))
-    found.update(f"{one.filename}:{one.lineno}" for one in waits)
-
-
-def _counting(synchronize: Callable[..., Any], found: Counter[str]) -> Callable[..., Any]:
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        caller = sys._getframe(1)
-        found[f"{caller.f_code.co_filename}:{caller.f_lineno}"] += 1
-        return synchronize(*args, **kwargs)
-
-    return counting

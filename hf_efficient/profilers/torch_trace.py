@@ -108,16 +108,18 @@ class TorchTrace(Instrument):
         return cycle < self.schedule.repeat and place >= self.schedule.wait
 
     def _write_cycle(self, profiler: Any) -> None:
-        if self._place is None:
+        if (place := self._place) is None:
             return
-        path = _free_path(self._place)
+        # The first cycle that has no trace yet, after a resumption too; with the ending of TensorBoard's plugin.
+        names = (f"trace.rank{place.rank}.cycle{cycle}.pt.trace.json.gz" for cycle in itertools.count())
+        path = next(path for path in (place.directory / name for name in names) if not path.exists())
         _export(profiler, path)
         self.files.append(path)
         self._sums.add(profiler.profiler.kineto_results.events())
-        table = self._sums.table(self._place.rank, _MOST_OPERATORS)
+        table = self._sums.table(place.rank, _MOST_OPERATORS)
         if not self.schedule.flops:
             table = dataclasses.replace(table, operators=[dataclasses.replace(o, flops=None) for o in table.operators])
-        self.write(self._place, "operators", table)
+        self.write(place, "operators", table)
 
 
 def _quietly(method: Any) -> None:
@@ -136,12 +138,6 @@ def _export(profiler: Any, path: Path) -> None:
             shutil.copyfileobj(source, packed, _PIECE_BYTES)
     finally:
         plain.unlink(missing_ok=True)
-
-
-def _free_path(place: Place) -> Path:
-    """Of the first cycle that has no trace yet, after a resumption too; with the ending of TensorBoard's plugin."""
-    names = (f"trace.rank{place.rank}.cycle{cycle}.pt.trace.json.gz" for cycle in itertools.count())
-    return next(path for path in (place.directory / name for name in names) if not path.exists())
 
 
 @dataclass

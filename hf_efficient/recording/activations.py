@@ -99,11 +99,9 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def model_tensors(model: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
-    """Parameters and buffers, with what quantized ones keep beside them, and whether they are trained.
-
-    bitsandbytes keeps scales and code books: 4-bit in ``quant_state`` (of the module alone once FSDP2 has sharded the
-    weight), 8-bit in ``SCB``. Under ZeRO-3 a parameter is empty, and its ``ds_tensor`` is this rank's part.
-    """
+    """Parameters and buffers, with what quantized ones keep beside them, and whether they are trained. bitsandbytes
+    keeps scales and code books: 4-bit in ``quant_state`` (of the module alone once FSDP2 has sharded the weight), 8-bit
+    in ``SCB``. Under ZeRO-3 a parameter is empty, and its ``ds_tensor`` is this rank's part."""
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             yield parameter, parameter.requires_grad
@@ -151,11 +149,9 @@ def is_compiled(model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes that a forward keeps until its backward, by device; parameters and buffers are not among them.
-
-    ``logits``: floating tensors whose last dimension is the vocabulary, the model's output included; ``activations``:
-    the rest, inputs of checkpointed layers included.
-    """
+    """Bytes that a forward keeps until its backward, by device; parameters and buffers are not among them. ``logits``:
+    floating tensors whose last dimension is the vocabulary, the model's output included; ``activations``: the rest,
+    inputs of checkpointed layers included."""
 
     activations: dict[str, int]
     logits: dict[str, int]
@@ -175,12 +171,10 @@ def foreign_hooks() -> bool:
 
 
 class ForwardWatch:
-    """Counts what a forward keeps, which computes what it would unwatched, bit for bit.
-
-    Call ``start``, the forward, ``stop``, and ``kept`` before the backward. A checkpointed layer keeps its inputs
-    alone. Recomputed tensors and what a custom autograd function keeps beside ``save_for_backward`` are not counted.
-    ``vocabulary`` is the size of the last dimension of logits; None: nothing counts as logits.
-    """
+    """Counts what a forward keeps, which computes what it would unwatched, bit for bit. Call ``start``, the forward,
+    ``stop``, and ``kept`` before the backward. A checkpointed layer keeps its inputs alone. Recomputed tensors and what
+    a custom autograd function keeps beside ``save_for_backward`` are not counted. ``vocabulary`` is the size of the
+    last dimension of logits; None: nothing counts as logits."""
 
     def __init__(self, model: nn.Module, checkpointed: Iterable[nn.Module], vocabulary: int | None) -> None:
         self.checkpointed, self.vocabulary = list(checkpointed), vocabulary

@@ -1,5 +1,6 @@
-"""A run held against its limits, step by step, and how rank 0's decision reaches the others."""
+"""A run held against its limits, step by step, and how its ranks agree to end it after the same step."""
 
+import time
 from dataclasses import dataclass
 
 import torch
@@ -8,15 +9,22 @@ import torch.distributed as dist
 from hf_efficient.estimate.forecast import Clearance, LimitName, Limits, Pace, clearance, forecast, most_steps_within
 from hf_efficient.recording.live import LiveRun
 
+_ASKED_SECONDS, _MOST_STEPS_UNASKED = 2.0, 100
+_SETTLED_STEPS = 5
+_CLEARLY_WORSE = 1.2
+_EXCHANGE_SECONDS = 10.0
+_MOST_STEPS = 1000
+
 
 class Agreement:
-    """Rank 0 broadcasts its decision and the step of the next exchange, over the hosts (gloo)."""
+    """Exchanges over the hosts (gloo), after steps that all ranks know; each use takes an agreement of its own."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank = rank
         self._shared = world_size > 1 and dist.is_available() and dist.is_initialized()
         self._group = dist.new_group(backend="gloo") if self._shared else None
         self._next = 0
+        self._last: tuple[int, float] | None = None
 
     @property
     def decides(self) -> bool:
@@ -34,6 +42,19 @@ class Agreement:
         decision, self._next = (int(one) for one in sent.tolist())
         return decision
 
+    def anywhere(self, asked: bool, step: int) -> bool:
+        """Whether any rank was asked; the next exchange is about two seconds later, at most a hundred steps."""
+        if not self._shared or step < self._next:
+            return asked and not self._shared
+        now, ahead = time.monotonic(), 1
+        if self._last is not None:
+            rate = (step - self._last[0]) / max(now - self._last[1], 1e-9)
+            ahead = max(1, min(_MOST_STEPS_UNASKED, int(_ASKED_SECONDS * rate)))
+        sent = torch.tensor([int(asked), -ahead])
+        dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group)
+        self._last, self._next = (step, now), step - int(sent[1])
+        return bool(sent[0])
+
     def total(self, value: float) -> float:
         if not self._shared:
             return value
@@ -42,18 +63,10 @@ class Agreement:
         return float(total)
 
 
-_SETTLED_STEPS = 5
-_CLEARLY_WORSE = 1.2
-_EXCHANGE_SECONDS = 10.0
-_MOST_STEPS = 1000
-
-
 @dataclass(frozen=True)
 class Passing:
     """The first limit that the forecast passes, the run's total in its unit, and the steps that would fit.
-
-    ``train_seconds`` run to the end of the training; ``at_least``: both leave something out.
-    """
+    ``train_seconds`` run to the end of the training; ``at_least``: both leave something out."""
 
     limit: LimitName
     total: float

@@ -14,11 +14,9 @@ _IMPORTED_NS = time.perf_counter_ns()
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """The start of the process, as ``time.perf_counter_ns()`` would have read then.
-
-    ``source``: ``kernel``: the clock since boot, to a tick of 10 ms; ``psutil``: two readings of the wall clock, off by
-    its changes and up to a second of rounding; ``import``: unknown, so the import of this module.
-    """
+    """The start of the process, as ``time.perf_counter_ns()`` would have read then. ``source``: ``kernel``: the clock
+    since boot, to a tick of 10 ms; ``psutil``: two readings of the wall clock, off by its changes and up to a second of
+    rounding; ``import``: unknown, so the import of this module."""
 
     perf_ns: int
     source: Literal["kernel", "psutil", "import"]

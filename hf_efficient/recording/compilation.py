@@ -12,11 +12,8 @@ _MOST_REASONS = 10
 
 
 class CompilationWatch:
-    """Opens a phase for as long as dynamo compiles; without dynamo nothing is imported.
-
-    Autograd's thread may compile a backward when it first runs (reported since torch 2.8); other threads' compilations
-    are left out.
-    """
+    """Opens a phase for as long as dynamo compiles; without dynamo nothing is imported. Autograd's thread may compile a
+    backward when it first runs (reported since torch 2.8); other threads' compilations are left out."""
 
     def __init__(self, phase: Callable[[], AbstractContextManager[None]], in_backward: Callable[[], bool]) -> None:
         """``phase`` is called by the thread that compiles; ``in_backward``: the thread that trains waits for one."""

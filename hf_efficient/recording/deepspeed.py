@@ -43,10 +43,8 @@ def watch_engine_steps(accelerator: Any, log: EventLog, end_wait: Callable[[], N
 
 
 class EngineGradients:
-    """Counts gradients when every few of hundreds are made; ``most_bytes`` keeps the highest moment by device.
-
-    A gradient counts whole from when it is made until the engine releases it, copies in the buckets included.
-    """
+    """Counts gradients when every few of hundreds are made; ``most_bytes`` keeps the highest moment by device. A
+    gradient counts whole from when it is made until the engine releases it, copies in the buckets included."""
 
     def __init__(self, model: nn.Module, engine_optimizer: Any) -> None:
         self.most_bytes: dict[str, int] = {}
@@ -91,10 +89,8 @@ class EngineGradients:
 
 
 def occupied_bytes(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
-    """Bytes that contiguous tensors take on each device, overlaps once.
-
-    Hand-worked: elements 0 to 5 and 3 to 9 of one tensor of float32 take 10 * 4 bytes.
-    """
+    """Bytes that contiguous tensors take on each device, overlaps once. Hand-worked: elements 0 to 5 and 3 to 9 of one
+    tensor of float32 take 10 * 4 bytes."""
     places: dict[str, list[tuple[int, int]]] = {}
     for tensor in tensors:
         start = tensor.data_ptr()

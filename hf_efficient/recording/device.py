@@ -96,11 +96,9 @@ class DeviceTimes:
 
 class DeviceClock:
     """Marks the device's work of a step: forward, backward, optimizer, and what lies between two steps.
-
     ``communication``, under DDP, is the computing stream's exposed wait for others. A phase that resumes (clipping,
     then the step) is one interval. ``exposed_wait``: between a step's last phase and the next one's first, without
-    evaluations and saves, while data was fetched and copied or a log read the loss back.
-    """
+    evaluations and saves, while data was fetched and copied or a log read the loss back."""
 
     def __init__(self, pool: EventPool) -> None:
         self._pool = pool
@@ -188,11 +186,9 @@ class _Step:
 
 
 class PhasePeaks:
-    """Reads the allocator's peaks where a phase begins, and resets them there; ``keep`` gets them for the run.
-
-    Torch's books take about 25 us to build (an estimate), four times per step and twice more per further micro-batch.
-    Short steps are therefore read less often, to stay below 1/500 of the time.
-    """
+    """Reads the allocator's peaks where a phase begins, and resets them there; ``keep`` gets them for the run. Torch's
+    books take about 25 us to build (an estimate), four times per step and twice more per further micro-batch. Short
+    steps are therefore read less often, to stay below 1/500 of the time."""
 
     def __init__(
         self,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from hf_efficient.recording.guard import guard
@@ -63,19 +62,10 @@ class Fold:
         self._gap: str | None = None
         self._in_loop = False
         self._out: list[Span | Mapping[str, Any]] = []
-        self._kinds: dict[str, Callable[[int, Any, Any], None]] = {
-            "enter": self._enter,
-            "leave": self._leave,
-            "mark": self._mark,
-            "cut": self._cut,
-            "loop": self._loop,
-            "gap": self._name_gap,
-            "line": self._line,
-        }
 
     def take(self, events: Iterable[Event]) -> list[Span | Mapping[str, Any]]:
         for kind, at_ns, what, more in events:
-            self._kinds[kind](max(at_ns, self.since_ns), what, more)
+            getattr(self, f"_on_{kind}")(max(at_ns, self.since_ns), what, more)
         out, self._out = self._out, []
         return out
 
@@ -85,7 +75,7 @@ class Fold:
             held[phase] = held.get(phase, 0) + max(0, now_ns - self.since_ns)
         return Span(self.start_ns, max(now_ns, self.since_ns), held, dict(self._waits), open_phase=phase)
 
-    def _enter(self, at_ns: int, name: str, token_and_opaque: tuple[int, bool]) -> None:
+    def _on_enter(self, at_ns: int, name: str, token_and_opaque: tuple[int, bool]) -> None:
         token, opaque = token_and_opaque
         if self._opaque:  # a wait inside an opaque phase
             self._wait = self._wait or (token, at_ns)
@@ -97,7 +87,7 @@ class Fold:
         if opaque:
             self._opaque = token
 
-    def _leave(self, at_ns: int, token: int, _: Any) -> None:
+    def _on_leave(self, at_ns: int, token: int, _: Any) -> None:
         """Also what an exception left open inside it."""
         if self._wait is not None and self._wait[0] == token:
             self._end_wait(at_ns)
@@ -112,27 +102,27 @@ class Fold:
         if not self._stack and not self._in_loop:
             self._end_span(at_ns)
 
-    def _mark(self, at_ns: int, phase: str | None, _: Any) -> None:
+    def _on_mark(self, at_ns: int, phase: str | None, _: Any) -> None:
         self._charge(at_ns)
         self._marked = phase
 
-    def _cut(self, at_ns: int, step: Any, _: Any) -> None:
+    def _on_cut(self, at_ns: int, step: Any, _: Any) -> None:
         self._charge(at_ns)
         self._end_span(at_ns, step)
 
-    def _loop(self, at_ns: int, begins: bool, _: Any) -> None:
+    def _on_loop(self, at_ns: int, begins: bool, _: Any) -> None:
         self._charge(at_ns)
         if self._in_loop:  # what is left behind the last step is no step's
             self._held = {}
         self._end_span(at_ns)
         self._in_loop = begins
 
-    def _name_gap(self, at_ns: int, past: str | None, future: str | None) -> None:
+    def _on_gap(self, at_ns: int, past: str | None, future: str | None) -> None:
         if not self._stack and not self._in_loop:
             self._end_gap(at_ns, past)
         self._gap = future
 
-    def _line(self, at_ns: int, record: Mapping[str, Any], _: Any) -> None:
+    def _on_line(self, at_ns: int, record: Mapping[str, Any], _: Any) -> None:
         self._out.append(record)
 
     def _charge(self, at_ns: int) -> None:
@@ -346,7 +336,5 @@ class _Phase:
     def __enter__(self) -> None:
         self._tokens.append(self._log.enter(self._name, opaque=self._opaque))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._log.leave(self._tokens.pop(), self._name if self._name not in _HOST_ALONE else None)

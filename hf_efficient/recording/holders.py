@@ -14,10 +14,8 @@ Begun = tuple[int, int]
 
 
 class Holders:
-    """Adds up nanoseconds by ``PHASE/Class.method``; the time of an inner one is not counted for the outer.
-
-    ``take`` returns what was added since it was called last. One thread uses it, the one that trains.
-    """
+    """Adds up nanoseconds by ``PHASE/Class.method``; the time of an inner one is not counted for the outer. ``take``
+    returns what was added since it was called last. One thread uses it, the one that trains."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -44,11 +42,9 @@ class Holders:
     def wrap(
         self, owner: Any, name: str, phase: PhaseName, around: Callable[..., Any], *, opaque: bool = False
     ) -> None:
-        """Have the instance run ``around(method, *args)`` in place of its method, whichever class defines that.
-
-        Inside an ``opaque`` phase all that is charged is charged to it. The class is asked at each call: it may change,
-        also to what calls the instance's method in its turn (``patch.object(Trainer, name, wraps=trainer.method)``).
-        """
+        """Have the instance run ``around(method, *args)`` in place of its method, whichever class defines that. Inside
+        an ``opaque`` phase all that is charged is charged to it. The class is asked at each call: it may change, also
+        to what calls the instance's method in its turn (``patch.object(Trainer, name, wraps=trainer.method)``)."""
         first, running = _of_class(owner, name), False
 
         @functools.wraps(getattr(owner, name))

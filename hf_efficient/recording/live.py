@@ -32,10 +32,8 @@ _NOTHING = np.zeros(_UNKNOWN + len(_COUNTS))
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a run had spent before this process, on rank 0; a killed process counts until its last heartbeat.
-
-    ``joules`` is over all ranks' meters, the cost at each process's own price; None where unknown.
-    """
+    """What a run had spent before this process, on rank 0; a killed process counts until its last heartbeat. ``joules``
+    is over all ranks' meters, the cost at each process's own price; None where unknown."""
 
     wall_seconds: float = 0.0
     evaluations: int = 0
@@ -207,9 +205,7 @@ def _window(sums: npt.NDArray[np.float64], times: Sequence[float], peak: int | N
 @dataclass(frozen=True)
 class Outlook:
     """What is still to come of a training, and the run's sums at its end, without the final save and merging.
-
-    ``lower_bound``: something of unknown duration is left out.
-    """
+    ``lower_bound``: something of unknown duration is left out."""
 
     seconds_left: float
     total: Spent
@@ -316,13 +312,13 @@ def log_figures(window: WindowSums, live: LiveRun, outlook: Outlook | None, pref
     closing summary has the same keys below ``efficiency/run/``, over the whole ``train()`` call.
     """
     spent, seconds = live.spent(), window.training_seconds
-    ordered = sorted(window.step_seconds)
+    ordered, computed, unpadded = sorted(window.step_seconds), window.processed or 0, window.non_padding
     peak = live.peak_flops_per_second
     figures = {
         "step_seconds_p50": percentile(ordered, 0.5),
         "step_seconds_p95": percentile(ordered, 0.95),
         "non_padding_tokens_per_second": _ratio(window.non_padding, seconds, live.world_size),
-        "padding_share": _padding(window),
+        "padding_share": _ratio(None if unpadded is None else computed - unpadded, computed),
         "mfu": utilization(window.model_flops, seconds, peak).share,
         "hfu": utilization(window.hardware_flops, seconds, peak).share,
         "data_wait_share": _ratio(window.data_wait_seconds, seconds),
@@ -340,9 +336,3 @@ def log_figures(window: WindowSums, live: LiveRun, outlook: Outlook | None, pref
 
 def _ratio(part: float | None, whole: float, times: int = 1) -> float | None:
     return None if part is None or whole <= 0 else times * part / whole
-
-
-def _padding(window: WindowSums) -> float | None:
-    if not window.processed or window.non_padding is None:
-        return None
-    return 1 - window.non_padding / window.processed

@@ -22,16 +22,9 @@ from hf_efficient.records.steps import StepLoader
 logger = logging.getLogger(__name__)
 
 COUNTS = (
-    "fetched",
-    "fetch_seconds",
-    "fetch_cpu_seconds",
-    "fetch_process_cpu_seconds",
-    "collate_seconds",
-    "collate_cpu_seconds",
-    "collate_process_cpu_seconds",
-    "core_wait_seconds",
-    "read_bytes",
-)
+    "fetched", "fetch_seconds", "fetch_cpu_seconds", "fetch_process_cpu_seconds", "collate_seconds",
+    "collate_cpu_seconds", "collate_process_cpu_seconds", "core_wait_seconds", "read_bytes",
+)  # fmt: skip
 """What one process has loaded so far, as doubles in a row: batches, then seconds (see ``StepLoader``), then bytes."""
 
 _FETCH, _COLLATE = COUNTS.index("fetch_seconds"), COUNTS.index("collate_seconds")
@@ -236,13 +229,9 @@ class LoaderWatch:
         self._forget()
 
     def watch(self, loader: Any, first_batch: Callable[[Any], None] | None = None) -> None:
-        """Watch this loader in place of the one before; ``first_batch`` is called with its first batch.
-
-        The class's method is replaced: loaders copy and pickle as before, and those that accelerate derives are found.
-
-        Raises:
-            TypeError: it is no loader of torch's.
-        """
+        """Watch this loader in place of the one before; ``first_batch`` is called with its first batch. The class's
+        method is replaced: loaders copy and pickle as before, and those that accelerate derives are found. Raises
+        ``TypeError``: it is no loader of torch's."""
         self.close()
         inner = torch_loader(loader)
         owner = next((kind for kind in type(inner).__mro__ if _GET_ITERATOR in vars(kind)), None)
@@ -389,13 +378,9 @@ def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, 
 
 
 def loader_facts(loader: Any) -> dict[str, Any]:
-    """Facts of topic ``loader``, also as accelerate wraps it; what is unknown is left out.
-
-    ``pins_memory``: whether torch does, which needs an accelerator; ``batches`` per epoch; ``rows`` of the data set.
-    """
+    """Facts of topic ``loader``, also as accelerate wraps it; what is unknown is left out. ``batches`` are per epoch,
+    ``rows`` of the data set."""
     inner = torch_loader(loader)
-    workers = int(inner.num_workers)
-    context = inner.multiprocessing_context or torch.multiprocessing.get_context()
     facts = {
         "loader": type(loader).__name__,
         "dataset": _kind(inner.dataset),
@@ -405,34 +390,22 @@ def loader_facts(loader: Any) -> dict[str, Any]:
         "rows": _length(inner.dataset),
         "batches": _length(loader),
         "batch_size": getattr(inner.batch_sampler, "batch_size", inner.batch_size),
-        "drop_last": bool(inner.drop_last),
-        "workers": workers,
+        "workers": int(inner.num_workers),
         "prefetch_factor": inner.prefetch_factor,
         "persistent_workers": bool(inner.persistent_workers),
         "pin_memory": bool(inner.pin_memory),
-        "pins_memory": bool(inner.pin_memory and torch.accelerator.is_available()),
-        "in_order": getattr(inner, "in_order", None),
-        "start_method": context.get_start_method() if workers else None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def batch_facts(batch: Any) -> dict[str, Any]:
-    """Of a batch as the loader made it: ``first_batch``: by place, bytes, shape, dtype, and whether it is pinned."""
+    """Of a batch as the loader made it: ``first_batch``: by place, whether the tensor is pinned."""
     tensors = batch_tensors(batch)
     names: Iterable[Any] = range(len(tensors))
     if isinstance(batch, Mapping):
         names = [name for name, value in batch.items() if isinstance(value, torch.Tensor)]
-    return {"first_batch": {str(name): _tensor_facts(tensor) for name, tensor in zip(names, tensors, strict=True)}}
-
-
-def _tensor_facts(tensor: torch.Tensor) -> dict[str, Any]:
-    return {
-        "bytes": tensor.nbytes,
-        "shape": list(tensor.shape),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "pinned": tensor.is_pinned() if tensor.is_cpu and torch.accelerator.is_available() else False,
-    }
+    pinned = [bool(one.is_cpu and torch.accelerator.is_available() and one.is_pinned()) for one in tensors]
+    return {"first_batch": {str(name): {"pinned": held} for name, held in zip(names, pinned, strict=True)}}
 
 
 def _kind(thing: Any) -> str:

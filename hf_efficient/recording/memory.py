@@ -35,14 +35,8 @@ def _books(index: int | None = None) -> dict[str, Any] | None:
 def device_memory(index: int | None) -> dict[str, int]:
     """What a CUDA device holds now, by the allocator's books on the host; any thread may ask. Empty without CUDA."""
     books = None if index is None else _books(index)
-    return (
-        {}
-        if books is None
-        else {
-            "device_allocated_bytes": int(books["allocated_bytes"]["all"]["current"]),
-            "device_reserved_bytes": int(books["reserved_bytes"]["all"]["current"]),
-        }
-    )
+    kinds = () if books is None else ("allocated_bytes", "reserved_bytes")
+    return {f"device_{kind}": int(books[kind]["all"]["current"]) for kind in kinds}  # type: ignore[index]
 
 
 def device_peaks() -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -28,10 +29,8 @@ class MeterError(Exception):
 
 @dataclass(frozen=True)
 class EnergyMeter:
-    """Reads the energy or the power of a part of this machine, such as ``GPU 0``; ``read`` may raise anything.
-
-    ``id`` is the same from every process. A counter starts again from 0 at ``range_joules``.
-    """
+    """Reads the energy or the power of a part of this machine, such as ``GPU 0``; ``read`` may raise anything. ``id``
+    is the same from every process. A counter starts again from 0 at ``range_joules``."""
 
     name: str
     id: str
@@ -42,14 +41,8 @@ class EnergyMeter:
     note: str = ""
 
     def described(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {
-            "id": self.id,
-            "machine": platform.node(),
-            "source": self.source,
-            "unit": self.unit,
-            "note": self.note,
-        }
-        return facts if self.range_joules is None else {**facts, "range_joules": self.range_joules}
+        facts = {"id": self.id, "machine": platform.node(), "source": self.source, "unit": self.unit, "note": self.note}
+        return facts | ({} if self.range_joules is None else {"range_joules": self.range_joules})
 
 
 @dataclass
@@ -108,10 +101,8 @@ def current_device() -> int | None:
 
 
 def cuda_devices(current: int | None) -> list[CudaDevice]:
-    """Those that this process computes on; starts nothing, and waits for no device.
-
-    One of several processes has ``current``; a process alone all devices on which torch holds memory.
-    """
+    """Those that this process computes on; starts nothing, and waits for no device. One of several processes has
+    ``current``; a process alone all devices on which torch holds memory."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return []
@@ -140,19 +131,16 @@ def _described(torch: Any, index: int) -> CudaDevice:
 
 
 def nvml_meter(device: CudaDevice) -> EnergyMeter:
-    """The energy counter of this very device (Volta and later), or its power where it has no counter.
-
-    The counter is in millijoules since the driver was loaded; the power in milliwatts, over the last second on recent
-    devices (NVML API reference, ``nvmlDeviceGetTotalEnergyConsumption``, ``nvmlDeviceGetPowerUsage``).
-
-    Raises:
-        MeterError: there is no NVML here, or it does not know the device.
-    """
+    """The energy counter of this very device (Volta and later), or its power where it has no counter. The counter is in
+    millijoules since the driver was loaded; the power in milliwatts, over the last second on recent devices (NVML API
+    reference, ``nvmlDeviceGetTotalEnergyConsumption``, ``nvmlDeviceGetPowerUsage``). Raises ``MeterError``: there is no
+    NVML here, or it does not know the device."""
     if not device.cuda:
         raise MeterError("it is driven by ROCm, whose meters are not read here")
     pynvml, handle, index = nvml_handle(device)
-    if _is_sliced(pynvml, handle):
-        raise MeterError("it is a MIG slice, and NVML meters the whole GPU only")
+    with contextlib.suppress(pynvml.NVMLError):  # most devices cannot be sliced
+        if pynvml.nvmlDeviceGetMigMode(handle)[0]:
+            raise MeterError("it is a MIG slice, and NVML meters the whole GPU only")
     name = f"GPU {index}"
     identity = device.uuid or device.pci or name
 
@@ -174,11 +162,8 @@ def nvml_meter(device: CudaDevice) -> EnergyMeter:
 
 
 def nvml_handle(device: CudaDevice) -> tuple[Any, Any, int]:
-    """NVML, its handle of this device (by UUID or bus, since NVML counts hidden ones), and its number there.
-
-    Raises:
-        MeterError: there is no NVML here, or it does not know the device.
-    """
+    """NVML, its handle of this device (by UUID or bus, since NVML counts hidden ones), and its number there. Raises
+    ``MeterError``: there is no NVML here, or it does not know the device."""
     try:
         import pynvml
     except ImportError as error:
@@ -199,27 +184,16 @@ def _handle(pynvml: Any, device: CudaDevice) -> Any:
             if device.pci is None:
                 raise
     if device.pci is None:
-        raise MeterError("torch tells neither its UUID nor its place on the bus")
+        raise MeterError("torch reports neither its UUID nor its place on the bus")
     return pynvml.nvmlDeviceGetHandleByPciBusId(device.pci)
 
 
-def _is_sliced(pynvml: Any, handle: Any) -> bool:
-    try:
-        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
-    except pynvml.NVMLError:  # most devices cannot be
-        return False
-
-
 def rapl_meters(root: Path = _POWERCAP) -> list[EnergyMeter]:
-    """A counter for each socket, and one for its memory where that is metered apart.
-
-    Zones are folders ``intel-rapl:0`` (also on AMD) and ``intel-rapl:0:1``, each with a ``name``, ``energy_uj`` in
-    microjoules and its range ``max_energy_range_uj``. ``core`` and ``uncore`` are parts of ``package``; ``psys`` holds
-    it; neither is added (Linux, Documentation/power/powercap/powercap.rst). Since Linux 5.10 only root reads them.
-
-    Raises:
-        MeterError: there are none, or they may not be read.
-    """
+    """A counter for each socket, and one for its memory where that is metered apart. Zones are folders ``intel-rapl:0``
+    (also on AMD) and ``intel-rapl:0:1``, each with a ``name``, ``energy_uj`` in microjoules and its range
+    ``max_energy_range_uj``. ``core`` and ``uncore`` are parts of ``package``; ``psys`` holds it; neither is added
+    (Linux, Documentation/power/powercap/powercap.rst). Since Linux 5.10 only root reads them. Raises ``MeterError``:
+    there are none, or they may not be read."""
     found = []
     try:
         for zone in sorted(root.glob("intel-rapl:*")):
@@ -280,11 +254,8 @@ def cpu_estimate(cpus: float, why: str) -> EnergyMeter:
 
 
 def gpu_estimate(device: CudaDevice, why: str) -> EnergyMeter:
-    """The vendor's TDP all the time: an upper bound.
-
-    Raises:
-        MeterError: the TDP is not known either; with both reasons.
-    """
+    """The vendor's TDP all the time: an upper bound. Raises ``MeterError``: the TDP is not known either; with both
+    reasons."""
     known = accelerator_of_device(device.name)
     if known is None or known.tdp_watts is None:
         raise MeterError(f"{why}; and no TDP is known for {device.name}")

@@ -28,7 +28,6 @@ class LoadSample:
         self._cores = CoresProbe()
         self._host: tuple[CoresProbe | DisksProbe | NetworkProbe, ...] = (self._cores, DisksProbe(), NetworkProbe())
         self._gpus: dict[str, GpuProbe] = {}
-        self._described: set[str] = set()
 
     def add_gpus(self, devices: Iterable[CudaDevice]) -> None:
         """GPUs that turned up; one that NVML does not know has no load, and its energy meter says so."""
@@ -55,9 +54,6 @@ class LoadSample:
         sample.setdefault("gpus", {})[number] = gpu.read(at)
         if gpu.throttled:
             sample.setdefault("throttled", {})[number] = gpu.throttled
-        if number not in self._described:
-            self._described.add(number)
-            sample.setdefault("gpu_limits", {})[number] = gpu.limits
 
 
 class Rates:
@@ -89,7 +85,6 @@ class CoresProbe:
         busy_cores            all of them
         busiest_core          the busiest one; ``core_loads`` has each, in percent
         stolen_cores          what the host of a virtual machine took
-        io_wait_cores         idle while a disk was waited for
         load_1_minute         the system's load average
         main_thread_core_wait share of its time that the main thread was ready to run and waited for a core
         threads, children     how many this process has
@@ -124,16 +119,15 @@ class CoresProbe:
         return {**rounded, "threads": self._me.num_threads(), "children": len(children)}
 
     def _machine(self, at: float) -> dict[str, float]:
-        counters: dict[str, float] = {"stolen_cores": 0.0, "io_wait_cores": 0.0}
+        counters: dict[str, float] = {"stolen_cores": 0.0}
         cores = psutil.cpu_times(percpu=True)
         for number, times in enumerate(cores):
             counters[f"{number}"] = sum(times) - sum(getattr(times, name, 0.0) for name in _IDLE)
             counters["stolen_cores"] += getattr(times, "steal", 0.0)
-            counters["io_wait_cores"] += getattr(times, "iowait", 0.0)
         rates = self._cores.of(at, counters)
         loads = [min(1.0, rates[f"{number}"]) for number in range(len(cores)) if f"{number}" in rates]
         self.core_loads = [round(100 * load) for load in loads]
-        found: dict[str, float] = {name: rates[name] for name in ("stolen_cores", "io_wait_cores") if name in rates}
+        found = {name: rate for name, rate in rates.items() if name == "stolen_cores"}
         if loads:
             found |= {"busy_cores": sum(loads), "busiest_core": max(loads)}
         if hasattr(os, "getloadavg"):
@@ -142,13 +136,10 @@ class CoresProbe:
 
 
 class DisksProbe:
-    """Rates over all disks of the machine, and those of this process with its children.
-
-    disk_read_bytes_per_second, disk_write_bytes_per_second
-    disk_reads_per_second, disk_writes_per_second
-    disk_latency_milliseconds       mean time that a request took, waiting included; absent without requests
-    read_bytes_per_second, write_bytes_per_second    of this process and its children, on Linux
-    """
+    """Rates over all disks of the machine, and those of this process with its children. disk_read_bytes_per_second,
+    disk_write_bytes_per_second disk_reads_per_second, disk_writes_per_second disk_latency_milliseconds       mean time
+    that a request took, waiting included; absent without requests read_bytes_per_second, write_bytes_per_second    of
+    this process and its children, on Linux"""
 
     name = "load of the disks"
 
@@ -204,10 +195,8 @@ THROTTLES = {
     0x40: "hardware_thermal",
     0x80: "power_brake",
 }
-"""Reasons why a GPU runs below the clocks that were asked of it (nvml.h, ``nvmlClocksEventReasons``, CUDA 12.4).
-
-Not among them: that it is idle, that somebody has set its clocks, that it waits for another one in its sync group.
-"""
+"""Reasons why a GPU runs below the clocks that were asked of it (nvml.h, ``nvmlClocksEventReasons``, CUDA 12.4). Not
+among them: that it is idle, that somebody has set its clocks, that it waits for another one in its sync group."""
 
 
 class GpuProbe:
@@ -235,22 +224,11 @@ class GpuProbe:
             "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, 1),  # NVML_CLOCK_SM
             "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, 2),  # NVML_CLOCK_MEM
         }
-        self.limits = self._answers(
-            {
-                "memory_total_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
-                "sm_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, 1),
-                "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-            }
-        )
 
     def read(self, at: float) -> dict[str, float]:
-        found = self._answers(self._questions)
         reasons = int(self._reasons() or 0)
         self.throttled = [name for bit, name in THROTTLES.items() if reasons & bit]
-        return found
-
-    def _answers(self, questions: Mapping[str, Callable[[], float]]) -> dict[str, float]:
-        answers = {name: self._ask(question) for name, question in questions.items()}
+        answers = {name: self._ask(question) for name, question in self._questions.items()}
         return {name: value for name, value in answers.items() if value is not None}
 
     def _ask(self, question: Callable[[], Any]) -> float | None:

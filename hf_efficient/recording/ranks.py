@@ -21,22 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 from hf_efficient.recording.events import EventLog
 
 _COLLECTIVES = (
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "all_reduce",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "gather_object",
-    "monitored_barrier",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-)
+    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all_single", "barrier",
+    "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce", "reduce_scatter",
+    "reduce_scatter_tensor", "scatter",
+)  # fmt: skip
 """Of ``torch.distributed``, whose callers (transformers, accelerate, DeepSpeed) look them up at each call."""
 
 
@@ -116,10 +104,8 @@ class RankMarks:
 
 
 class CollectiveWatch:
-    """Opens a phase while the thread that trains is in a collective that Python calls.
-
-    Asynchronous collectives are not waited for here, DDP's start in C++ unseen, and a GPU's return when queued.
-    """
+    """Opens a phase while the thread that trains is in a collective that Python calls. Asynchronous collectives are not
+    waited for here, DDP's start in C++ unseen, and a GPU's return when queued."""
 
     def __init__(self, phase: Callable[[], AbstractContextManager[None]]) -> None:
         self._phase = phase

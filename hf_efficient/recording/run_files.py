@@ -36,7 +36,7 @@ _json = msgspec.json.Encoder()
 
 
 class Ending(NamedTuple):
-    """How a run, or a call of ``train()``, ended; with what ended it, or where it was stopped."""
+    """Of a run, or a call of ``train()``; with what ended it, or where it was stopped."""
 
     how: Literal["done", "stopped", "error"]
     error: str | None
@@ -66,10 +66,8 @@ class Draft(Protocol):
 
 class RunFiles:
     """Of one run in one process. The thread runs from ``start`` to ``stop``; a run that goes on starts it again.
-
     ``way`` is that of the last training. ``gone``: somebody removed the directory after the run ended; ``dirty``:
-    something came since the end was written; ``latch`` logs once what cannot be written.
-    """
+    something came since the end was written; ``latch`` logs once what cannot be written."""
 
     def __init__(
         self, directory: Path, rank: int, way: Way, log: EventLog, fold: Fold, started: ProcessStart, began_ns: int
@@ -94,20 +92,11 @@ class RunFiles:
         previous = last_record(path, "process")
         self._try(path, lambda: self._file("spans", path))  # the folder is there from here on
         self.process = 0 if previous is None else int(previous["process"]) + 1
-        self.system: SystemSampler | None = SystemSampler(
-            self.process, lambda: self.seconds(log.now()), current_device()
-        )
-        self._take(
-            {
-                "kind": "process",
-                "schema_version": SCHEMA_VERSION,
-                "rank": rank,
-                "pid": os.getpid(),
-                "way": way,
-                "process_start_from": started.source,
-                "began_at_seconds": self.seconds(began_ns),
-            }
-        )
+        now = lambda: self.seconds(log.now())  # noqa: E731
+        self.system: SystemSampler | None = SystemSampler(self.process, now, current_device())
+        began = {"process_start_from": started.source, "began_at_seconds": self.seconds(began_ns)}
+        known = {"schema_version": SCHEMA_VERSION, "rank": rank, "pid": os.getpid(), "way": way}
+        self._take({"kind": "process", **known, **began})
         self.start()
 
     def seconds(self, ns: int) -> float:
@@ -243,15 +232,9 @@ class RunFiles:
         elif one.step is not None:
             self._waiting.append((one.step, one))
         else:
-            wall_ns = one.end_ns - one.start_ns
-            self._take(
-                {
-                    "kind": "span",
-                    "started_at_seconds": self.seconds(one.start_ns),
-                    "wall_seconds": wall_ns / 1e9,
-                    "phase_seconds": in_seconds(one.phase_ns),
-                }
-            )
+            wall_seconds, phases = (one.end_ns - one.start_ns) / 1e9, in_seconds(one.phase_ns)
+            times = {"started_at_seconds": self.seconds(one.start_ns), "wall_seconds": wall_seconds}
+            self._take({"kind": "span", **times, "phase_seconds": phases})
 
     def _take_steps(self, wait: bool) -> None:
         """Those whose figures have arrived from the device, in order."""
@@ -295,17 +278,9 @@ class RunFiles:
         """Until when the process has lived, and what the span under way has come to, should it be killed."""
         now_ns = self._log.now()
         seen = self._fold.so_far(now_ns)
-        return _line(
-            {
-                "kind": "alive",
-                "process": self.process,
-                "at_seconds": self.seconds(now_ns),
-                "started_at_seconds": self.seconds(seen.start_ns),
-                "open_phase": seen.open_phase,
-                "phase_seconds": in_seconds(seen.phase_ns),
-                "memory": self._memory(),
-            }
-        )
+        times = {"at_seconds": self.seconds(now_ns), "started_at_seconds": self.seconds(seen.start_ns)}
+        phases = {"open_phase": seen.open_phase, "phase_seconds": in_seconds(seen.phase_ns)}
+        return _line({"kind": "alive", "process": self.process, **times, **phases, "memory": self._memory()})
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

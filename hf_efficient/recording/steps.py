@@ -49,10 +49,7 @@ class Counting:
     def __init__(self, formula: WorkFormula | None = None) -> None:
         self.broken = False
         self.formula = formula
-
-    @property
-    def scored(self) -> bool:
-        return self.formula is not None and self.formula.needs_scored
+        self.scored = formula is not None and formula.needs_scored
 
     @guard("Tokens and FLOPs are no longer counted")
     def counted(self, tally: TokenTally) -> tuple[TokenCounts, SequenceCounts | None, StepWork | None]:
@@ -107,13 +104,13 @@ class StepDraft:
             self._counted = self.counting.counted(self.tally) or (TokenCounts(), None, None)
         tokens, sequences, work = self._counted
         cpu_ns = None if self.cpu_from_ns is None or self.cpu_to_ns is None else self.cpu_to_ns - self.cpu_from_ns
-        begins, ends = self.loader_from, self.loader_to
+        begins, ends, wall_ns = self.loader_from, self.loader_to, span.end_ns - span.start_ns
         return StepRecord(
             segment=self.segment.number,
             rank=self.segment.rank,
             step=self.step,
             epoch=self.epoch,
-            wall_seconds=(span.end_ns - span.start_ns) / 1e9,
+            wall_seconds=wall_ns / 1e9,
             started_at_seconds=(span.start_ns - self.segment.opened_ns) / 1e9,
             phase_seconds=in_seconds(span.phase_ns),
             micro_batches=self.micro_batches,
@@ -125,13 +122,9 @@ class StepDraft:
             loader=None if begins is None or ends is None else step_loader(begins, ends),
             cpu_seconds=None if cpu_ns is None else cpu_ns / 1e9,
             waited_seconds=in_seconds(span.waits_ns) or None,
-            held_seconds=_worth_naming(self.held_ns, span.end_ns - span.start_ns),
+            held_seconds={name: ns / 1e9 for name, ns in self.held_ns.items() if 1000 * ns >= wall_ns} or None,
             **self.logged,
         )
-
-
-def _worth_naming(held_ns: Mapping[str, int], wall_ns: int) -> dict[str, float] | None:
-    return {name: ns / 1e9 for name, ns in held_ns.items() if 1000 * ns >= wall_ns} or None
 
 
 _SPEED = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
@@ -151,11 +144,9 @@ _guarded = guard("Steps are no longer recorded", then=lambda recorder: recorder.
 
 
 class StepRecorder:
-    """Writes one StepRecord per optimizer step; without a timeline nothing.
-
-    Call ``open``, then per step ``next_step`` (which ends the previous one), ``add_batches``, phases and marks,
-    ``step_done``; at the end ``end_loop`` and ``close``. No method raises, and only ``close`` waits for a device.
-    """
+    """Writes one StepRecord per optimizer step; without a timeline nothing. Call ``open``, then per step ``next_step``
+    (which ends the previous one), ``add_batches``, phases and marks, ``step_done``; at the end ``end_loop`` and
+    ``close``. No method raises, and only ``close`` waits for a device."""
 
     def __init__(self, timeline: Timeline | None) -> None:
         self.timeline = timeline
@@ -201,11 +192,9 @@ class StepRecorder:
         memory: bool,
         phase: PhaseName = "trainer_setup",
     ) -> None:
-        """A ``train()`` begins: open its run, state what it costs and runs on, and start a segment of steps.
-
-        ``rates`` are the facts ``price`` and ``grid``, which a recipe's run has stated. ``memory``: the allocator's
-        peaks may be reset. The time until the loop belongs to ``phase``.
-        """
+        """A ``train()`` begins: open its run, state what it costs and runs on, and start a segment of steps. ``rates``
+        are the facts ``price`` and ``grid``, which a recipe's run has stated. ``memory``: the allocator's peaks may be
+        reset. The time until the loop belongs to ``phase``."""
         timeline = self.timeline
         if timeline is None:
             return

@@ -1,13 +1,10 @@
-"""A request that a run ends after a step: asked for by a signal, agreed on by its ranks, and heard by its training."""
+"""A request that a run ends after a step, asked for by a signal; workers that such a signal leaves alone."""
 
-import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 _PATIENCE_SECONDS = 30.0
 """That a step is given to end, and its checkpoint to be written: a cluster sends all its signals sooner."""
@@ -51,152 +48,6 @@ _request = StopRequest()
 
 def stop_request() -> StopRequest:
     return _request
-
-
-logger = logging.getLogger(__name__)
-
-_OWN_SECONDS = 0.2
-_OTHERS_SECONDS = 1.0
-_ANSWER_SECONDS = 0.02
-_ANSWERS_SECONDS = 15.0
-"""That rank 0 waits for the answers of all together, and they for its proposal: is one later, none of them stops."""
-_VERDICT_SECONDS = 60.0
-"""That the others wait for rank 0: so much longer that nobody stops alone, or goes on alone."""
-_LOOKS = 5
-"""That fail in a row before a rank gives up to look."""
-_MISSING = "missing"
-"""The verdict where a rank did not answer."""
-
-
-class StopStore(Protocol):
-    """What is needed of ``torch.distributed.TCPStore``."""
-
-    def set(self, key: str, value: str) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def check(self, keys: list[str]) -> bool: ...
-
-
-class StopAgreement:
-    """After which step all ranks stop: they save together, but no two are at the same place when a signal comes.
-
-    Once a second a thread of each rank looks into the store whether any rank was asked to stop. If so, rank 0 proposes
-    a step ahead. Each rank answers whether it is ahead for it too, and waits at the end of that step. If all agree
-    they stop there; else rank 0 proposes a later step. Rank 0 gives the answers a deadline. ``failed``: this rank was
-    asked to stop, and a rank or the store is gone.
-    """
-
-    def __init__(
-        self,
-        asked: Callable[[], bool],
-        rank: int = 0,
-        world_size: int = 1,
-        store: StopStore | None = None,
-        prefix: str = "stop",
-    ) -> None:
-        self._asked, self._rank, self._world_size, self._store = asked, rank, world_size, store
-        self._prefix = prefix
-        self._changed = threading.Condition()
-        self._done = 0
-        self._hold: int | None = None
-        self._stop: int | None = None
-        self._closed = threading.Event()
-        self._deaf = False
-        self.failed = False
-
-    def begin(self, step: int) -> None:
-        self._done = step
-        if self._store is not None:
-            threading.Thread(target=self._listen, args=(self._store,), name="stop", daemon=True).start()
-
-    def after(self, step: int) -> bool:
-        """Whether the training stops now, on all ranks; called by the one that trains, after every step."""
-        if self._store is None:
-            return self._asked()
-        with self._changed:
-            self._done = step
-            self._changed.wait_for(lambda: self._hold != step)  # the thread lets go, however it ends
-            self.failed = self._deaf and self._asked()
-            return self._stop == step
-
-    def close(self) -> None:
-        self._closed.set()
-
-    def _listen(self, store: StopStore) -> None:
-        try:
-            if self._is_wanted(store):
-                ahead = 1
-                while not self._agrees(store, ahead):
-                    ahead *= 2
-        except (RuntimeError, TimeoutError) as error:  # the store raises its own kinds of RuntimeError
-            if not self._closed.is_set():
-                logger.warning("The processes cannot agree where to stop; SIGTERM ends this one at once: %s", error)
-                self._deaf = True
-        finally:
-            with self._changed:
-                self._hold = None
-                self._changed.notify_all()
-
-    def _is_wanted(self, store: StopStore) -> bool:
-        looked, failed = 0.0, 0
-        while not self._closed.wait(_OWN_SECONDS):
-            if self._asked():
-                store.set(self._key("asked"), "yes")
-                return True
-            if time.monotonic() - looked > _OTHERS_SECONDS:
-                looked = time.monotonic()
-                try:
-                    if store.check([self._key("asked")]):
-                        return True
-                    failed = 0
-                except (RuntimeError, TimeoutError):
-                    failed += 1
-                    if failed == _LOOKS:
-                        raise
-        return False
-
-    def _agrees(self, store: StopStore, ahead: int) -> bool:
-        if self._rank == 0:
-            store.set(self._key(f"{ahead}/step"), str(self._done + ahead))
-        step = int(self._answer(store, f"{ahead}/step", time.monotonic() + _ANSWERS_SECONDS))
-        with self._changed:
-            lies_ahead = self._done < step
-            if lies_ahead:
-                self._hold = step
-        store.set(self._key(f"{ahead}/{self._rank}"), "yes" if lies_ahead else "no")
-        if self._rank == 0:
-            store.set(self._key(f"{ahead}/verdict"), self._verdict(store, ahead))
-        verdict = self._answer(store, f"{ahead}/verdict", time.monotonic() + _VERDICT_SECONDS)
-        if verdict == _MISSING:
-            raise TimeoutError(f"a rank did not answer within {_ANSWERS_SECONDS:.0f} s")
-        with self._changed:
-            self._stop, self._hold = step if verdict == "yes" else None, None
-            self._changed.notify_all()
-        return verdict == "yes"
-
-    def _verdict(self, store: StopStore, ahead: int) -> str:
-        until = time.monotonic() + _ANSWERS_SECONDS
-        try:
-            answers = [self._answer(store, f"{ahead}/{rank}", until) for rank in range(self._world_size)]
-        except TimeoutError:
-            return _MISSING
-        return "yes" if all(answer == "yes" for answer in answers) else "no"
-
-    def _answer(self, store: StopStore, key: str, until: float) -> str:
-        """The value of this key, polled so that waiting holds up no connection.
-
-        Raises:
-            TimeoutError: it is not there by ``until`` (``time.monotonic``).
-        """
-        while not store.check([self._key(key)]):
-            if time.monotonic() > until or self._closed.is_set():
-                raise TimeoutError(f"no answer ({key})")
-            time.sleep(_ANSWER_SECONDS)
-        return store.get(self._key(key)).decode()
-
-    def _key(self, name: str) -> str:
-        return f"{self._prefix}/{name}"
 
 
 @dataclass(frozen=True)

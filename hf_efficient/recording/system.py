@@ -18,11 +18,9 @@ _LOOK_FOR_DEVICES_EVERY = 10
 
 
 class SystemSampler:
-    """Samples memory, load and energy about once a second, on one thread, for ``system.jsonl``.
-
-    A meter that fails is logged once and asked again in the next round. ``joules`` is the energy since the first
-    sample. The training thread sets ``device``.
-    """
+    """Samples memory, load and energy about once a second, on one thread, for ``system.jsonl``. A meter that fails is
+    logged once and asked again in the next round. ``joules`` is the energy since the first sample. The training thread
+    sets ``device``."""
 
     def __init__(self, process: int, now_seconds: Callable[[], float], device: int | None = None) -> None:
         self.device = device
@@ -65,15 +63,14 @@ class SystemSampler:
         logger.log(level, "%s Training goes on; the account names what is missing.", what)
 
     def _sample(self) -> dict[str, Any]:
-        at = self._now_seconds()
-        sample: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "process": self._process,
-            "at_seconds": round(at, 4),
-        }
+        at, version = self._now_seconds(), SCHEMA_VERSION
+        sample: dict[str, Any] = {"schema_version": version, "process": self._process, "at_seconds": round(at, 4)}
         self._probe("memory of the host", lambda: sample.update(self._host_memory()))
         self._probe("memory of the device", lambda: sample.update(device_memory(self.device)))
-        self._look_for_meters()
+        if self._samples == 0:
+            self._probe("CPU", lambda: self._add(host_meters()))
+        if self._samples % _LOOK_FOR_DEVICES_EVERY == 0:
+            self._probe("GPU", self._look_for_devices)
         for name, meter in self._meters.items():
             self._read(name, meter, at, sample)
         self._load.sample(at, sample)
@@ -83,12 +80,6 @@ class SystemSampler:
 
     def _host_memory(self) -> dict[str, int]:
         return {"rss_bytes": self._self.memory_info().rss, "host_available_bytes": psutil.virtual_memory().available}
-
-    def _look_for_meters(self) -> None:
-        if self._samples == 0:
-            self._probe("CPU", lambda: self._add(host_meters()))
-        if self._samples % _LOOK_FOR_DEVICES_EVERY == 0:
-            self._probe("GPU", self._look_for_devices)
 
     def _look_for_devices(self) -> None:
         new = [device for device in cuda_devices(self.device) if device.index not in self._looked_for]

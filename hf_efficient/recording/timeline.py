@@ -35,9 +35,7 @@ class Finish(Protocol):
 
     def __call__(self, directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> Any:
         """Write the account beside the records; with ``page`` the diagnosis and the page too; ``tell`` logs a finding.
-
-        ``earlier`` is what an earlier call returned for this run. Raises OSError or OutputError.
-        """
+        ``earlier`` is what an earlier call returned for this run. Raises OSError or OutputError."""
 
 
 _FINISHED_BY = "hf_efficient.reporting.finish_run"
@@ -49,11 +47,9 @@ def _finish(directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> 
 
 
 class Timeline:
-    """Begins, ends and describes runs; no method raises. One thread uses it, the one that trains.
-
-    ``until_exit``: the process ends with the run. ``recorded_training`` marks the training that a callback records, for
-    a second callback. ``finish`` is called where a run ends, on rank 0, and returned ``finished``.
-    """
+    """Begins, ends and describes runs; no method raises. One thread uses it, the one that trains. ``until_exit``: the
+    process ends with the run. ``recorded_training`` marks the training that a callback records, for a second callback.
+    ``finish`` is called where a run ends, on rank 0, and returned ``finished``."""
 
     def __init__(
         self, now: Callable[[], int] = time.perf_counter_ns, start: Callable[[], ProcessStart] = process_start
@@ -149,7 +145,11 @@ class Timeline:
             self._take_over()
         self._settle_gap()
         assert self._began_ns is not None
-        self.earlier = _earlier(directory) if rank == 0 else Earlier()
+        self.earlier = Earlier()
+        if rank == 0 and records_path(directory, "spans", 0).exists():
+            from hf_efficient.recording.earlier import read_earlier  # which reads as the account does
+
+            self.earlier = read_earlier(directory)
         self.finished = None
         self.files = RunFiles(directory, rank, way, self.log, self._fold, self._started, self._began_ns)
         self._held.add(directory.resolve())
@@ -337,14 +337,6 @@ def open_run(timeline: Timeline, directory: Path, rank: int, world_size: int, wa
     if not (resumed or timeline.broken or timeline.has_held(directory)):
         make_room(directory, rank, world_size)
     timeline.open(directory, rank, way)
-
-
-def _earlier(directory: Path) -> Earlier:
-    if not records_path(directory, "spans", 0).exists():
-        return Earlier()
-    from hf_efficient.recording.earlier import read_earlier  # which reads as the account does
-
-    return read_earlier(directory)
 
 
 _timeline: Timeline | None = None

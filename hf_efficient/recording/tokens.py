@@ -17,25 +17,20 @@ from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
 _IGNORED = -100
 
 LENGTH_BOUNDS: tuple[int, ...] = tuple(dict.fromkeys(round(2 ** (quarter / 4)) for quarter in range(24 * 4 + 1)))
-"""Upper bounds of the length buckets in tokens: a quarter of an octave apart, so that a length is known to 19%.
-
-1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, ...: every power of two is a bound. A document
-is in the bucket of the first bound that is not below its length.
-"""
+"""Upper bounds of the length buckets in tokens: a quarter of an octave apart, so that a length is known to 19%. 1, 2,
+3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, ...: every power of two is a bound. A document is in
+the bucket of the first bound that is not below its length."""
 
 
 class TokenTally:
     """Sums the tokens and sequences of the micro-batches of one optimizer step; one unknown count is None for the step.
-
     ``processed`` is the size of ``input_ids``, ``non_padding`` the sum of an ``attention_mask`` of that shape; a
     padding-free batch (``position_ids``, no mask) has no padding. ``loss_bearing`` counts ``labels != -100`` (or
-    ``shift_labels``), or the ``completion_mask`` of preference data.
-
-    With a mask a row is a document; without one a document begins where ``position_ids`` are 0. Chosen and rejected are
-    a row and a document each, in one ``input_ids`` or in ``chosen_input_ids`` beside ``rejected_input_ids``, which the
-    experimental trainers pad alike. Of KTO's batches the answers that are trained on count, not the ``KL_input_ids``,
-    which run forward alone. Batches with other token ids (``decoder_input_ids``) give no sequences.
-    """
+    ``shift_labels``), or the ``completion_mask`` of preference data. With a mask a row is a document; without one a
+    document begins where ``position_ids`` are 0. Chosen and rejected are a row and a document each, in one
+    ``input_ids`` or in ``chosen_input_ids`` beside ``rejected_input_ids``, which the experimental trainers pad alike.
+    Of KTO's batches the answers that are trained on count, not the ``KL_input_ids``, which run forward alone. Batches
+    with other token ids (``decoder_input_ids``) give no sequences."""
 
     def __init__(self, scored: bool = False) -> None:
         """``scored``: count the target positions whose prediction enters the loss as well, for ``WorkFormula``."""
@@ -186,11 +181,9 @@ def _tensor(batch: Mapping[str, Any], name: str) -> torch.Tensor | None:
 
 
 def document_starts(positions: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """Where ``position_ids`` start again at 0, bool of ``shape``; None where they are of another kind.
-
-    A padding-free batch padded to a multiple of some length continues with zeros: each is a document, to attention as
-    well. ``positions`` has shape (rows, positions), or (1, positions) for all rows.
-    """
+    """Where ``position_ids`` start again at 0, bool of ``shape``; None where they are of another kind. A padding-free
+    batch padded to a multiple of some length continues with zeros: each is a document, to attention as well.
+    ``positions`` has shape (rows, positions), or (1, positions) for all rows."""
     if positions.ndim != 2 or len(shape) != 2 or positions.shape[1] != shape[1]:
         return None
     return positions.eq(0).expand(shape) if positions.shape[0] in (1, shape[0]) else None

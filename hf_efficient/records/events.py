@@ -85,8 +85,8 @@ class Meter(msgspec.Struct, gc=False):
 
 class SystemSample(msgspec.Struct, gc=False, kw_only=True):
     """What the sampler saw, about once a second; what is not known is left out. ``joules`` are counters as read,
-    ``watts`` readings or means since the sample before, by meter. ``core_loads`` are percent, ``gpu_limits`` what a GPU
-    has at most, ``faults`` why a meter does not answer."""
+    ``watts`` readings or means since the sample before, by meter. ``core_loads`` are percent, ``faults``
+    why a meter does not answer."""
 
     process: int
     at_seconds: float

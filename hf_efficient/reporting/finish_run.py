@@ -10,13 +10,12 @@ from pathlib import Path
 from hf_efficient.accounting.account import AccountedRun, account_run, write_account
 from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON
-from hf_efficient.diagnosis.engine import to_json as diagnosis_to_json
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.run_data import RunData, read_run_trace, run_data
-from hf_efficient.run_dir.json_file import write_whole
+from hf_efficient.run_dir.json_file import strict_json, write_whole
 
 REPORT_HTML = "report.html"
 
@@ -60,7 +59,7 @@ def _diagnosis_and_page(directory: Path, accounted: AccountedRun, said: set[str]
     with _logged("The run could not be diagnosed, because of a fault; it is not affected.", said):
         run = run_data(accounted)
         if run.diagnosis is not None:
-            write_whole(directory / DIAGNOSIS_JSON, diagnosis_to_json(run.diagnosis))
+            write_whole(directory / DIAGNOSIS_JSON, strict_json(run.diagnosis))
     if run is None:
         return None
     if "page" not in said:

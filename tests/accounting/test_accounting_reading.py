@@ -156,7 +156,7 @@ def apart(monkeypatch):
     """Read by two other processes, however little there is; counts them."""
     started, popen = [], subprocess.Popen
     monkeypatch.setattr(run_records, "_WORTH_A_PROCESS_BYTES", 0)
-    monkeypatch.setattr(run_records, "_cores", lambda: 2)
+    monkeypatch.setattr(run_records, "allowed_cpus", lambda: 2)
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **more: started.append(args) or popen(*args, **more))
     return started
 

@@ -9,7 +9,7 @@ import pytest
 from made_records import alive, end, full_step, lines, process, reading, span, step, train
 
 from hf_efficient.accounting.account import account_of, account_run
-from hf_efficient.accounting.series import histogram, padding_share, per_step, tokens_per_second
+from hf_efficient.accounting.series import histogram, per_step, tokens_per_second
 from hf_efficient.accounting.steps import LOADER_SECONDS
 from hf_efficient.records.series import Band, Histogram, StepSeries, SystemSeries
 from hf_efficient.records.steps import StepLoader
@@ -170,7 +170,6 @@ def test_rates_by_hand():
     tokens = {"processed_tokens": [1000, 0, None], "non_padding_tokens": [800, 10, None]}
     steps = StepSeries(**empty | known | tokens)
     assert tokens_per_second(steps) == [400.0, None, None]  # 800 / (4 * 0.5); no time; no tokens
-    assert padding_share(steps) == [pytest.approx(0.2), None, None]
     assert per_step([2.0, None, 3.0], steps) == [0.5, None, 3.0]
 
 

@@ -1,11 +1,6 @@
 """Snapshots in the layout that ``torch.cuda.memory._snapshot`` documents, small enough to be worked out."""
 
-import pickle
-
-import pytest
-
-from hf_efficient.accounting.memory_history import NO_MODULE, read_snapshot, snapshot_record
-from hf_efficient.errors import OutputError
+from hf_efficient.accounting.memory_history import NO_MODULE, snapshot_record
 from hf_efficient.records.profile import AllocationSite
 
 MIB = 2**20
@@ -81,37 +76,6 @@ def test_what_failed():
     found = snapshot_record(snapshot, "out of memory")
     assert (found.failed_bytes, found.device_free_bytes, found.peak_bytes) == (9 * MIB, 4 * MIB, 30 * MIB)
     assert [site.place for site in found.sites] == ["allocated before the history begins"]
-
-
-def test_a_file_is_read_as_plain_data(tmp_path):
-    path = tmp_path / "memory.pickle"
-    path.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
-    assert read_snapshot(path) == {"segments": [], "device_traces": []}
-
-
-class Attack:
-    def __reduce__(self):
-        return (print, ("run by the file",))
-
-
-UNREADABLE = "cannot be read as a memory snapshot"
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (pickle.dumps({"segments": [Attack()]}), "it names builtins.print, and a snapshot holds plain data"),
-        (pickle.dumps([1, 2]), "is no memory snapshot; name a file that"),
-        (pickle.dumps({"segments": list(range(99))})[:50], UNREADABLE),
-        (b"\x1f\x8b\x08 no pickle at all", UNREADABLE),
-    ],
-)
-def test_another_file_is_refused(tmp_path, content, said, capsys):
-    path = tmp_path / "memory.pickle"
-    path.write_bytes(content)
-    with pytest.raises(OutputError, match=said):
-        read_snapshot(path)
-    assert capsys.readouterr().out == ""
 
 
 CODE = """\

@@ -13,14 +13,7 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from trl.trainer import add_fused_lm_head
 
-from hf_efficient.callbacks.checks import (
-    FusedHeadCheck,
-    GradientCheck,
-    PackingCheck,
-    head_error,
-    keep_four_bit_trainable,
-    mixing_ratio,
-)
+from hf_efficient.callbacks import checks
 from hf_efficient.errors import TrainingCheckError
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
@@ -48,11 +41,11 @@ def dequantized(layer):
 
 def test_every_layer_is_guarded():
     model = quantized()
-    assert keep_four_bit_trainable(model) == 2
+    assert checks.keep_four_bit_trainable(model) == 2
     assert [model[0].support_avx512bf16_for_cpu, model[2]["inner"].support_avx512bf16_for_cpu] == [False, False]
     model[0].eval()(torch.ones(1, 128))
     assert not getattr(model[0].weight.quant_state, "packing_format_for_cpu", False)
-    assert keep_four_bit_trainable(model) == 2
+    assert checks.keep_four_bit_trainable(model) == 2
 
 
 @needs_repacking
@@ -64,7 +57,7 @@ def test_repacked_weights_are_unpacked(caplog, double_quant):
     layer(torch.ones(1, 128))
     assert layer.weight.quant_state.packing_format_for_cpu
 
-    keep_four_bit_trainable(model)
+    checks.keep_four_bit_trainable(model)
 
     assert torch.equal(layer.weight.data, bytes_before)
     assert not layer.weight.quant_state.packing_format_for_cpu
@@ -80,7 +73,7 @@ def test_repacked_weights_are_unpacked(caplog, double_quant):
 
 def test_without_bitsandbytes_nothing_happens(monkeypatch):
     monkeypatch.delitem(sys.modules, "bitsandbytes")
-    assert keep_four_bit_trainable(nn.Linear(2, 2)) == 0
+    assert checks.keep_four_bit_trainable(nn.Linear(2, 2)) == 0
     assert "bitsandbytes" not in sys.modules
 
 
@@ -105,7 +98,7 @@ def test_gradients_that_are_not_on_the_parameters_are_left_out(monkeypatch, capl
     state = SimpleNamespace(distributed_type=DistributedType(distributed))
     monkeypatch.setattr("accelerate.state.AcceleratorState", lambda: state)
     monkeypatch.setattr("accelerate.state.is_initialized", lambda: True)
-    model, check = half_frozen(), GradientCheck()
+    model, check = half_frozen(), checks.GradientCheck()
     args = SimpleNamespace(torch_compile=False, optim=optimizer)
     check.on_train_begin(args, None, None)
     said = pytest.raises(TrainingCheckError) if reason is None else nullcontext()
@@ -135,14 +128,14 @@ def mixing_attention():
 def test_shipped_implementations_keep_examples_apart(tiny_llama_dir, implementation):
     model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir, attn_implementation=implementation)
     model.train()
-    assert mixing_ratio(model) < 1e-4
+    assert checks.mixing_ratio(model) < 1e-4
     assert model.training
 
 
 def test_a_mixing_attention_is_named(tiny_llama_dir, mixing_attention):
     model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir, attn_implementation=mixing_attention)
     with pytest.raises(TrainingCheckError, match="'ignores_packing' packed examples read each other"):
-        PackingCheck().on_train_begin(None, None, None, model=model)
+        checks.PackingCheck().on_train_begin(None, None, None, model=model)
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -155,8 +148,8 @@ def model(request, tiny_llama_dir):
 
 
 def test_a_head_that_computes_the_same_passes(model):
-    assert head_error(model) < (1e-5 if model.dtype == torch.float32 else 0.02)
-    FusedHeadCheck().on_train_begin(SimpleNamespace(), None, None, model=model)
+    assert checks.head_error(model) < (1e-5 if model.dtype == torch.float32 else 0.02)
+    checks.FusedHeadCheck().on_train_begin(SimpleNamespace(), None, None, model=model)
     assert model.training
 
 
@@ -164,7 +157,7 @@ def test_a_model_that_scales_its_logits_otherwise_is_named(model):
     """As a family would that TRL does not know."""
     model.lm_head.register_forward_hook(lambda module, args, output: 1.5 * output)
     with pytest.raises(TrainingCheckError, match=r"chunked_nll does not compute the logits of llama as the model does"):
-        FusedHeadCheck().on_train_begin(SimpleNamespace(), None, None, model=model)
+        checks.FusedHeadCheck().on_train_begin(SimpleNamespace(), None, None, model=model)
     args = SimpleNamespace(loss_type="chunked_nll")
-    FusedHeadCheck(falls_back=True).on_train_begin(args, None, None, model=model)
+    checks.FusedHeadCheck(falls_back=True).on_train_begin(args, None, None, model=model)
     assert args.loss_type == "nll"

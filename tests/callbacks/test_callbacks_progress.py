@@ -14,14 +14,6 @@ from transformers import (
 )
 
 from hf_efficient.callbacks import progress as figure_bars
-from hf_efficient.callbacks.progress import (
-    FigureBar,
-    Progress,
-    ProgressLines,
-    log_line,
-    progress_text,
-    use_progress_lines,
-)
 from hf_efficient.estimate.forecast import Schedule
 from hf_efficient.recording import timeline as timelines
 from hf_efficient.recording.clocks import ProcessStart
@@ -82,7 +74,7 @@ def draw(monkeypatch):
     """Makes bars, and closes them: tqdm counts the open ones."""
     bars = []
 
-    def make(columns, kind=FigureBar):
+    def make(columns, kind=figure_bars.FigureBar):
         bars.append(Bar(monkeypatch, columns, kind))
         return bars[-1]
 
@@ -133,7 +125,7 @@ def test_a_fault_is_told_once_and_the_bar_goes_on(live, draw, monkeypatch, caplo
 
 
 def test_a_log_above_it_leaves_the_figures_to_it(live, draw, capsys):
-    bar = draw(100, ProgressLines)
+    bar = draw(100, figure_bars.ProgressLines)
     bar.state.global_step = 5
     logs = {"loss": 3.5, "efficiency/mfu": 0.25, "efficiency/step_seconds_p50": 2.0}
     bar.callback.on_log(bar.args, bar.state, TrainerControl(), logs=logs)
@@ -144,7 +136,7 @@ def test_a_log_above_it_leaves_the_figures_to_it(live, draw, capsys):
 
 
 def test_there_is_none_on_other_ranks():
-    bar = FigureBar()
+    bar = figure_bars.FigureBar()
     state = TrainerState(max_steps=5, is_world_process_zero=False)
     args = TrainingArguments("out", use_cpu=True, report_to=[])
     bar.on_train_begin(args, state, TrainerControl())
@@ -178,11 +170,11 @@ def test_nothing_is_guessed_of_the_time_left_before_it_is_known(live, draw):
 
 def test_a_log_is_one_line_and_leaves_its_speed_out():
     logs = {"loss": 3.85617, "grad_norm": 0.82361, "learning_rate": 0.0008, "epoch": 0.0075, "total_flos": 1e12}
-    assert log_line(5, 50, logs) == "step  5/50  loss 3.856  grad_norm 0.8236  learning_rate 0.0008"
+    assert figure_bars.log_line(5, 50, logs) == "step  5/50  loss 3.856  grad_norm 0.8236  learning_rate 0.0008"
 
     speed = {"eval_runtime": 57.5, "eval_samples_per_second": 0.1, "epoch": 0}
     logs = {"eval_loss": 3.57, "eval_perplexity": 35.53, **speed}
-    assert log_line(0, 6, logs) == "step 0/6  evaluation:  loss 3.57  perplexity 35.53"
+    assert figure_bars.log_line(0, 6, logs) == "step 0/6  evaluation:  loss 3.57  perplexity 35.53"
 
 
 def test_it_takes_the_place_of_the_trainers_bar(tiny_llama_dir, tmp_path):
@@ -191,15 +183,15 @@ def test_it_takes_the_place_of_the_trainers_bar(tiny_llama_dir, tmp_path):
         return Trainer(AutoModelForCausalLM.from_pretrained(tiny_llama_dir), args)
 
     shown = trainer(disable_tqdm=False)
-    use_progress_lines(shown)
+    figure_bars.use_progress_lines(shown)
     bars = [type(one) for one in shown.callback_handler.callbacks if isinstance(one, ProgressCallback)]
-    assert bars == [ProgressLines]
+    assert bars == [figure_bars.ProgressLines]
     silent = trainer(disable_tqdm=True)
-    use_progress_lines(silent)
+    figure_bars.use_progress_lines(silent)
     assert not any(isinstance(one, ProgressCallback) for one in silent.callback_handler.callbacks)
 
 
-ALL = Progress(
+ALL = figure_bars.Progress(
     seconds_left=9065.0, tokens_per_second=12_345.6, step_seconds=0.5, mfu=0.314, cost_usd=1.2, total_usd=4.8
 )
 
@@ -217,4 +209,4 @@ ALL = Progress(
     ],
 )
 def test_as_much_as_there_is_room_for(room, text):
-    assert progress_text(ALL, room) == text
+    assert figure_bars.progress_text(ALL, room) == text

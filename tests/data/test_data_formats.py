@@ -5,17 +5,7 @@ from typing import get_args
 import pytest
 from made_data import answer, refused, system, user
 
-from hf_efficient.data.formats import (
-    FORMATS,
-    add_system,
-    check_columns,
-    common_kind,
-    convert,
-    question_and_answer,
-    recast,
-    recognise,
-    rename,
-)
+from hf_efficient.data import formats
 from hf_efficient.data.sources import Row
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataFormat
@@ -32,7 +22,7 @@ ROWS = {
 
 
 def converted(name: str, **value: object) -> dict:
-    return convert(Row("f:7", value), name)
+    return formats.convert(Row("f:7", value), name)
 
 
 def message(name: str, **value: object) -> str:
@@ -40,7 +30,7 @@ def message(name: str, **value: object) -> str:
 
 
 def test_the_recipe_knows_the_same_formats():
-    assert set(get_args(DataFormat)) == set(FORMATS)
+    assert set(get_args(DataFormat)) == set(formats.FORMATS)
 
 
 @pytest.mark.parametrize(
@@ -58,19 +48,21 @@ def test_the_recipe_knows_the_same_formats():
     ],
 )
 def test_recognised_by_its_columns(columns, objective, expected):
-    assert recognise(columns, objective, "f:1") == expected
+    assert formats.recognise(columns, objective, "f:1") == expected
 
 
 def test_not_recognised_lists_what_was_found_and_what_is_known():
-    assert refused(recognise, ["question", "answer"], "sft", "data.train.0 (f:1)") == (
+    assert refused(formats.recognise, ["question", "answer"], "sft", "data.train.0 (f:1)") == (
         "data.train.0 (f:1): the layout of the rows is not recognised. Columns found: answer, question. Known "
         "formats: messages (messages); sharegpt (conversations); prompt_completion (prompt, completion); alpaca "
         "(instruction, output); text (text). Rename with `columns`, e.g. columns: {prompt: question}."
     )
-    assert refused(recognise, ["prompt", "chosen", "rejected"], "sft", "f:1").endswith(
+    assert refused(formats.recognise, ["prompt", "chosen", "rejected"], "sft", "f:1").endswith(
         " These look like preference pairs: they are for `objective: dpo`."
     )
-    assert "Columns found: none. Known formats: preference (chosen, rejected)." in refused(recognise, [], "dpo", "f:1")
+    assert "Columns found: none. Known formats: preference (chosen, rejected)." in refused(
+        formats.recognise, [], "dpo", "f:1"
+    )
 
 
 WITH_SYSTEM = {"messages": [SYSTEM, USER, ANSWER]}
@@ -153,30 +145,30 @@ def test_a_row_that_does_not_fit_is_named_with_its_field(name, value, expected):
 
 def test_columns_under_other_names():
     row = Row("f:1", {"question": "q", "answer": "a", "prompt": "shadowed", "id": 1})
-    assert rename(row, {"prompt": "question", "completion": "answer"}) == Row(
+    assert formats.rename(row, {"prompt": "question", "completion": "answer"}) == Row(
         "f:1", {"prompt": "q", "completion": "a", "id": 1}
     )
-    assert rename(Row("f:1", {"a": 1, "b": 2}), {"a": "b", "b": "a"}).value == {"a": 2, "b": 1}
-    assert rename(row, {}) is row
-    assert refused(check_columns, {"promt": "question"}, "prompt_completion", "data.train.1") == (
+    assert formats.rename(Row("f:1", {"a": 1, "b": 2}), {"a": "b", "b": "a"}).value == {"a": 2, "b": 1}
+    assert formats.rename(row, {}) is row
+    assert refused(formats.check_columns, {"promt": "question"}, "prompt_completion", "data.train.1") == (
         "data.train.1.columns: 'promt' is not a column of the format (completion, prompt). Did you mean prompt? Write "
         "the format's own name first: {prompt: question}."
     )
-    check_columns({"input": "context"}, "alpaca", "data.train.1")
-    check_columns({"messages": "chat"}, "auto", "data.train.1")
+    formats.check_columns({"input": "context"}, "alpaca", "data.train.1")
+    formats.check_columns({"messages": "chat"}, "auto", "data.train.1")
     with pytest.raises(DataError):
-        check_columns({"messages": "chat"}, "alpaca", "data.train.1")
+        formats.check_columns({"messages": "chat"}, "alpaca", "data.train.1")
 
 
 def test_what_can_be_mixed():
-    assert common_kind({"a": "messages", "b": "messages"}) == "messages"
-    assert common_kind({"a": "messages", "b": "chat_pair", "c": "messages"}) == "chat_pair"
-    assert common_kind({"a": "chat_pair", "b": "messages"}) == "chat_pair"
-    assert refused(common_kind, {"data.train.0 (a.jsonl)": "messages", "data.train.1 (b.txt)": "text"}) == (
+    assert formats.common_kind({"a": "messages", "b": "messages"}) == "messages"
+    assert formats.common_kind({"a": "messages", "b": "chat_pair", "c": "messages"}) == "chat_pair"
+    assert formats.common_kind({"a": "chat_pair", "b": "messages"}) == "chat_pair"
+    assert refused(formats.common_kind, {"data.train.0 (a.jsonl)": "messages", "data.train.1 (b.txt)": "text"}) == (
         "data.train.0 (a.jsonl) and data.train.1 (b.txt) cannot be mixed: the first has chats, the second plain text. "
         "Bring them into one layout."
     )
-    assert refused(common_kind, {"a": "chat_pair", "b": "string_pair"}) == (
+    assert refused(formats.common_kind, {"a": "chat_pair", "b": "string_pair"}) == (
         "a and b cannot be mixed: the first has prompt and completion as messages, the second prompt and completion "
         "as strings. Bring them into one layout."
     )
@@ -184,29 +176,29 @@ def test_what_can_be_mixed():
 
 def test_a_row_in_another_kind():
     chat = {"messages": [SYSTEM, USER, ANSWER, USER, LATER, USER]}
-    assert recast(chat, "chat_pair", "f:1") == {"prompt": [SYSTEM, USER, ANSWER, USER], "completion": [LATER]}
-    assert recast(ROWS["chat_pair"], "messages", "f:1") == ROWS["messages"]
-    assert refused(recast, ROWS["string_pair"], "chat_pair", "f:9") == (
+    assert formats.recast(chat, "chat_pair", "f:1") == {"prompt": [SYSTEM, USER, ANSWER, USER], "completion": [LATER]}
+    assert formats.recast(ROWS["chat_pair"], "messages", "f:1") == ROWS["messages"]
+    assert refused(formats.recast, ROWS["string_pair"], "chat_pair", "f:9") == (
         "f:9: this row has prompt and completion as strings, the rows before it have prompt and completion as "
         "messages; use one layout."
     )
 
 
 def test_a_system_message_is_put_first_where_there_is_none():
-    assert add_system({"messages": [USER, ANSWER]}, "s") == {"messages": [SYSTEM, USER, ANSWER]}
+    assert formats.add_system({"messages": [USER, ANSWER]}, "s") == {"messages": [SYSTEM, USER, ANSWER]}
     own = {"messages": [system("own"), USER, ANSWER]}
-    assert add_system(own, "s") is own
-    assert add_system(ROWS["chat_pair"], "s") == {"prompt": [SYSTEM, USER], "completion": [ANSWER]}
-    assert add_system(ROWS["chat_preference"], "s")["prompt"] == [SYSTEM, USER]
+    assert formats.add_system(own, "s") is own
+    assert formats.add_system(ROWS["chat_pair"], "s") == {"prompt": [SYSTEM, USER], "completion": [ANSWER]}
+    assert formats.add_system(ROWS["chat_preference"], "s")["prompt"] == [SYSTEM, USER]
 
 
 def test_what_to_ask_and_what_to_expect():
-    assert question_and_answer(ROWS["messages"]) == {"prompt": [USER], "answer": "a"}
-    assert question_and_answer({"messages": [USER, ANSWER, USER, LATER, USER]}) == {
+    assert formats.question_and_answer(ROWS["messages"]) == {"prompt": [USER], "answer": "a"}
+    assert formats.question_and_answer({"messages": [USER, ANSWER, USER, LATER, USER]}) == {
         "prompt": [USER, ANSWER, USER],
         "answer": "b",
     }
-    assert question_and_answer(ROWS["chat_pair"]) == {"prompt": [USER], "answer": "a"}
-    assert question_and_answer(ROWS["string_pair"]) == {"prompt": "q", "answer": "a"}
-    assert question_and_answer(ROWS["text"]) is None
-    assert question_and_answer({"messages": [ANSWER, USER]}) is None
+    assert formats.question_and_answer(ROWS["chat_pair"]) == {"prompt": [USER], "answer": "a"}
+    assert formats.question_and_answer(ROWS["string_pair"]) == {"prompt": "q", "answer": "a"}
+    assert formats.question_and_answer(ROWS["text"]) is None
+    assert formats.question_and_answer({"messages": [ANSWER, USER]}) is None

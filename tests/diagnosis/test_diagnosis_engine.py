@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from hf_efficient.diagnosis.engine import diagnose, diagnose_case, read_diagnosis, to_json, write_diagnosis
+from hf_efficient.diagnosis.engine import diagnose, diagnose_case
 from hf_efficient.diagnosis.limit import limit_of
 from hf_efficient.diagnosis.rules import RULES
-from hf_efficient.errors import OutputError
 from hf_efficient.records.findings import Cost, Finding
 from tests.diagnosis.made import MATMUL, case_in, kernels, leave_trace, settings, step
 from tests.trace.made_trace import ADD
@@ -83,28 +82,6 @@ def test_a_run_is_diagnosed_by_its_output_directory(tmp_path):
     assert found.findings[0].rule == "saves_cost"
     assert found.loop_seconds == pytest.approx(30.0)
     assert found == diagnose(tmp_path / "efficiency")
-
-
-def test_the_diagnosis_is_written_and_read_again(tmp_path):
-    case_in(tmp_path, saving(), facts=MANY_SAVES)
-    write_diagnosis(tmp_path)
-    assert read_diagnosis(tmp_path / "diagnosis.json") == diagnose(tmp_path)
-    assert json.loads(to_json(diagnose(tmp_path)))["findings"][0]["rule"] == "saves_cost"
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ('{"schema_version": 99}', "schema_version 99 is newer than 1"),
-        ("[]", "is not a diagnosis"),
-        ("{", "cannot be read"),
-        ('{"schema_version": 1}', "is not a diagnosis: Object missing required field `hf_efficient_version`"),
-    ],
-)
-def test_a_file_that_is_no_diagnosis_is_refused(tmp_path, text, told):
-    (tmp_path / "diagnosis.json").write_text(text)
-    with pytest.raises(OutputError, match=told):
-        read_diagnosis(tmp_path / "diagnosis.json")
 
 
 @pytest.mark.parametrize("steps", [[], saving(1), [step(n) for n in range(1, 24)]], ids=["no step", "one", "plain"])

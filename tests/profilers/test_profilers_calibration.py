@@ -11,20 +11,6 @@ from fake_device import Device
 from hf_efficient.errors import SetupError
 from hf_efficient.model.peak import peak_of
 from hf_efficient.profilers import calibration
-from hf_efficient.profilers.calibration import (
-    Bench,
-    EventStopwatch,
-    MatmulPeak,
-    calibrate,
-    cpu_bench,
-    cpu_matmul_peak,
-    cuda_bench,
-    launch_seconds,
-    load_calibration,
-    measure_matmul,
-    product_rates,
-    save_calibration,
-)
 from hf_efficient.records.device import Calibration, MatmulRate
 
 CPU = torch.device("cpu")
@@ -35,7 +21,7 @@ class Replay:
 
     def __init__(self, kernel=2e-3, launch=1e-5):
         self.device, self.kernel, self.launch, self.calls = Device(), kernel, launch, 0
-        self.watch = EventStopwatch(self.device.event, self.synchronize)
+        self.watch = calibration.EventStopwatch(self.device.event, self.synchronize)
 
     def synchronize(self):
         self.device.host = max(self.device.host, self.device.done_at)
@@ -81,7 +67,7 @@ def bench(**changes):
         "products": lambda: ((MatmulRate("bf16", 64, 5e11),), False),
         "copy_bytes": 4096,
     }
-    return Bench(**{**values, **changes})
+    return calibration.Bench(**{**values, **changes})
 
 
 def test_a_launch_is_the_mean_of_a_chain_and_the_median_of_rounds():
@@ -90,7 +76,7 @@ def test_a_launch_is_the_mean_of_a_chain_and_the_median_of_rounds():
     readings = iter([reading for seconds in rounds for reading in (0.0, seconds)])
     held = bench()
     with torch.no_grad():  # also where gradients are off
-        assert launch_seconds(held, lambda: next(readings)) == pytest.approx(10e-6)
+        assert calibration.launch_seconds(held, lambda: next(readings)) == pytest.approx(10e-6)
     assert held.watch.asked == ["settle"] * 20
 
 
@@ -98,14 +84,14 @@ def test_a_cuda_device_replayed(monkeypatch):
     """Kernels of 1 ms on the device's own clock, whatever they do: the host's time is not part of it."""
     replay = Replay(kernel=1e-3, launch=0.0)
 
-    class Watch(EventStopwatch):
+    class Watch(calibration.EventStopwatch):
         def seconds(self, work, times):
             return super().seconds(lambda: (work(), replay.work()), times)
 
     watch = Watch(replay.device.event, replay.synchronize)
     monkeypatch.setattr(calibration, "launch_seconds", lambda held: 6e-6)
-    rates = lambda: (tuple(product_rates("bf16", CPU, watch, sizes=(4, 8))), None)  # noqa: E731
-    found = calibrate(bench(watch=watch, products=rates))
+    rates = lambda: (tuple(calibration.product_rates("bf16", CPU, watch, sizes=(4, 8))), None)  # noqa: E731
+    found = calibration.calibrate(bench(watch=watch, products=rates))
     assert [rate.flops_per_second for rate in found.matmul] == [pytest.approx(128e3), pytest.approx(1024e3)]
     assert found.bandwidth_bytes_per_second == pytest.approx(8192e3)
     assert (found.launch_seconds, found.busy, found.threads) == (6e-6, None, None)
@@ -136,27 +122,27 @@ def gpus(monkeypatch):
 
 
 def test_a_gpu_that_others_use(gpus):
-    assert cuda_bench(0).copy_bytes == 2**30
+    assert calibration.cuda_bench(0).copy_bytes == 2**30
     gpus["free"] = 2**30
-    assert cuda_bench(0).copy_bytes == 2**28
+    assert calibration.cuda_bench(0).copy_bytes == 2**28
     gpus["load"] = lambda index: 37
-    assert cuda_bench(0).products()[1] is True
+    assert calibration.cuda_bench(0).products()[1] is True
 
     def unknown(index):
         raise ModuleNotFoundError("pynvml")
 
     gpus["load"] = unknown
-    assert cuda_bench(0).products()[1] is None
+    assert calibration.cuda_bench(0).products()[1] is None
 
 
 @pytest.mark.parametrize(("share", "busy"), [(0.99, False), (0.5, True)])
 def test_the_cpu_takes_its_products_from_the_peak(monkeypatch, share, busy):
     peaks = {
-        torch.bfloat16: MatmulPeak(5e11, 1024, 2, "2026-01-02", 0.99),
-        torch.float32: MatmulPeak(1e11, 512, 2, "2026-01-02", share),
+        torch.bfloat16: calibration.MatmulPeak(5e11, 1024, 2, "2026-01-02", 0.99),
+        torch.float32: calibration.MatmulPeak(1e11, 512, 2, "2026-01-02", share),
     }
     monkeypatch.setattr(calibration, "measure_matmul", peaks.__getitem__)
-    assert cpu_bench().products() == ((MatmulRate("bf16", 1024, 5e11), MatmulRate("fp32", 512, 1e11)), busy)
+    assert calibration.cpu_bench().products() == ((MatmulRate("bf16", 1024, 5e11), MatmulRate("fp32", 512, 1e11)), busy)
 
 
 HELD = Calibration(
@@ -171,23 +157,23 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_what_is_kept_is_found(cache, caplog):
-    assert load_calibration(HELD.device_name) is None
-    assert save_calibration(HELD) == cache / "calibrations/nvidia-geforce-rtx-4090.json"
-    assert load_calibration(HELD.device_name) == HELD
-    assert load_calibration("nvidia geforce rtx 4090") is None  # another device of the same file name
+    assert calibration.load_calibration(HELD.device_name) is None
+    assert calibration.save_calibration(HELD) == cache / "calibrations/nvidia-geforce-rtx-4090.json"
+    assert calibration.load_calibration(HELD.device_name) == HELD
+    assert calibration.load_calibration("nvidia geforce rtx 4090") is None  # another device of the same file name
     later = dataclasses.replace(HELD, measured_on="2026-02-03", busy=None, threads=4)
-    save_calibration(later)
-    assert load_calibration(HELD.device_name) == later
+    calibration.save_calibration(later)
+    assert calibration.load_calibration(HELD.device_name) == later
     assert len(list((cache / "calibrations").iterdir())) == 1
 
 
 @pytest.mark.parametrize("change", [None, {"schema_version": 2}, {"matmul": None}, {"launch_seconds": "short"}])
 def test_a_damaged_file_is_reported_and_not_used(cache, caplog, change):
-    path = save_calibration(HELD)
+    path = calibration.save_calibration(HELD)
     path.write_text(
         "\xff" if change is None else json.dumps({**dataclasses.asdict(HELD), **change}), encoding="latin-1"
     )
-    assert load_calibration(HELD.device_name) is None
+    assert calibration.load_calibration(HELD.device_name) is None
     (message,) = caplog.messages
     assert message.startswith(f"{path}: ")
     assert message.endswith("Measure again: hf-efficient env --calibrate")
@@ -197,9 +183,9 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "file"))
     with pytest.raises(SetupError, match=r"cannot be written: .*\. Set HF_EFFICIENT_CACHE to a folder that can be\."):
-        save_calibration(HELD)
-    monkeypatch.setattr(calibration, "measure_matmul", lambda dtype: MatmulPeak(5e9, 256, 1, "2026-01-02"))
-    assert cpu_matmul_peak(torch.float32).flops_per_second == 5e9  # of a peak it is no fault
+        calibration.save_calibration(HELD)
+    monkeypatch.setattr(calibration, "measure_matmul", lambda dtype: calibration.MatmulPeak(5e9, 256, 1, "2026-01-02"))
+    assert calibration.cpu_matmul_peak(torch.float32).flops_per_second == 5e9  # of a peak it is no fault
 
 
 def products_take(monkeypatch, seconds, cpu_seconds=None):
@@ -229,7 +215,7 @@ def products_take(monkeypatch, seconds, cpu_seconds=None):
 def test_the_fastest_product_is_the_peak_whatever_cpu_it_got(monkeypatch, cpu, share, busy):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     tried = products_take(monkeypatch, {128: 1e-3, 256: 1e-3, 512: 20e-3, 1024: 80e-3}, cpu)
-    found = measure_matmul(torch.float32)
+    found = calibration.measure_matmul(torch.float32)
     assert (found.size, found.cpu_share, found.is_of_a_busy_machine) == (256, share, busy)
     # 2 * 256 ** 3 = 33,554,432 FLOPs in 1 ms; at that rate 2048 would take half a second.
     assert (found.flops_per_second, found.threads, tried) == (33_554_432 / 1e-3, 2, [128, 256, 512, 1024])
@@ -240,20 +226,24 @@ def test_a_peak_is_measured_once_for_each_dtype_and_number_of_threads(cache, mon
 
     def measure(dtype):
         measured.append(dtype)
-        return MatmulPeak(1e9 * len(measured), 256, 1, "2026-01-02")
+        return calibration.MatmulPeak(1e9 * len(measured), 256, 1, "2026-01-02")
 
     monkeypatch.setattr(calibration, "measure_matmul", measure)
-    assert cpu_matmul_peak(torch.float32) == cpu_matmul_peak(torch.float32) == MatmulPeak(1e9, 256, 1, "2026-01-02")
-    assert cpu_matmul_peak(torch.bfloat16).flops_per_second == 2e9
+    assert (
+        calibration.cpu_matmul_peak(torch.float32)
+        == calibration.cpu_matmul_peak(torch.float32)
+        == calibration.MatmulPeak(1e9, 256, 1, "2026-01-02")
+    )
+    assert calibration.cpu_matmul_peak(torch.bfloat16).flops_per_second == 2e9
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    assert cpu_matmul_peak(torch.float32).flops_per_second == 3e9
+    assert calibration.cpu_matmul_peak(torch.float32).flops_per_second == 3e9
     assert len(list((cache / "matmul_peaks").iterdir())) == 3
 
 
 def test_what_a_busy_machine_gave_is_not_kept(cache, monkeypatch):
     shares = iter([0.6, 0.95])
     monkeypatch.setattr(
-        calibration, "measure_matmul", lambda dtype: MatmulPeak(5e9, 256, 2, "2026-01-02", next(shares))
+        calibration, "measure_matmul", lambda dtype: calibration.MatmulPeak(5e9, 256, 2, "2026-01-02", next(shares))
     )
     busy, kept, again = (peak_of(CPU, "fp32").source for _ in range(3))
     assert busy == "a matmul measured here on a busy machine: 256 x 256, 2 threads, 2026-01-02"

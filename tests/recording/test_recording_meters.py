@@ -10,40 +10,30 @@ import pytest
 from replayed_nvml import replay
 
 from hf_efficient.recording import meters
-from hf_efficient.recording.meters import (
-    CudaDevice,
-    MeterError,
-    cpu_estimate,
-    cuda_devices,
-    current_device,
-    gpu_meters,
-    nvml_meter,
-    rapl_meters,
-)
 
 
 def test_nvml_counts_joules(monkeypatch):
     nvml = replay(monkeypatch, "counter")
-    meter = nvml_meter(nvml.device())
+    meter = meters.nvml_meter(nvml.device())
     assert (meter.name, meter.id, meter.source, meter.unit) == ("GPU 3", nvml.uuid, "nvml", "joules")
     assert [meter.read() for _ in range(3)] == [81_234_000.0, 81_234_400.0, 81_235_000.0]
     assert "nvmlDeviceGetPowerUsage" not in nvml.asked
 
 
 def test_nvml_tells_the_power_where_it_counts_nothing(monkeypatch):
-    meter = nvml_meter(replay(monkeypatch, "power_only").device())
+    meter = meters.nvml_meter(replay(monkeypatch, "power_only").device())
     assert (meter.unit, meter.note) == ("watts", "power samples, NVIDIA H100 80GB HBM3")
     assert [meter.read() for _ in range(3)] == [100.0, 200.0, 200.0]
 
 
 def test_the_device_is_found_by_its_place_where_its_uuid_is_unknown(monkeypatch):
     nvml = replay(monkeypatch, "counter")
-    assert nvml_meter(CudaDevice(0, "GPU", None, nvml.pci)).name == "GPU 3"
-    assert nvml_meter(CudaDevice(0, "GPU", "GPU-other", nvml.pci)).name == "GPU 3"
-    with pytest.raises(MeterError, match=r"^NVML: Not Found$"):
-        nvml_meter(CudaDevice(0, "GPU", "GPU-other", None))
-    with pytest.raises(MeterError, match=r"^torch tells neither its UUID nor its place on the bus$"):
-        nvml_meter(CudaDevice(0, "GPU", None, None))
+    assert meters.nvml_meter(meters.CudaDevice(0, "GPU", None, nvml.pci)).name == "GPU 3"
+    assert meters.nvml_meter(meters.CudaDevice(0, "GPU", "GPU-other", nvml.pci)).name == "GPU 3"
+    with pytest.raises(meters.MeterError, match=r"^NVML: Not Found$"):
+        meters.nvml_meter(meters.CudaDevice(0, "GPU", "GPU-other", None))
+    with pytest.raises(meters.MeterError, match=r"^torch reports neither its UUID nor its place on the bus$"):
+        meters.nvml_meter(meters.CudaDevice(0, "GPU", None, None))
 
 
 @pytest.mark.parametrize(
@@ -56,15 +46,15 @@ def test_the_device_is_found_by_its_place_where_its_uuid_is_unknown(monkeypatch)
     ],
 )
 def test_without_nvml_there_is_a_reason(monkeypatch, recording, told):
-    with pytest.raises(MeterError, match=f"^{re.escape(told)}$"):
-        nvml_meter(replay(monkeypatch, recording).device())
+    with pytest.raises(meters.MeterError, match=f"^{re.escape(told)}$"):
+        meters.nvml_meter(replay(monkeypatch, recording).device())
 
 
 def test_a_gpu_that_nothing_measures_draws_its_tdp(monkeypatch):
     """The H100 SXM's 700 W for 10 s."""
     clock = iter([50.0, 50.0, 60.0])
     monkeypatch.setattr(meters.time, "perf_counter", lambda: next(clock))
-    found = gpu_meters([replay(monkeypatch, "no_driver").device(index=1)])
+    found = meters.gpu_meters([replay(monkeypatch, "no_driver").device(index=1)])
     (meter,) = found.meters
     assert found.faults == {"GPU 1": "NVML: Driver Not Loaded"}
     assert (meter.name, meter.source, meter.unit) == ("GPU 1", "estimate", "joules")
@@ -95,16 +85,16 @@ def powercap(tmp_path: Path) -> Path:
 
 
 def test_rapl_counts_sockets_and_memory(powercap):
-    meters = rapl_meters(powercap)
-    assert [(meter.name, meter.read(), meter.range_joules) for meter in meters] == [
+    found = meters.rapl_meters(powercap)
+    assert [(meter.name, meter.read(), meter.range_joules) for meter in found] == [
         ("CPU package 0", 1.5, 262_143.32885),
         ("memory of CPU package 0", 0.25, 65_712.999613),
         ("CPU package 1", 3.0, 262_143.32885),
     ]
-    assert len({meter.id for meter in meters}) == 3
+    assert len({meter.id for meter in found}) == 3
     (powercap / "intel-rapl:0/energy_uj").write_text("2000000\n")
-    assert meters[0].read() == 2.0
-    assert {meter.source for meter in meters} == {"rapl"}
+    assert found[0].read() == 2.0
+    assert {meter.source for meter in found} == {"rapl"}
 
 
 def test_rapl_that_belongs_to_root(powercap, monkeypatch):
@@ -119,8 +109,8 @@ def test_rapl_that_belongs_to_root(powercap, monkeypatch):
             return read(self, *args, **kwargs)
 
         monkeypatch.setattr(Path, "read_text", denied)
-    with pytest.raises(MeterError, match=f"^RAPL: {counter} may be read by root only$"):
-        rapl_meters(powercap)
+    with pytest.raises(meters.MeterError, match=f"^RAPL: {counter} may be read by root only$"):
+        meters.rapl_meters(powercap)
 
 
 def test_the_cpu_by_the_table(monkeypatch):
@@ -128,7 +118,7 @@ def test_the_cpu_by_the_table(monkeypatch):
     times, busy = iter([100.0, 110.0]), iter([7.0, 22.0])
     monkeypatch.setattr(meters.time, "perf_counter", lambda: next(times))
     monkeypatch.setattr(meters, "cpu_seconds", lambda: next(busy))
-    meter = cpu_estimate(2, "no RAPL")
+    meter = meters.cpu_estimate(2, "no RAPL")
     assert meter.read() == pytest.approx(61.3167, abs=1e-4)
     assert (meter.name, meter.source) == ("CPU", "estimate")
     assert meter.note == (
@@ -160,13 +150,13 @@ def torch_with_four(monkeypatch):
 
 def test_devices_are_those_that_the_process_computes_on(torch_with_four, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert current_device() == 1
-    assert [device.index for device in cuda_devices(1)] == [1, 2]
+    assert meters.current_device() == 1
+    assert [device.index for device in meters.cuda_devices(1)] == [1, 2]
     monkeypatch.setenv("WORLD_SIZE", "4")
-    (own,) = cuda_devices(3)
-    assert own == CudaDevice(3, Properties.name, f"GPU-{Properties.uuid}", "00000000:3B:00.0")
+    (own,) = meters.cuda_devices(3)
+    assert own == meters.CudaDevice(3, Properties.name, f"GPU-{Properties.uuid}", "00000000:3B:00.0")
 
 
 def test_a_process_that_has_not_started_cuda_has_none(torch_with_four):
     torch_with_four.cuda.is_initialized = lambda: False
-    assert (current_device(), cuda_devices(0)) == (None, [])
+    assert (meters.current_device(), meters.cuda_devices(0)) == (None, [])

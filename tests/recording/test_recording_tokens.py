@@ -7,13 +7,7 @@ from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.estimate.flops import Coefficients, MicroBatch, WorkFormula
-from hf_efficient.recording.tokens import (
-    LENGTH_BOUNDS,
-    TokenTally,
-    document_starts,
-    documents_of_starts,
-    sequence_counts,
-)
+from hf_efficient.recording import tokens
 from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
 
 IDS = torch.tensor([[5, 6, 7, 0], [5, 6, 0, 0]])
@@ -24,7 +18,7 @@ FIRST = {name: tensor[:1, :3] for name, tensor in WHOLE.items()}
 
 
 def tally_of(*batches, scored=False):
-    tally = TokenTally(scored)
+    tally = tokens.TokenTally(scored)
     for batch in batches:
         tally.add(batch)
     return tally
@@ -194,38 +188,38 @@ def test_counts_on_a_device_are_read_when_their_event_says_so(monkeypatch, packe
 
     monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace(Event=Event))
     batch = {name: tensor.as_subclass(OnDevice) for name, tensor in (PACK if packed else WHOLE).items()}
-    tally = TokenTally(scored=True)
+    tally = tokens.TokenTally(scored=True)
     tally.add(batch)
     assert copies == [("cpu", True)] * 3  # row sums or starts, target and scored tokens
     assert not tally.ready()
     arrived.append(True)
     assert tally.ready()
     expected = tally_of(PACK if packed else WHOLE)
-    for read in (TokenTally.counts, TokenTally.sequences, lambda one: one.work(FORMULA)):
+    for read in (tokens.TokenTally.counts, tokens.TokenTally.sequences, lambda one: one.work(FORMULA)):
         assert read(tally) == read(expected)
     assert waited == []
     arrived.clear()
-    tally = TokenTally()
+    tally = tokens.TokenTally()
     tally.add(batch)
     assert tally.counts() == expected.counts()
     assert waited == [True]
 
 
 def test_bounds_are_a_quarter_of_an_octave_apart():
-    assert LENGTH_BOUNDS[:21] == (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, 76)
-    assert LENGTH_BOUNDS[-1] == 2**24
-    assert {2**octave for octave in range(25)} <= set(LENGTH_BOUNDS)
+    assert tokens.LENGTH_BOUNDS[:21] == (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, 76)
+    assert tokens.LENGTH_BOUNDS[-1] == 2**24
+    assert {2**octave for octave in range(25)} <= set(tokens.LENGTH_BOUNDS)
 
 
 def test_sequences_by_hand():
     batches = [MicroBatch(2, 40, [40, 17]), MicroBatch(1, 60, [16, 32, 12])]
-    assert sequence_counts(batches) == SequenceCounts(
+    assert tokens.sequence_counts(batches) == SequenceCounts(
         rows=3, documents=5, shortest=12, longest=40, length_buckets={"13": 1, "16": 1, "19": 1, "32": 1, "45": 1}
     )
-    beyond = sequence_counts([MicroBatch(1, 2**25, [2**25])])
+    beyond = tokens.sequence_counts([MicroBatch(1, 2**25, [2**25])])
     assert (beyond.length_buckets, beyond.longest) == ({str(2**24): 1}, 2**25)
-    assert sequence_counts([]) is None
-    assert sequence_counts([MicroBatch(2, 4, [])]) is None
+    assert tokens.sequence_counts([]) is None
+    assert tokens.sequence_counts([MicroBatch(2, 4, [])]) is None
 
 
 @pytest.mark.parametrize(
@@ -241,5 +235,5 @@ def test_sequences_by_hand():
     ],
 )
 def test_documents_by_positions(positions, shape, documents):
-    starts = document_starts(torch.tensor(positions), torch.Size(shape))
-    assert (None if starts is None else documents_of_starts(starts)) == documents
+    starts = tokens.document_starts(torch.tensor(positions), torch.Size(shape))
+    assert (None if starts is None else tokens.documents_of_starts(starts)) == documents

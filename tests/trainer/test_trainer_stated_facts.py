@@ -1,5 +1,6 @@
 """What the records state for the diagnosis: how a run was set up, and what goes wrong without an error."""
 
+import msgspec
 import pytest
 import torch
 from tiny_training import build_model, causal_trainer, every, stated, train_causal, trl_trainer
@@ -9,8 +10,9 @@ from hf_efficient import EfficientSFTTrainer
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.callbacks.run_facts import SilentFailures
 from hf_efficient.diagnosis.case import read_case
-from hf_efficient.diagnosis.engine import diagnose, read_diagnosis
+from hf_efficient.diagnosis.engine import diagnose
 from hf_efficient.recording.timeline import Timeline
+from hf_efficient.records.findings import Diagnosis
 from hf_efficient.trainer import EfficientTrainer
 
 FAULT = "Silent failures are no longer counted, because of a fault; training goes on."
@@ -53,10 +55,10 @@ def test_a_callback_alone_and_an_sft_trainer_state_them_too(tiny_dir, tmp_path, 
 @pytest.mark.slow
 def test_the_end_of_a_run_leaves_its_diagnosis(tiny_dir, tmp_path):
     train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2)
-    found = read_diagnosis(tmp_path / "efficiency" / "diagnosis.json")
-    assert found.steps == 2
-    assert found.faults == []
-    assert found.rules == diagnose(tmp_path).rules
+    written = (tmp_path / "efficiency" / "diagnosis.json").read_bytes()
+    found = diagnose(tmp_path)
+    assert (found.steps, found.faults) == (2, [])
+    assert msgspec.json.decode(written, type=Diagnosis).rules == found.rules
 
 
 @pytest.mark.slow

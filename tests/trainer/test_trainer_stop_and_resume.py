@@ -1,7 +1,6 @@
 """A training that stops, at a checkpoint or when it is asked to, and goes on with the steps of an unbroken one."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import tiny_training
@@ -10,7 +9,7 @@ from tiny_training import METHODS, every, losses, records, train_causal, trained
 from transformers import TrainerCallback
 
 from hf_efficient.callbacks.stop import StopWhenAsked
-from hf_efficient.recording.stop import EndedBySignal, StopAgreement, StopRequest
+from hf_efficient.recording.stop import StopRequest
 from hf_efficient.trainer import EfficientTrainer
 
 RUN = {"max_steps": 6, **every(save=2), "gradient_accumulation_steps": 2}
@@ -76,7 +75,7 @@ class Asks(TrainerCallback):
 def training(tmp_path, tiny_dir):
     def train(name, *, ask_at=None, resume=None, **changes):
         request = StopRequest()
-        stop = StopWhenAsked(request, StopAgreement(lambda: request.asked))
+        stop = StopWhenAsked(request)
         settings = {"max_steps": 6, **changes}
         trainer = tiny_training.causal_trainer(
             EfficientTrainer, tiny_dir, tmp_path / name, callbacks=[Asks(request, ask_at), stop], **settings
@@ -110,10 +109,3 @@ def test_no_evaluation_is_made_first(training, tmp_path):
 
 def test_asked_in_the_last_step_the_run_is_done(training):
     assert training("out", ask_at=6)[0] is None
-
-
-def test_ranks_that_cannot_agree_end_without_a_checkpoint():
-    agreement = StopAgreement(lambda: False)
-    agreement.failed = True
-    with pytest.raises(EndedBySignal):
-        StopWhenAsked(StopRequest(), agreement).on_step_end(None, SimpleNamespace(global_step=1), None)

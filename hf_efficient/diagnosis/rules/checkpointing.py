@@ -12,12 +12,10 @@ from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, size
 
 _KEPT_TIMES = 30
-"""What a layer keeps for its backward, in sizes of its input, which is all that a checkpointed one keeps.
-
-An estimate. Korthikanti et al. 2022 (arXiv 2205.05198, section 4) count 34 bytes per value against 2 in 16 bits, 17
-times, for a layer without gate and adapter. A gated layer under LoRA keeps more: Llama-3.1-8B, 4 x 2048 tokens, LoRA,
-simulated on 2026-11-20: 84.3 GiB against 29.3 with checkpointing, whose inputs are 2 GiB: 28 times.
-"""
+"""What a layer keeps for its backward, in sizes of its input, which is all that a checkpointed one keeps. An estimate.
+Korthikanti et al. 2022 (arXiv 2205.05198, section 4) count 34 bytes per value against 2 in 16 bits, 17 times, for a
+layer without gate and adapter. A gated layer under LoRA keeps more: Llama-3.1-8B, 4 x 2048 tokens, LoRA, simulated on
+2026-11-20: 84.3 GiB against 29.3 with checkpointing, whose inputs are 2 GiB: 28 times."""
 _UNKNOWN = "what the layers keep, or the memory that is left, is not known"
 
 
@@ -134,13 +132,11 @@ def _recompute_share(case: Case) -> float | None:
 
 
 def _recomputed_seconds(case: Case) -> float | None:
-    """Of the loop, the time of the second forward: the shorter of two estimates; None without forward and backward.
-
-    By time: as long as the layers' part of the first, without the head's share of the FLOPs. By FLOPs: their share of
+    """Of the loop, the time of the second forward: the shorter of two estimates; None without forward and backward. By
+    time: as long as the layers' part of the first, without the head's share of the FLOPs. By FLOPs: their share of
     forward and backward. Hand-worked: forward 100 s, backward 260 s, a quarter of the FLOPs recomputed, all weights
     trained, so that a third of the other FLOPs is forward: recompute over forward = 0.25 / (0.75 / 3) = 1, so 100 s by
-    time; 90 s by FLOPs.
-    """
+    time; 90 s by FLOPs."""
     first = case.first
     if not first.phase("forward").any():
         return None

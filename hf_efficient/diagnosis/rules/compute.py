@@ -12,12 +12,10 @@ from hf_efficient.records.findings import Remedy
 from hf_efficient.text import share
 
 _SAVED = {(True, False): 0.8, (True, True): 0.7, (False, False): 0.7, (False, True): 0.5}
-"""Of eager attention's time, by (CUDA, padded rows).
-
-CPU: measured on one core in float32, four heads of 64, forward and backward, torch 2.13, 2026-11-20: 1 x 2048 tokens
-359 ms eager, 100 ms causal, 172 ms with a mask; 2 x 1024: 181, 62, 85; 4 x 512: 48, 43, 44: shorter rows gain nothing.
-CUDA: an estimate, FlashAttention-2's figures (arXiv 2307.08691, figure 4) are 3 to 10 times those of eager attention.
-"""
+"""Of eager attention's time, by (CUDA, padded rows). CPU: measured on one core in float32, four heads of 64, forward
+and backward, torch 2.13, 2026-11-20: 1 x 2048 tokens 359 ms eager, 100 ms causal, 172 ms with a mask; 2 x 1024: 181,
+62, 85; 4 x 512: 48, 43, 44: shorter rows gain nothing. CUDA: an estimate, FlashAttention-2's figures (arXiv 2307.08691,
+figure 4) are 3 to 10 times those of eager attention."""
 _FEWER_PASSES = 2 / 3
 """Of the optimizer's time: AdamW's operators one after another read or write 21 tensors (decay 2, first moment 3,
 second moment 5, its root, division and epsilon 6, update 4, and the gradient), one kernel 7. Clipping the gradients,

@@ -12,7 +12,7 @@ waited for a core that others had (see ``cpu_contention``). What is left has one
 Without workers the slow part itself is named, and workers are the first of its remedies where cores lie idle.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -51,11 +51,9 @@ class _Part(NamedTuple):
 @dataclass(frozen=True)
 class _DataWait:
     """The wait for data of rank 0, without that for the first batch of an epoch and without waiting for cores.
-
     ``step_seconds`` is the mean of a step after warm-up, without pauses and what is set apart; ``wait_seconds`` are of
     that, ``parts`` its loading: ``storage``, ``transform``, ``collation``. ``ready``: batches that were when one was
-    asked for, None without workers. ``cores``: for this process.
-    """
+    asked for, None without workers. ``cores``: for this process."""
 
     seconds: float
     share: float
@@ -173,17 +171,11 @@ def data_storage(case: Case) -> Verdict:
     wait = _judged(case, "storage")
     if not isinstance(wait, _DataWait):
         return wait
-    title = (
-        f"{share(wait.share)} of the training loop waits for storage: reading a step's examples blocks for "
-        f"{short_seconds(wait.parts['storage'].seconds)} without computing"
-    )
-    saved = wait.saved_without("storage")
-    local = Remedy(
-        "bring the data nearer: copy it to a local disk or into memory before training, in fewer and larger files",
-        costs="room on that disk, or memory",
-        gain=case.gain(saved, "reads that do not block, the rest of the loading as measured"),
-    )
-    return _finding(case, title, wait, saved, [*_workers_remedy(case, wait), local])
+    took = short_seconds(wait.parts["storage"].seconds)
+    title = f"waits for storage: reading a step's examples blocks for {took} without computing"
+    what = "bring the data nearer: copy it to a local disk or into memory before training, in fewer and larger files"
+    gain = case.gain(wait.saved_without("storage"), "reads that do not block, the rest of the loading as measured")
+    return _finding(case, title, wait, "storage", Remedy(what, costs="room on that disk, or memory", gain=gain))
 
 
 @rule()
@@ -192,12 +184,9 @@ def data_transform(case: Case) -> Verdict:
     wait = _judged(case, "transform")
     if not isinstance(wait, _DataWait):
         return wait
-    title = (
-        f"{share(wait.share)} of the training loop waits for the data set, which computes for "
-        f"{short_seconds(wait.parts['transform'].seconds)} per step: tokenisation or another transform in __getitem__"
-    )
-    remedies = [*_workers_remedy(case, wait), _transform_once(case, wait)]
-    return _finding(case, title, wait, wait.saved_without("transform"), remedies)
+    took = f"{short_seconds(wait.parts['transform'].seconds)} per step"
+    title = f"waits for the data set, which computes for {took}: tokenisation or another transform in __getitem__"
+    return _finding(case, title, wait, "transform", _transform_once(case, wait))
 
 
 def _transform_once(case: Case, wait: _DataWait) -> Remedy:
@@ -215,17 +204,10 @@ def data_collation(case: Case) -> Verdict:
     if not isinstance(wait, _DataWait):
         return wait
     collator = case.facts.get("loader", {}).get("collator")
-    named = f" ({collator})" if collator else ""
-    title = (
-        f"{share(wait.share)} of the training loop waits for the collator{named}, which takes "
-        f"{short_seconds(wait.parts['collation'].seconds)} per step"
-    )
-    saved = wait.saved_without("collation")
-    lighter = Remedy(
-        "move work out of the collator: per example into dataset.map before the training, padding in whole tensors",
-        gain=case.gain(saved, "a collator that takes no time"),
-    )
-    return _finding(case, title, wait, saved, [*_workers_remedy(case, wait), lighter])
+    named, took = f" ({collator})" if collator else "", short_seconds(wait.parts["collation"].seconds)
+    what = "move work out of the collator: per example into dataset.map before the training, padding in whole tensors"
+    lighter = Remedy(what, gain=case.gain(wait.saved_without("collation"), "a collator that takes no time"))
+    return _finding(case, f"waits for the collator{named}, which takes {took} per step", wait, "collation", lighter)
 
 
 @rule()
@@ -238,13 +220,10 @@ def few_workers(case: Case) -> Verdict:
     done = {"storage": "waiting for storage", "transform": "computing in the data set", "collation": "in the collator"}
     count = wait.workers or 0
     title = (
-        f"{share(wait.share)} of the training loop waits for data: {count} worker{'s' if count > 1 else ''} cannot "
-        f"keep up; {share(wait.parts[kind].seconds / wait.load.seconds)} of the loading is {done[kind]}"
+        f"waits for data: {count} worker{'s' if count > 1 else ''} cannot keep up; "
+        f"{share(wait.parts[kind].seconds / wait.load.seconds)} of the loading is {done[kind]}"
     )
-    remedies = _workers_remedy(case, wait)
-    if kind == "transform":
-        remedies.append(_transform_once(case, wait))
-    return _finding(case, title, wait, wait.saved_by_workers, remedies)
+    return _finding(case, title, wait, "workers", *([_transform_once(case, wait)] if kind == "transform" else []))
 
 
 def _judged(case: Case, cause: Cause) -> _DataWait | Verdict:
@@ -256,15 +235,16 @@ def _judged(case: Case, cause: Cause) -> _DataWait | Verdict:
     return wait if wait.cause == cause else None
 
 
-def _finding(case: Case, title: str, wait: _DataWait, saved_seconds: float, remedies: Sequence[Remedy]) -> Finding:
-    """``saved_seconds``: over the run, if the cause were not."""
-    return finding(title, _evidence(wait), sorted(remedies, key=_worth, reverse=True), case.cost(saved_seconds))
+def _finding(case: Case, what: str, wait: _DataWait, cause: Cause, *remedies: Remedy) -> Finding:
+    """Remedies by gain; a change of the recipe before one of the code, unless that gives more than twice as much."""
 
+    def worth(remedy: Remedy) -> float:
+        seconds = remedy.gain.seconds if remedy.gain is not None else None
+        return (seconds or 0.0) * (2.0 if remedy.overrides else 1.0)
 
-def _worth(remedy: Remedy) -> float:
-    """By gain; a change of the recipe before one of the code, unless that gives more than twice as much."""
-    seconds = remedy.gain.seconds if remedy.gain is not None else None
-    return (seconds or 0.0) * (2.0 if remedy.overrides else 1.0)
+    saved = wait.saved_by_workers if cause == "workers" else wait.saved_without(cause)
+    ordered = sorted([*_workers_remedy(case, wait), *remedies], key=worth, reverse=True)
+    return finding(f"{share(wait.share)} of the training loop {what}", _evidence(wait), ordered, case.cost(saved))
 
 
 def _evidence(wait: _DataWait) -> list[Row]:

@@ -75,14 +75,11 @@ def worker_start(case: Case) -> Verdict:
     if not isinstance(starts, _EpochStarts):
         return starts
     each = starts.seconds / starts.epochs
-    title = (
-        f"{share(case.share(starts.seconds))} of the training loop goes into starting data loader workers anew for "
-        f"each of {starts.epochs} epochs, {short_seconds(each)} each"
-    )
+    took = f"each of {starts.epochs} epochs, {short_seconds(each)} each"
+    what = f"goes into starting data loader workers anew for {took}"
     gain, costs = case.gain(each * (starts.epochs - 1), "workers start once"), "they hold memory in evaluations too"
     persist = {"train.dataloader_persistent_workers": True}
-    remedy = Remedy("keep the workers from epoch to epoch", persist, costs, gain)
-    return _finding(case, title, starts, remedy)
+    return _finding(case, what, starts, Remedy("keep the workers from epoch to epoch", persist, costs, gain))
 
 
 @rule()
@@ -93,16 +90,11 @@ def epoch_boundary(case: Case) -> Verdict:
         return starts
     each = starts.seconds / starts.epochs
     where = "the data set starts over" if starts.of_dataset else "the loader and its sampler start over"
-    title = (
-        f"{share(case.share(starts.seconds))} of the training loop is spent where epochs meet: {where} for "
-        f"{short_seconds(each)}, {starts.epochs} times"
-    )
-    what = (
-        "open files and fill buffers once, not at the start of each epoch; of a small data set, repeat the rows "
-        "so that an epoch is longer"
-        if starts.of_dataset
-        else "make the sampler cheaper (what it sorts or draws, once), or repeat the rows so that an epoch is longer"
-    )
+    title = f"is spent where epochs meet: {where} for {short_seconds(each)}, {starts.epochs} times"
+    what = "make the sampler cheaper (what it sorts or draws, once), or repeat the rows so that an epoch is longer"
+    if starts.of_dataset:
+        what = "open files and fill buffers once, not at the start of each epoch; of a small data set, repeat the rows "
+        what += "so that an epoch is longer"
     gain = case.gain(each * (starts.epochs - 1), "all epochs but the first start at once")
     return _finding(case, title, starts, Remedy(what, gain=gain))
 
@@ -116,7 +108,7 @@ def _judged(case: Case, cause: str) -> _EpochStarts | Verdict:
     return starts if starts.cause == cause else None
 
 
-def _finding(case: Case, title: str, starts: _EpochStarts, remedy: Remedy) -> Finding:
+def _finding(case: Case, what: str, starts: _EpochStarts, remedy: Remedy) -> Finding:
     load = "steps.jsonl: loader"
     evidence = [
         ("share of the loop in starts of epochs", case.share(starts.seconds), "share", load),
@@ -127,4 +119,5 @@ def _finding(case: Case, title: str, starts: _EpochStarts, remedy: Remedy) -> Fi
         ("of that: the data set's own", starts.dataset_seconds, "seconds", f"{load}.fetch_seconds"),
         ("workers", starts.workers, "count", "spans.jsonl: loader.workers"),
     ]
+    title = f"{share(case.share(starts.seconds))} of the training loop {what}"
     return finding(title, evidence, [remedy], case.cost(starts.seconds))

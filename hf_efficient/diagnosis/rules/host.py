@@ -8,13 +8,7 @@ import numpy as np
 
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import MATTERS, Row, Verdict, abstains, finding, rule
-from hf_efficient.diagnosis.rules.batching import (
-    MOST_TIMES,
-    accumulation,
-    fitting_times,
-    larger_micro_batch,
-    small_micro_batch,
-)
+from hf_efficient.diagnosis.rules import batching
 from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, short_seconds, size
 
@@ -42,7 +36,9 @@ class _LaunchWaits(NamedTuple):
 @rule()
 def launch_bound(case: Case) -> Verdict:
     """The device waits for launches in 15% of its time or more; small micro-batches have a rule of their own."""
-    if not case.on_cuda or isinstance(accumulation(case), Finding) or isinstance(small_micro_batch(case), Finding):
+    if not case.on_cuda:
+        return None
+    if any(isinstance(one(case), Finding) for one in (batching.accumulation, batching.small_micro_batch)):
         return None
     waits = _traced_waits(case) or _recorded_waits(case)
     if waits is None:
@@ -102,9 +98,9 @@ def _recorded_waits(case: Case) -> _LaunchWaits | None:
 
 def _fewer_launches(case: Case, lost: float | None) -> list[Remedy]:
     found = []
-    times = fitting_times(case, MOST_TIMES) or 1
+    times = batching.fitting_times(case, batching.MOST_TIMES) or 1
     if times > 1:
-        change = larger_micro_batch(case.rows, case.accumulated, times)
+        change = batching.larger_micro_batch(case.rows, case.accumulated, times)
         basis = f"as many launches for {times} times the rows"
         gain = None if lost is None else case.gain(lost * (1 - 1 / times), basis)
         found.append(Remedy(change.what, change.overrides, change.costs, gain))

@@ -31,9 +31,7 @@ _NAMES_NOTHING = "use EfficientTrainer or EfficientTrainerMixin: the account the
 @rule()
 def own_code(case: Case) -> Verdict:
     """A tenth of the loop or more is bookkeeping, callbacks or unattributed; the method or callback behind it is named.
-
-    Callbacks within logs, evaluations and checkpoints belong to the rules of those.
-    """
+    Callbacks within logs, evaluations and checkpoints belong to the rules of those."""
     idle = {"bookkeeping": case.phase_seconds("bookkeeping")}
     idle["unattributed"] = max(0.0, case.loop_seconds - math.fsum(map(case.phase_seconds, case.first.phase_seconds)))
     holders = [
@@ -89,10 +87,8 @@ def _remedies(case: Case, holders: list[HeldTime]) -> list[Remedy]:
 
 
 def with_holders(found: Finding | None, case: Case, phase: str) -> Finding | None:
-    """The finding about a phase, with the callbacks and methods of the user's own that take a part of it.
-
-    One that takes half of it or more has a remedy.
-    """
+    """The finding about a phase, with the callbacks and methods of the user's own that take a part of it. One that
+    takes half of it or more has a remedy."""
     holders = [one for one in case.account.time.held if one.phase == phase]
     if found is None or not holders:
         return found

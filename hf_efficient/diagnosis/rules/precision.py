@@ -39,16 +39,12 @@ def _peak_of(case: Case, dtype: Dtype) -> tuple[float, str] | None:
 
 
 def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProducts | None:
-    """Of a run whose layers multiply in ``now``; None where a peak or the steps are not known.
-
-    The products take at least their FLOPs at the peak. On a CUDA device the rest of forward and backward counts as half
-    memory traffic, which 16 bits halve. TF32 saves in the products alone, and so does a CPU, where casting costs the
-    rest: a Llama of 64 wide with a tenth of its time in products trained 30% slower in bfloat16 (two cores of an AMD
-    EPYC with AVX512-BF16, torch 2.13).
-
-    Hand-worked, on CUDA: 8 s of forward and backward, 2 s of them products at the peak, four times as fast in bfloat16:
-    1.5 s of the products, a quarter of the other 6 s.
-    """
+    """Of a run whose layers multiply in ``now``; None where a peak or the steps are not known. The products take at
+    least their FLOPs at the peak. On a CUDA device the rest of forward and backward counts as half memory traffic,
+    which 16 bits halve. TF32 saves in the products alone, and so does a CPU, where casting costs the rest: a Llama of
+    64 wide with a tenth of its time in products trained 30% slower in bfloat16 (two cores of an AMD EPYC with
+    AVX512-BF16, torch 2.13). Hand-worked, on CUDA: 8 s of forward and backward, 2 s of them products at the peak, four
+    times as fast in bfloat16: 1.5 s of the products, a quarter of the other 6 s."""
     slow, fast = _peak_of(case, now), _peak_of(case, dtype)
     if slow is None or fast is None:
         return None

@@ -239,12 +239,10 @@ def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bo
 
 
 def _backward_extra(case: Case, backward: float, forward: float, usual: float) -> float:
-    """How much longer the slow rank's backward is than another's, which the others' cannot show: they wait in it.
-
-    A backward takes twice the forward, under an adapter once, with checkpointing once more; what is beyond that of the
+    """How much longer the slow rank's backward is than another's, which the others' cannot show: they wait in it. A
+    backward takes twice the forward, under an adapter once, with checkpointing once more; what is beyond that of the
     usual forward is slow, at most in proportion to its own. Hand-worked: forward 0.2 s, usual 0.1; backward 0.4: beyond
-    2 * 0.1 are 0.2 s, in proportion 0.4 / 2 = 0.2 s.
-    """
+    2 * 0.1 are 0.2 s, in proportion 0.4 / 2 = 0.2 s."""
     times = 1.0 if case.is_mostly_frozen else 2.0
     times += 1.0 if case.settings("model").get("activation_checkpointing") else 0.0
     if forward <= usual:
