@@ -18,19 +18,19 @@ import json
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from greenlet import greenlet
 from overhead_blocks import STEPS_TOGETHER, Block, silence, trainer_of
 from overhead_cases import Case
 from overhead_summary import alternating_orders
 from shared import run_to_end, traceml_command, traceml_summary
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
-from hf_efficient.profilers.synchronisations import counted_synchronisations
 
 
 class HandOver(TrainerCallback):
@@ -83,6 +83,35 @@ def _training(case: Case, arm: str, model: Any, folder: str, steps: int) -> gree
 
 def _blocks(arm: str, turns: Sequence[tuple[int, int]]) -> list[Block]:
     return [Block(arm, 1, wall_ns / 1e3, wall_ns / 1e3, cpu_ns / 1e3, None, None, ()) for wall_ns, cpu_ns in turns]
+
+
+@contextlib.contextmanager
+def counted_synchronisations() -> Iterator[Counter[str]]:
+    """A counter that holds, when the block has ended, ``file:line`` of whoever waited for a CUDA device and how often.
+    CUDA's own debug mode warns at waits inside torch (``.item()``, ``nonzero``); calls of ``synchronize`` are counted
+    beside it."""
+    found: Counter[str] = Counter()
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as undo:
+        warnings.simplefilter("always")
+        owners: tuple[Any, ...] = (torch.cuda, torch.cuda.Stream, torch.cuda.Event)
+        for owner in owners:
+            undo.callback(setattr, owner, "synchronize", owner.synchronize)
+            owner.synchronize = _counting(owner.synchronize, found)
+        undo.callback(torch.cuda.set_sync_debug_mode, before)
+        torch.cuda.set_sync_debug_mode("warn")
+        yield found
+    waits = (one for one in caught if "called a synchronizing CUDA operation" in str(one.message))
+    found.update(f"{one.filename}:{one.lineno}" for one in waits)
+
+
+def _counting(synchronize: Callable[..., Any], found: Counter[str]) -> Callable[..., Any]:
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1)
+        found[f"{caller.f_code.co_filename}:{caller.f_lineno}"] += 1
+        return synchronize(*args, **kwargs)
+
+    return counting
 
 
 class SynchronisationCount(TrainerCallback):

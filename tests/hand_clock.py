@@ -1,5 +1,7 @@
 """A clock that is set by hand, and a timeline of a process by it."""
 
+import json
+
 from hf_efficient.recording.clocks import ProcessStart
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import Timeline
@@ -16,6 +18,10 @@ class Hand:
 
     def wait(self, seconds):
         self.at += round(seconds * SECOND)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def timeline_of(clock, lived_seconds=100):

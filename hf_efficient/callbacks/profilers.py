@@ -64,7 +64,7 @@ class TorchTraceCallback(InstrumentCallback):
     ``TraceSchedule``. Each rank leaves a trace per cycle, which https://ui.perfetto.dev and TensorBoard show and
     ``hf-efficient diagnose`` reads, and ``operators.rank0.json``, the dearest operators."""
 
-    def __init__(self, directory: str | Path | None = None, **schedule: int) -> None:
+    def __init__(self, directory: str | Path | None = None, **schedule: Any) -> None:
         super().__init__(TorchTrace(TraceSchedule(**schedule)), directory)
 
 

@@ -247,13 +247,10 @@ def run_dir(tmp_path):
     return tmp_path / "run"
 
 
-def test_by_output_directory_and_by_records(run_dir):
+def test_by_output_directory_or_records_before_run_json(run_dir):
     assert load_run(run_dir) == load_run(str(run_dir / "efficiency"))
     assert load_run(run_dir).time.wall_seconds == 2.5
     assert hf_efficient.load_run is load_run
-
-
-def test_records_before_run_json_and_run_json_without_records(run_dir):
     write_account(run_dir / "efficiency", account_of(run_dir / "efficiency"))
     spans = run_dir / "efficiency/spans.jsonl"
     begun(spans, 4.5)

@@ -26,9 +26,7 @@ def test_the_evaluations_of_all_processes_in_their_order():
 def test_answers_are_cut_and_fit_into_a_line():
     noted = evaluations.answers_to_note([(" q ", "e", "x" * 1001)])
     assert noted == [{"question": "q", "expected": "e", "generated": "x" * 996 + " ..."}]
-    many = evaluations.answers_to_note(
-        [("\N{GRINNING FACE}" * 1000, "e", "g")] * 8
-    )  # 12 bytes each, as JSON escapes it
+    many = evaluations.answers_to_note([("\N{GRINNING FACE}" * 1000, "e", "g")] * 8)  # of 12 bytes each in JSON
     assert len(many) == 2
     assert len(json.dumps(many)) < TAIL_BYTES / 2
     assert evaluations.answers_to_note([]) == []

@@ -69,8 +69,6 @@ SEEN = (
     {"kind": "evaluation", "at_seconds": 10.0, "step": 0, "seconds": 4.0, "metrics": {"loss": 4.0}},
     {"kind": "save", "at_seconds": 12.0, "step": 1, "seconds": 1.0},
 )
-
-
 WHOLE = 14 * 2.5 + 3 * 4.0 + 2 * 1.0
 
 

@@ -97,12 +97,6 @@ def test_a_counter(run, readings, about, joules, covered):
         assert gaps(found)["energy of GPU 0 for 4.0 s"] == "its readings end early, or leave a gap"
 
 
-def test_power_samples_are_integrated(run):
-    readings = [sample(at, watts={"GPU 0": watts}) for at, watts in ((0, 100), (5, 300), (10, 300))]
-    lines(run / "system.jsonl", {**readings[0], "meters": {"GPU 0": meter(unit="watts")}}, *readings[1:])
-    assert account_of(run).energy.joules == 2500.0
-
-
 def test_a_fault_is_the_reason(run):
     metered(run, [(0, 0), (1, 100)])
     faults = {"GPU 0": "GPU is lost", "GPU 1": "no driver", "memory of the host": "OSError: no"}

@@ -18,8 +18,6 @@ PLANNED = {
     "tokens_per_second": 200.0, "training_seconds": 3.0, "training_cost_usd": 0.003, "training_energy_joules": 216.0,
     "reasons": {},
 }  # fmt: skip
-
-
 CATEGORIES = {"weights": 1000, "gradients": 40, "activations": 1900, "logits": 400}
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_records import alive, end, full_step, lines, process, reading, span, step, train
+from made_records import alive, end, facts, full_step, lines, price, process, reading, span, step, train
 
 from hf_efficient.accounting import run_records
 from hf_efficient.accounting.account import account_run
@@ -48,12 +48,7 @@ def sample(at):
 WRITTEN = {
     "spans.jsonl": text(
         process(), span(0.0, imports=2.0),
-        {
-            "kind": "facts",
-            "facts": {"price": {"price_usd_per_hour": 2.0, "source": "the bill", "estimated": False}},
-            "process": 0,
-        },
-        train(0, 2.0),
+        facts(price=price(2.0)), train(0, 2.0),
         {"kind": "evaluation", "at_seconds": 3.0, "step": 1, "metrics": {"loss": 2.5}, "seconds": 0.5, "process": 0},
         span(5.0, evaluation=1.0), alive(8.0, 6.0, phase="forward", forward=0.5), process(1, began=20.0),
         span(20.0, 1, imports=1.0), train(1, 21.0, 1), end(40.0, 1),
@@ -68,8 +63,6 @@ WRITTEN = {
     "system.jsonl": text(*[sample(at) for at in range(8)], reading(1, 25.0, rss_bytes=7)),
     "system.rank1.jsonl": text(sample(0), reading(0, 1.0, joules={"GPU 0": -5.0}), sample(7)),
 }  # fmt: skip
-
-
 APPENDING = st.tuples(st.sampled_from(sorted(WRITTEN)), st.integers(1, 900))
 STARTING_ANEW = st.just(("anew", 0))
 

@@ -1,7 +1,6 @@
 """The series of hand-made records, worked out by hand."""
 
 import dataclasses
-import json
 from dataclasses import asdict
 
 import msgspec
@@ -148,19 +147,6 @@ def test_the_system_over_both_processes(resumed, monkeypatch):
         },
     )
     assert len(found) == 3
-
-
-def test_a_long_run_keeps_its_sums_and_extremes_in_two_thousand_buckets(tmp_path):
-    count, slow = 9000, 4321
-    with (tmp_path / "steps.jsonl").open("w") as file:
-        for number in range(1, count + 1):
-            file.write(json.dumps(step(number, number - 1.0, 30.0 if number == slow else 1.0, forward=0.5)) + "\n")
-    steps = account_run(tmp_path).series.steps
-    assert len(steps) == 1125  # of eight steps each: 4500 and 2250 buckets are too many
-    assert (sum(steps.steps), sum(steps.processed_tokens)) == (count, 10 * count)
-    assert sum(steps.phase_seconds["forward"]) == count * 0.5
-    assert max(steps.step_seconds_max) == 30.0
-    assert steps.step_seconds_max.index(30.0) == (slow - 1) // 8
 
 
 def test_rates_by_hand():

@@ -9,8 +9,6 @@ from hf_efficient.records.amounts import SequenceAccount, WorkAccount
 from hf_efficient.records.steps import SequenceCounts, StepRecord, StepWork, TokenCounts
 
 FACTS = {"dtype": "bf16", "peak_flops_per_second": 100.0, "peak_source": "a vendor"}
-
-
 SHORT = SequenceCounts(2, 2, 3, 8, {"3": 1, "8": 1})
 WORK = StepWork(60, 100)
 LONG = SequenceCounts(1, 3, 2, 90, {"2": 1, "11": 1, "91": 1})

@@ -44,17 +44,12 @@ def test_what_is_held_and_what_is_fragmented():
 
 def test_the_peak_lies_before_the_end_and_its_lines_are_named():
     # A: 10, before the history. B: 30, by the MLP, freed. C: 5, of the script, lives on. D: 20 in place of B.
+    events = [event("alloc", 90, 30 * MIB, [CPP, LINEAR, MLP, TRAIN]), event("alloc", 50, 5 * MIB, [TRAIN])]
+    events += [event("free_requested", 90, 30 * MIB), event("free_completed", 90, 30 * MIB)]
+    events.append(event("alloc", 90, 20 * MIB, [CPP]))
     snapshot = {
         "segments": [segment(0, [block(0, 10 * MIB), block(50, 5 * MIB, frames=[TRAIN]), block(90, 20 * MIB)])],
-        "device_traces": [
-            [
-                event("alloc", 90, 30 * MIB, [CPP, LINEAR, MLP, TRAIN]),
-                event("alloc", 50, 5 * MIB, [TRAIN]),
-                event("free_requested", 90, 30 * MIB),
-                event("free_completed", 90, 30 * MIB),
-                event("alloc", 90, 20 * MIB, [CPP]),
-            ]
-        ],
+        "device_traces": [events],
     }
     found = snapshot_record(snapshot, "after step 2")
     assert found.peak_bytes == 45 * MIB

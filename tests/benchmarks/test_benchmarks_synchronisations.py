@@ -3,9 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from overhead_arms import SynchronisationCount
-
-from hf_efficient.profilers.synchronisations import counted_synchronisations
+from overhead_arms import SynchronisationCount, counted_synchronisations
 
 TOLD = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:201.)"
 

@@ -19,11 +19,6 @@ from hf_efficient.errors import TrainingCheckError
 bitsandbytes = pytest.importorskip("bitsandbytes")
 
 
-needs_repacking = pytest.mark.skipif(
-    not bitsandbytes.functional.has_avx512bf16(), reason="this CPU has no AVX512-BF16: nothing is repacked"
-)
-
-
 def quantized(double_quant=True):
     torch.manual_seed(0)
     layers = [
@@ -48,7 +43,7 @@ def test_every_layer_is_guarded():
     assert checks.keep_four_bit_trainable(model) == 2
 
 
-@needs_repacking
+@pytest.mark.skipif(not bitsandbytes.functional.has_avx512bf16(), reason="without AVX512-BF16 nothing is repacked")
 @pytest.mark.parametrize("double_quant", [True, False])
 def test_repacked_weights_are_unpacked(caplog, double_quant):
     model = quantized(double_quant)

@@ -106,34 +106,6 @@ def test_a_fault_is_one_warning_and_the_end_of_it(facts, caplog):
     assert facts.memory == {}
 
 
-def args(**changes):
-    return SimpleNamespace(**{"device": torch.device("cpu"), "torch_compile": False, **changes})
-
-
-@pytest.fixture
-def memory(facts):
-    return MemoryCount(facts)
-
-
-@pytest.fixture
-def model():
-    return nn.Linear(3, 4)
-
-
-def batch(positions):
-    return {"input_ids": torch.ones(1, positions)}
-
-
-def run(probe, model, inputs, wrapped=None, **changes):
-    """The forward of a micro-batch of ``inputs``; what it saved in the end."""
-
-    def forward():
-        return model(torch.ones(len(inputs), 3)).sum(), foreign_hooks()
-
-    assert probe.wants(model, inputs)
-    return probe.run(forward, args(**changes), model if wrapped is None else wrapped, model, inputs)
-
-
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [
@@ -145,10 +117,14 @@ def run(probe, model, inputs, wrapped=None, **changes):
         (lambda model: setattr(model, "config", FLEX), "flex attention is compiled"),
     ],
 )
-def test_forwards_that_are_left_alone(memory, model, facts, prepare, told):
-    probe = ActivationProbe(memory)
-    memory.begin(args(), model)
-    _, hooks = run(probe, model, batch(3), **(prepare(model) or {}))
+def test_forwards_that_are_left_alone(facts, prepare, told):
+    model, count = nn.Linear(3, 4), MemoryCount(facts)
+    probe, batch = ActivationProbe(count), {"input_ids": torch.ones(1, 3)}
+    count.begin(ON_CPU, model)
+    changes = {"torch_compile": False, "wrapped": model, **(prepare(model) or {})}
+    wrapped, args = changes.pop("wrapped"), SimpleNamespace(device=ON_CPU.device, **changes)
+    assert probe.wants(model, batch)
+    _, hooks = probe.run(lambda: (model(torch.ones(1, 3)).sum(), foreign_hooks()), args, wrapped, model, batch)
     assert not hooks
     assert facts.missing()["memory of activations and logits"].startswith(told)
-    assert not probe.wants(model, batch(100))
+    assert not probe.wants(model, {"input_ids": torch.ones(1, 100)})

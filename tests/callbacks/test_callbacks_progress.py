@@ -4,14 +4,7 @@ import io
 import sys
 
 import pytest
-from transformers import (
-    AutoModelForCausalLM,
-    ProgressCallback,
-    Trainer,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import AutoModelForCausalLM, ProgressCallback, Trainer, TrainerState, TrainingArguments
 
 from hf_efficient.callbacks import progress as figure_bars
 from hf_efficient.estimate.forecast import Schedule
@@ -56,13 +49,13 @@ class Bar:
         self.callback = kind(now=lambda: self.seconds)
         self.args = TrainingArguments("out", use_cpu=True, report_to=[])
         self.state = TrainerState(max_steps=50)
-        self.callback.on_train_begin(self.args, self.state, TrainerControl())
+        self.callback.on_train_begin(self.args, self.state, None)
         self.callback.training_bar.mininterval = 0.0
 
     def step(self, number, after_seconds=2.0):
         self.seconds += after_seconds
         self.state.global_step = number
-        self.callback.on_step_end(self.args, self.state, TrainerControl())
+        self.callback.on_step_end(self.args, self.state, None)
 
     @property
     def lines(self):
@@ -93,7 +86,7 @@ def test_it_fits_beside_the_bar(live, draw, columns, world_size, tokens):
     assert bar.lines[-1].endswith(f", 1:40 left, {tokens} tok/s, 25% MFU, $1.00 of $2.00]")
     assert " 6/50 [" in bar.lines[-1]
     assert all(len(line) < columns for line in bar.lines)
-    bar.callback.on_train_end(bar.args, bar.state, TrainerControl())
+    bar.callback.on_train_end(bar.args, bar.state, None)
     assert bar.lines[-1].endswith(f", {tokens} tok/s, 25% MFU, $1.00]")
 
 
@@ -119,7 +112,7 @@ def test_a_fault_is_told_once_and_the_bar_goes_on(live, draw, monkeypatch, caplo
     bar = draw(80)
     for number in range(1, 4):
         bar.step(number)
-    bar.callback.on_train_end(bar.args, bar.state, TrainerControl())
+    bar.callback.on_train_end(bar.args, bar.state, None)
     assert [one.message for one in caplog.records] == ["The progress bar shows no figures, because of a fault."]
     assert " 3/50 [" in bar.lines[-1]
 
@@ -128,7 +121,7 @@ def test_a_log_above_it_leaves_the_figures_to_it(live, draw, capsys):
     bar = draw(100, figure_bars.ProgressLines)
     bar.state.global_step = 5
     logs = {"loss": 3.5, "efficiency/mfu": 0.25, "efficiency/step_seconds_p50": 2.0}
-    bar.callback.on_log(bar.args, bar.state, TrainerControl(), logs=logs)
+    bar.callback.on_log(bar.args, bar.state, None, logs=logs)
     said = capsys.readouterr().out + bar.terminal.getvalue()
     assert "step  5/50  loss 3.5\n" in said
     assert "efficiency" not in said
@@ -139,10 +132,10 @@ def test_there_is_none_on_other_ranks():
     bar = figure_bars.FigureBar()
     state = TrainerState(max_steps=5, is_world_process_zero=False)
     args = TrainingArguments("out", use_cpu=True, report_to=[])
-    bar.on_train_begin(args, state, TrainerControl())
-    bar.on_step_end(args, state, TrainerControl())
-    bar.on_log(args, state, TrainerControl(), logs={"loss": 1.0})
-    bar.on_train_end(args, state, TrainerControl())
+    bar.on_train_begin(args, state, None)
+    bar.on_step_end(args, state, None)
+    bar.on_log(args, state, None, logs={"loss": 1.0})
+    bar.on_train_end(args, state, None)
     assert bar.training_bar is None
 
 

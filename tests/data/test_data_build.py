@@ -3,7 +3,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from made_data import arguments, jsonl, recipe
+from made_data import arguments, recipe
 
 from hf_efficient.data import build as build_module
 from hf_efficient.data.build import build_sft_data
@@ -30,15 +30,6 @@ def test_chats_with_a_held_out_share(chats_jsonl, tmp_path, tokenizer):
         assert tokenizer.apply_chat_template(chat, tokenize=False) in held_out
     batch = data.collator([data.train[0], data.train[1]])
     assert sorted(batch) == ["attention_mask", "input_ids", "labels"]
-
-
-def test_completion_only_loss_on_chats_leaves_the_last_answer(tmp_path, tokenizer):
-    turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
-    path = jsonl(tmp_path / "a.jsonl", [{"messages": [{"role": r, "content": c} for r, c in turns]}])
-    data = build_sft_data(cached(path, tmp_path), tokenizer, arguments(completion_only_loss=True))
-    assert tokenizer.decode([token for token in data.train["labels"][0] if token != -100]) == "d<|im_end|>\n"
-    assert data.eval is data.eval_stats is None
-    assert data.eval_examples == []
 
 
 def test_an_eval_source_packed_as_its_setting_says(chats_jsonl, tmp_path, tokenizer):

@@ -86,6 +86,7 @@ def test_a_made_up_tree_gives_exactly_these_examples(tree):
     chats = build_docstring_chats(tree)
     assert all(chat["prompt"][0]["role"] == "user" and chat["completion"][0]["role"] == "assistant" for chat in chats)
     head = "def area(width: float, height: float=1.0, *, unit: str='m') -> float:"
+    helper = "@staticmethod\ndef helper(x):"
     shape = "class Shape(Base, metaclass=Meta):\n    def __init__(self, corners, *, closed=True)"
     expected = [
         ("function", "alpha", "area", head, "Return the area of a rectangle.\n\nThe unit is only for show."),
@@ -93,13 +94,7 @@ def test_a_made_up_tree_gives_exactly_these_examples(tree):
         ("function", "alpha", "announces", "def announces(a):", "Do one of several things at once."),
         ("class", "alpha", "Shape", shape, "A figure with corners and edges."),
         ("method of the class Shape", "alpha", "Shape.edges", "@property\ndef edges(self):", "How many edges the "),
-        (
-            "method of the class Shape.Inner",
-            "alpha",
-            "Shape.Inner.helper",
-            "@staticmethod\ndef helper(x):",
-            "Help the ",
-        ),
+        ("method of the class Shape.Inner", "alpha", "Shape.Inner.helper", helper, "Help the shape"),
         ("function", "alpha", "conditional", "def conditional():", "Exist only under a condition."),
         ("function", "pkg", "top", "def top():", "Live in the package itself."),
         ("function", "pkg.mod", "deep", "def deep():", "Live one level further down."),
@@ -135,15 +130,8 @@ def test_the_same_in_every_process():
         "import hashlib, json; from hf_efficient.data.docstrings import build_docstring_chats as b;"
         "print(hashlib.sha256(json.dumps(b()).encode()).hexdigest())"
     )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert runs[0] == runs[1]
-    assert len(runs[0].strip()) == 64
+    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    command = [sys.executable, "-c", script]
+    first, second = (subprocess.check_output(command, env=one, text=True) for one in environments)
+    assert first == second
+    assert len(first.strip()) == 64

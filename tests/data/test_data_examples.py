@@ -46,10 +46,8 @@ def test_a_row_or_a_weight_that_does_not_fit(tmp_path):
         f"{path}:2: 'messages' is missing (columns found: text); the format messages expects messages: a list of "
         f"{{role, content}}, at least one of them the assistant's."
     )
-    pairs = jsonl(
-        tmp_path / "b.jsonl",
-        [{"prompt": "p", "completion": "c"}, {"instruction": "i", "prompt": chat("q")["messages"], "completion": []}],
-    )
+    empty = {"instruction": "i", "prompt": chat("q")["messages"], "completion": []}
+    pairs = jsonl(tmp_path / "b.jsonl", [{"prompt": "p", "completion": "c"}, empty])
     assert message([{"path": pairs}]) == f"{pairs}:2: 'completion' is an empty conversation."
 
 
@@ -93,13 +91,9 @@ def test_a_column_by_another_name(tmp_path):
 
 
 def test_preference_pairs_for_dpo(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "chosen": "c", "rejected": "r"}])
-    assert raw([{"path": path}], objective="dpo").train[0] == {
-        "prompt": "p",
-        "chosen": "c",
-        "rejected": "r",
-        "where": f"{path}:1",
-    }
+    pair = {"prompt": "p", "chosen": "c", "rejected": "r"}
+    path = jsonl(tmp_path / "a.jsonl", [pair])
+    assert raw([{"path": path}], objective="dpo").train[0] == {**pair, "where": f"{path}:1"}
     assert message([{"path": path, "format": "preference"}]) == (
         "data.train.0.format: preference does not go with `objective: sft`, which reads messages, sharegpt, "
         "prompt_completion, alpaca, text."

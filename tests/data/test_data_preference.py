@@ -117,26 +117,9 @@ def test_pairs_whose_prompt_fills_max_length_are_counted(build):
     assert len(split.train) + split.dropped == 4
 
 
-def test_no_end_and_no_padding_token(build, tokenizer):
-    tokenizer.pad_token = None
-    build([chat_pair(3)])
-    assert tokenizer.pad_token == "<|im_end|>"
+def test_no_end_token(build, tokenizer):
     tokenizer.pad_token = tokenizer.eos_token = None
     assert refused(build, [text_pair(3)]) == (
         "The tokenizer (unnamed) has no end-of-sequence token, which ends every text. Name a tokenizer that has one "
         "in model.tokenizer."
-    )
-    assert refused(build, [chat_pair(3)]) == (
-        "The tokenizer (unnamed) has neither a padding nor an end-of-sequence token. Set train.pad_token to a token "
-        "of its vocabulary."
-    )
-
-
-def test_a_chat_that_the_template_refuses_is_named(build, tokenizer, tmp_path):
-    tokenizer.chat_template = (
-        "{% for m in messages %}{% if m['content'] == 'pp' %}{{ raise_exception('Not two') }}{% endif %}"
-        "{{ m['content'] }}{% endfor %}"
-    )
-    assert refused(build, [chat_pair(1), chat_pair(2)]) == (
-        f"{tmp_path / 'pairs.jsonl'}:2: the chat template refuses this chat: Not two."
     )

@@ -19,15 +19,14 @@ MARKED = (
 
 
 def examples(kind: str, count: int = 12) -> list[dict[str, Any]]:
-    make = {
-        "messages": lambda i: {
-            "messages": [user("q" * (3 * i + 1)), answer("a" * (2 * i + 1)), user("u"), answer("z")]
-        },
-        "chat_pair": lambda i: {"prompt": [user("q" * (3 * i + 1))], "completion": [answer("a" * (2 * i + 1))]},
-        "string_pair": lambda i: {"prompt": "q" * (3 * i + 1), "completion": " " + "a" * (2 * i + 1)},
-        "text": lambda i: {"text": "t" * (5 * i + 1)},
-    }[kind]
-    return [make(i) for i in range(count)]
+    questions = [("q" * (3 * i + 1), "a" * (2 * i + 1)) for i in range(count)]
+    if kind == "messages":
+        return [{"messages": [user(q), answer(a), user("u"), answer("z")]} for q, a in questions]
+    if kind == "chat_pair":
+        return [{"prompt": [user(q)], "completion": [answer(a)]} for q, a in questions]
+    if kind == "string_pair":
+        return [{"prompt": q, "completion": " " + a} for q, a in questions]
+    return [{"text": "t" * (5 * i + 1)} for i in range(count)]
 
 
 def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
@@ -68,15 +67,12 @@ SETTINGS = [
     {"max_length": None},
     {"shuffle_dataset": True, "seed": 7},
     {"packing": True, "max_length": 48},
-    {"packing": True, "max_length": 48, "shuffle_dataset": True},
     {"packing": True, "max_length": 48, "packing_strategy": "bfd_split"},
     {"packing": True, "max_length": 48, "packing_strategy": "wrapped", "shuffle_dataset": True},
     {"packing": True, "eval_packing": False, "max_length": 48},
     {"packing": False, "eval_packing": True, "max_length": 48},
     {"packing": True, "max_length": 48, "dataset_num_proc": 2},
 ]
-
-
 KINDS = ("messages", "chat_pair", "string_pair", "text")
 # Every kind as TRL comes, and every setting with one kind in turn.
 IN_TURN = [(KINDS[index % 4], settings) for index, settings in enumerate(SETTINGS) if settings]
@@ -100,12 +96,6 @@ def test_as_sft_trainer_by_assistant_marks(tokenizer, model):
         rows = examples(kind, 4)
         theirs = SFTTrainer(model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
         assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
-
-
-def test_packing_in_batches_of_a_thousand_as_sft_trainer(tokenizer, model):
-    rows, args = [{"text": "t" * (1 + i % 23)} for i in range(1100)], arguments(packing=True, max_length=24)
-    theirs = SFTTrainer(model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
-    assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
 
 
 def test_hand_worked_rows_and_counts(tokenizer):
@@ -156,6 +146,9 @@ def test_examples_without_target_tokens(tokenizer):
         assert (stats.examples, stats.masked, stats.empty, stats.tokens_loss_bearing) == (2, 1, 1, 2)
 
 
+NO_ANSWER = (
+    "a chat template that does not print the content of the assistant's messages, so there is nothing to learn from."
+)
 EMPTY = {
     "text": {"text": " \n"},
     "string_pair": {"prompt": "q", "completion": ""},
@@ -204,27 +197,20 @@ def test_max_length_too_small(tokenizer):
         )
 
 
-def test_no_chat_template(tokenizer):
-    tokenizer.chat_template = None
-    assert refused(ours, examples("messages"), tokenizer, arguments()) == (
-        "The tokenizer (unnamed) has no chat template, but the data are chats. Set train.chat_template_path to a "
-        ".jinja file or to a model whose template to take, or use plain text."
-    )
-    assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
-
-
-@pytest.mark.parametrize(
-    "template", ["hello", "{% for m in messages if m['role'] == 'user' %}{{ m.content }}{% endfor %}"]
-)
-def test_a_chat_template_that_prints_no_answer(template, tokenizer):
-    tokenizer.chat_template = template
-    for kind in ("messages", "chat_pair"):
-        assert refused(ours, examples(kind), tokenizer, arguments()) == (
-            "The tokenizer (unnamed) has a chat template that does not print the content of the assistant's messages, "
-            "so there is nothing to learn from. Set train.chat_template_path to a .jinja file or to a model whose "
-            "template to take, or use plain text."
-        )
-    assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
+def test_a_chat_template_that_is_none_or_prints_no_answer(tokenizer):
+    remedy = "Set train.chat_template_path to a .jinja file or to a model whose template to take, or use plain text."
+    for template, told in (
+        (None, "no chat template, but the data are chats."),
+        *(
+            (one, NO_ANSWER)
+            for one in ("hello", "{% for m in messages if m['role'] == 'user' %}{{ m.content }}{% endfor %}")
+        ),
+    ):
+        tokenizer.chat_template = template
+        for kind in ("messages", "chat_pair"):
+            said = refused(ours, examples(kind), tokenizer, arguments())
+            assert said == f"The tokenizer (unnamed) has {told} {remedy}"
+        assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
 
 
 def test_no_padding_token(tokenizer):

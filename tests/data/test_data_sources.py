@@ -150,22 +150,17 @@ def test_what_cannot_be_a_hub_name_is_a_missing_file(name, tmp_path, monkeypatch
     assert message(name).startswith(f"data.train.0.path: no such file: {name}.")
 
 
-def refuse(monkeypatch, method: str, refused: Path) -> None:
-    """What the operating system does to a user without the right; these tests may run as root, who has all."""
-    real = getattr(Path, method)
-
-    def guarded(self, *args, **settings):
-        if self == refused:
-            raise PermissionError(13, "Permission denied", str(self))
-        return real(self, *args, **settings)
-
-    monkeypatch.setattr(Path, method, guarded)
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet"])
 def test_a_file_that_may_not_be_read(name, tmp_path, monkeypatch):
     path = write(tmp_path / name, "{}")
-    refuse(monkeypatch, "open", path)
+    opened = Path.open
+
+    def guarded(self, *args, **settings):  # these tests may run as root, who may read everything
+        if self == path:
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *args, **settings)
+
+    monkeypatch.setattr(Path, "open", guarded)
     assert message(path) == f"{path}: cannot be read: Permission denied."
 
 

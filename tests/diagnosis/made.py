@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from hf_efficient.diagnosis.case import Case, read_case
+from hf_efficient.records import isolation as variants
 from hf_efficient.records.findings import Finding, Gain, Remedy
-from hf_efficient.records.isolation import (
-    Isolation,
-    IsolationSchedule,
-    LoaderAlone,
-    MicroBatchLine,
-    PauseTimes,
-    StepPart,
-)
 from hf_efficient.records.trace import TraceBreakdown
 from hf_efficient.trace.breakdown import trace_breakdown
 from tests.trace.made_trace import HEAD, call, on_device, write_trace
@@ -122,23 +115,24 @@ def _write(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def part(name: str, seconds: float | None, note: str = "") -> StepPart:
+def part(name: str, seconds: float | None, note: str = "") -> variants.StepPart:
     """A part of a step without a spread."""
-    return StepPart(name, seconds, None, None, 1, "a less b", note)
+    return variants.StepPart(name, seconds, None, None, 1, "a less b", note)
 
 
-def isolation(*parts: StepPart, schedule: dict[str, Any] | None = None, **changes: Any) -> Isolation:
+def isolation(*parts: variants.StepPart, schedule: dict[str, Any] | None = None, **changes: Any) -> variants.Isolation:
     """A step of one second; 1000 of them at 3.6 dollars an hour; a micro-batch without a fixed cost."""
-    plain = IsolationSchedule(1000, None, None, None, 2, 4, 1, 0, 4.0, 1, "cuda")
+    plain = variants.IsolationSchedule(1000, None, None, None, 2, 4, 1, 0, 4.0, 1, "cuda")
     held: dict[str, Any] = {
         "schema_version": 1, "hf_efficient_version": "1", "recipe": "r", "steps": 12, "warm_up": 3,
         "schedule": dataclasses.replace(plain, **(schedule or {})), "variants": [], "step_seconds": 1.0,
         "parts": list(parts), "unexplained_seconds": 0.0, "tokens_per_second": 400.0,
-        "pauses": PauseTimes(None, None, None), "loader": LoaderAlone(0.5, None, 0.5, 0.05), "tokenisation": None,
-        "micro_batch": MicroBatchLine(0.0, 0.002, 0.2, 100.0, 30, ["as_is", "micro_batch_doubled"]),
+        "pauses": variants.PauseTimes(None, None, None),
+        "loader": variants.LoaderAlone(0.5, None, 0.5, 0.05), "tokenisation": None,
+        "micro_batch": variants.MicroBatchLine(0.0, 0.002, 0.2, 100.0, 30, ["as_is", "micro_batch_doubled"]),
         "forward_without_graph_seconds": None, "price_usd_per_hour": 3.6, "notes": [],
     }  # fmt: skip
-    return Isolation(**{**held, **changes})
+    return variants.Isolation(**{**held, **changes})
 
 
 def kernels(*found: tuple[str, float, float, float], first: int = 1, stream: int = 7) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ def test_logs_of_every_step_to_a_slow_tracker(tmp_path):
 def site(count, *, library=False, line=12, seconds=0.0):
     file = "/lib/transformers/trainer.py" if library else "/project/work/train.py"
     told = {"file": file, "line": line, "function": "compute_loss", "operator": "item", "inside_library": library}
-    return {**told, "count_per_step": count, "seconds_per_step": seconds, "user_file": None, "user_line": None}
+    return {**told, "count_per_step": count, "seconds_per_step": seconds}
 
 
 def census(folder, *sites, on_device=False, steps=10, **arguments):

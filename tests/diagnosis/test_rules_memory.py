@@ -4,22 +4,14 @@ import dataclasses
 
 import pytest
 
+from hf_efficient.diagnosis.rules import memory as rules
 from hf_efficient.diagnosis.rules.machine import unused_memory
-from hf_efficient.diagnosis.rules.memory import (
-    fragmentation,
-    large_micro_batch,
-    logits_spike,
-    memory_growth,
-    near_out_of_memory,
-    optimizer_state,
-    out_of_memory,
-    smaller_micro_batch,
-)
 from hf_efficient.estimate.allocator import CONTEXT_BYTES
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.made import case_in, judged, memory, settings, step, step_memory
+from tests.diagnosis.made import case_in, judged, settings, step, step_memory
+from tests.diagnosis.made import memory as counted_memory
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -36,7 +28,7 @@ def gpu(folder, allocated, reserved, *, total=80 * GIB + CONTEXT_BYTES, retries=
         model=more.get("model", {}),
         device={"type": "cuda", "name": more.get("name", "NVIDIA H100 80GB HBM3"), "memory_bytes": total},
     )
-    counted = memory(None, "cuda:0", **more.get("categories", {}))
+    counted = counted_memory(None, "cuda:0", **more.get("categories", {}))
     facts = {"settings": stated, "memory": counted, **more.get("facts", {})}
     peaks = {"device_peak_allocated_bytes": allocated, "device_peak_reserved_bytes": reserved}
     return case_in(folder, steps, facts=facts, price_usd_per_hour=more.get("price"), memory=peaks)
@@ -45,7 +37,7 @@ def gpu(folder, allocated, reserved, *, total=80 * GIB + CONTEXT_BYTES, retries=
 def test_a_peak_of_96_percent_is_near_the_end(tmp_path):
     arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     model = {"activation_checkpointing": False}
-    found = near_out_of_memory(gpu(tmp_path, 70 * GIB, int(76.8 * GIB), arguments=arguments, model=model))
+    found = rules.near_out_of_memory(gpu(tmp_path, 70 * GIB, int(76.8 * GIB), arguments=arguments, model=model))
     assert found.evidence[2].value == pytest.approx(0.96)
     assert "3.20 GiB" in found.title
     rows = {"train.per_device_train_batch_size": 2, "train.gradient_accumulation_steps": 4}
@@ -57,7 +49,7 @@ def test_retries_after_the_warm_up_cost_what_their_steps_took_longer(tmp_path):
     seconds = [1.0] * 9 + [2.5] + [1.0] * 4 + [1.5] + [1.0] * 5
     arguments = {"train_sampling_strategy": "random", "packing": False}
     case = gpu(tmp_path, 60 * GIB, 70 * GIB, retries=retries, seconds=seconds, arguments=arguments)
-    found = fragmentation(case)
+    found = rules.fragmentation(case)
     judged(found, severity="warning", cost=2.0, saves=2.0)
     assert "3 times" in found.title
     assert found.remedies[1].overrides == {"train.train_sampling_strategy": "group_by_length"}
@@ -67,18 +59,18 @@ def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):
     seconds = [1.0] * 9 + [3.0] + [1.0] * 10
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
     more = {"retries": [0] * 9 + [1] * 11, "seconds": seconds, "arguments": arguments}
-    found = large_micro_batch(gpu(tmp_path / "a", 70 * GIB, 74 * GIB, **more))
+    found = rules.large_micro_batch(gpu(tmp_path / "a", 70 * GIB, 74 * GIB, **more))
     assert found.cost.seconds == pytest.approx(2.0)
     overrides = {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 2}
     assert found.remedies[0].overrides == overrides
     assert "fragmentation" in found.explains
-    assert large_micro_batch(gpu(tmp_path / "b", 60 * GIB, 70 * GIB, **more)) is None  # there is room left
+    assert rules.large_micro_batch(gpu(tmp_path / "b", 60 * GIB, 70 * GIB, **more)) is None  # there is room left
 
 
 def test_logits_of_half_of_the_peak_in_a_full_device(tmp_path):
     arguments = {"loss_type": "nll", "packing": False, "per_device_train_batch_size": 8}
     case = gpu(tmp_path, 60 * GIB, 64 * GIB, categories={"logits": 30 * GIB}, arguments=arguments)
-    found = logits_spike(case)
+    found = rules.logits_spike(case)
     assert (found.severity, found.cost.bytes) == ("warning", 30 * GIB)
     rows = {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 2}
     assert [one.overrides for one in found.remedies] == [{"train.loss_type": "chunked_nll"}, rows]
@@ -88,7 +80,7 @@ def test_logits_of_half_of_the_peak_in_a_full_device(tmp_path):
 def test_optimizer_state_of_half_of_the_peak(tmp_path):
     arguments, model = {"optim": "adamw_torch_fused"}, {"parameters": 10, "trainable_parameters": 10}
     case = gpu(tmp_path, 64 * GIB, 68 * GIB, categories={"optimizer_state": 32 * GIB}, arguments=arguments, model=model)
-    found = optimizer_state(case)
+    found = rules.optimizer_state(case)
     judged(found, overrides={"train.optim": "adamw_8bit"}, frees=24 * GIB)
     assert found.remedies[1].overrides == {"adapter.method": "lora"}
 
@@ -127,7 +119,7 @@ def facts(memory=None):
 def test_a_device_that_keeps_something_of_every_step(tmp_path):
     # 4 MiB per step over the 36 steps from the fifth to the fortieth.
     steps = on_device([GIB + 4 * MIB * number for number in range(40)])
-    found = memory_growth(case_in(tmp_path, steps, facts=facts(memory=2 * GIB)))
+    found = rules.memory_growth(case_in(tmp_path, steps, facts=facts(memory=2 * GIB)))
     assert found.title == "the memory of the device grows by 4.0 MiB with every step"
     judged(found, severity="warning", cost_bytes=4 * MIB * 35, cost=None, frees=4 * MIB * 35)
     # 1024 - 156 MiB are left.
@@ -137,7 +129,7 @@ def test_a_device_that_keeps_something_of_every_step(tmp_path):
 def test_a_process_that_keeps_something_of_every_step(tmp_path):
     steps = [step(number) for number in range(1, 41)]
     samples = in_process([GIB + 10 * MIB * number for number in range(40)])
-    found = memory_growth(case_in(tmp_path, steps, system=samples))
+    found = rules.memory_growth(case_in(tmp_path, steps, system=samples))
     assert found.title == "the memory of the process grows by 10.0 MiB with every step"
     assert found.evidence[0].value == pytest.approx(10 * MIB)
 
@@ -151,21 +143,21 @@ GROWTHS = {
 
 @pytest.mark.parametrize("peaks", GROWTHS.values(), ids=GROWTHS)
 def test_growth_that_is_little_or_ends_is_none(tmp_path, peaks):
-    assert memory_growth(case_in(tmp_path, on_device(peaks), facts=facts())) is None
+    assert rules.memory_growth(case_in(tmp_path, on_device(peaks), facts=facts())) is None
 
 
 def test_without_readings_it_abstains(tmp_path):
-    assert isinstance(memory_growth(case_in(tmp_path / "a")), Abstention)
-    assert isinstance(memory_growth(case_in(tmp_path / "b", [step(n) for n in range(1, 41)])), Abstention)
+    assert isinstance(rules.memory_growth(case_in(tmp_path / "a")), Abstention)
+    assert isinstance(rules.memory_growth(case_in(tmp_path / "b", [step(n) for n in range(1, 41)])), Abstention)
     few = case_in(tmp_path / "c", [step(n) for n in range(1, 41)], system=in_process([GIB, 2 * GIB, 3 * GIB]))
-    assert "fewer than six" in memory_growth(few).why
+    assert "fewer than six" in rules.memory_growth(few).why
 
 
 @pytest.mark.parametrize(("rate", "said"), [(50, ("info", "possible")), (300, ("warning", "measured"))])
 def test_a_process_that_grew_by_half_in_a_few_readings_is_no_warning(tmp_path, rate, said):
     """It grows by half, and to four times; by so many MiB in a step."""
     grown = in_process([GIB + rate * MIB * n for n in range(12)])
-    found = memory_growth(case_in(tmp_path, [step(number) for number in range(1, 13)], system=grown))
+    found = rules.memory_growth(case_in(tmp_path, [step(number) for number in range(1, 13)], system=grown))
     assert (found.severity, found.confidence) == said
 
 
@@ -179,7 +171,7 @@ def test_the_exception_is_the_evidence_and_the_remedies_are_changes(tmp_path):
         arguments=arguments, model={"activation_checkpointing": False}, device={"type": "cuda", "memory_bytes": 100}
     )
     case = case_in(tmp_path, [step(1)], facts={"settings": stated})
-    found = out_of_memory(failed(case, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))
+    found = rules.out_of_memory(failed(case, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))
     assert found.severity == "critical"
     assert [one.value for one in found.evidence][1:] == [1, 100]
     rows = {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 4}
@@ -193,5 +185,5 @@ FEWER = {(8, 1): (4, 2), (5, 1): (1, 5), (5, 2): (2, 5), (6, 2): (3, 4), (7, 3):
 def test_the_rows_of_a_step_stay(tmp_path, batch, fewer):
     """Rows of a micro-batch, and micro-batches of a step."""
     arguments = dict(zip(("per_device_train_batch_size", "gradient_accumulation_steps"), batch, strict=True))
-    found = smaller_micro_batch(case_in(tmp_path, facts={"settings": settings(arguments=arguments)}))
+    found = rules.smaller_micro_batch(case_in(tmp_path, facts={"settings": settings(arguments=arguments)}))
     assert (None if found is None else tuple(found.values())) == fewer

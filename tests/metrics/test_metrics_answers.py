@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
 
 from hf_efficient.errors import DataError
 from hf_efficient.metrics.answers import Answer, AnswerEvaluator, share_of
@@ -150,23 +150,6 @@ def test_adapter_takes_part(model, tokenizer, tmp_path):
     assert peft_model.base_model.model.generation_config is config
 
 
-def test_four_bit_base(tiny_llama_dir, tokenizer, tmp_path):
-    quantization = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
-    )
-    model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir, quantization_config=quantization, dtype=torch.float32)
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    with torch.no_grad():
-        model.lm_head.weight.mul_(40)
-    peft_model = adapted(model)
-    expected = [greedy(peft_model, tokenizer, prompt, 6) for prompt in PROMPTS]
-    examples = [{"prompt": p, "answer": text} for p, text in zip(PROMPTS, expected, strict=True)]
-    metrics, _ = run(peft_model, tokenizer, tmp_path, examples, max_new_tokens=6, batch_size=2)
-    assert metrics == {"exact_match": 1.0}
-
-
 def test_special_tokens_of_a_plain_prompt(model, tokenizer, tmp_path, monkeypatch):
     """A text gets the start of sequence that the tokenizer writes, but not its end of sequence."""
     from tokenizers.processors import TemplateProcessing
@@ -182,10 +165,8 @@ def test_special_tokens_of_a_plain_prompt(model, tokenizer, tmp_path, monkeypatc
     run(model, tokenizer, tmp_path, [{"prompt": "a", "answer": ""}], max_new_tokens=1)
     run(model, tokenizer, tmp_path, [{"prompt": [{"role": "user", "content": "a"}], "answer": ""}], max_new_tokens=1)
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    assert given[0] == [[1, *bare]]
-    assert given[1] == [
-        tokenizer(render(tokenizer, [{"role": "user", "content": "a"}]), add_special_tokens=False)["input_ids"]
-    ]
+    chat = tokenizer(render(tokenizer, [{"role": "user", "content": "a"}]), add_special_tokens=False)["input_ids"]
+    assert given == [[[1, *bare]], [chat]]
 
 
 def test_shares_cover_the_examples_and_are_equally_long():

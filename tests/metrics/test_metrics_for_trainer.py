@@ -67,17 +67,10 @@ def make_right_sometimes(model, rows):
 
 def trainer_of(model, rows, tmp_path, batch_size, **arguments):
     compute_metrics, preprocess = make_compute_metrics(["perplexity", "token_accuracy", "exact_match"])
+    quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "remove_unused_columns": False}
     return Trainer(
         model=model,
-        args=TrainingArguments(
-            output_dir=str(tmp_path / "out"),
-            per_device_eval_batch_size=batch_size,
-            use_cpu=True,
-            report_to=[],
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            **arguments,
-        ),
+        args=TrainingArguments(str(tmp_path / "out"), per_device_eval_batch_size=batch_size, **quiet, **arguments),
         data_collator=collate,
         eval_dataset=rows,
         compute_metrics=compute_metrics,
@@ -85,15 +78,11 @@ def trainer_of(model, rows, tmp_path, batch_size, **arguments):
     )
 
 
-def evaluate(model, rows, tmp_path, batch_size):
-    return trainer_of(model, rows, tmp_path, batch_size).evaluate()
-
-
 def test_trainer_gives_the_values_of_a_plain_loop_at_every_batch_size(model, tmp_path):
     rows = make_right_sometimes(model, examples())
     perplexity, accuracy = by_hand(model, rows)
     assert accuracy == 6 / 31  # 6 of the rows were given the model's own choice, of 31 target tokens
-    seen = {size: evaluate(model, rows, tmp_path, size) for size in (1, 2, 5)}
+    seen = {size: trainer_of(model, rows, tmp_path, size).evaluate() for size in (1, 2, 5)}
     for metrics in seen.values():
         assert metrics["eval_perplexity"] == pytest.approx(perplexity, rel=1e-5)
         assert metrics["eval_token_accuracy"] == pytest.approx(accuracy, abs=1e-12)

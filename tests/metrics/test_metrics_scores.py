@@ -27,16 +27,6 @@ def test_files_are_written_on_request_alone_and_numpys_generator_is_left_alone(m
     assert np.random.rand(3).tolist() == undisturbed.tolist()
 
 
-@pytest.mark.parametrize(("metric", "inputs", "expected"), METRICS)
-def test_describes_itself(metric, inputs, expected):
-    (name,) = expected
-    built = metric()
-    assert built.name == name
-    assert list(built.features) == list(inputs)
-    assert built.description
-    assert name in built.inputs_description
-
-
 def test_normalise_strips_and_collapses_whitespace_and_nothing_else():
     assert normalise("  The\n\tcapital   of\u00a0France. \r\n") == "The capital of France."
     assert normalise("Paris") != normalise("paris")

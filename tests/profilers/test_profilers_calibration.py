@@ -99,48 +99,25 @@ def test_a_cuda_device_replayed(monkeypatch):
     assert (found.torch_version, found.measured_on) == (torch.__version__, time.strftime("%Y-%m-%d"))
 
 
-@pytest.fixture
-def gpus(monkeypatch):
-    """Two models of GPU, one of them twice, in place of ``torch.cuda``; returns what can be changed."""
-    held = {"load": lambda index: 0, "bf16": True, "free": 80 * 2**30, "asked": []}
-    names = ["NVIDIA H200", "NVIDIA H200", "Tesla T4"]
-
-    def rates(dtype, device, watch):
-        held["asked"].append((dtype, str(device)))
-        yield MatmulRate(dtype, 64, 1e12)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
-    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+def test_a_gpu_that_others_use(monkeypatch):
+    held = {"load": lambda index: 0, "free": 80 * 2**30}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla T4")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (held["free"], 2 * held["free"]))
-    monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation: held["bf16"] or including_emulation
-    )
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     monkeypatch.setattr(torch.cuda, "utilization", lambda index: held["load"](index))
-    monkeypatch.setattr(calibration, "product_rates", rates)
-    return held
-
-
-def test_a_gpu_that_others_use(gpus):
+    monkeypatch.setattr(calibration, "product_rates", lambda dtype, device, watch: [dtype])
     assert calibration.cuda_bench(0).copy_bytes == 2**30
-    gpus["free"] = 2**30
+    held["free"] = 2**30
     assert calibration.cuda_bench(0).copy_bytes == 2**28
-    gpus["load"] = lambda index: 37
-    assert calibration.cuda_bench(0).products()[1] is True
-
-    def unknown(index):
-        raise ModuleNotFoundError("pynvml")
-
-    gpus["load"] = unknown
-    assert calibration.cuda_bench(0).products()[1] is None
+    for load, busy in ((lambda index: 37, True), (lambda index: 1 / 0, None)):
+        held["load"] = load
+        assert calibration.cuda_bench(0).products() == (("fp16", "fp32"), busy)
 
 
 @pytest.mark.parametrize(("share", "busy"), [(0.99, False), (0.5, True)])
 def test_the_cpu_takes_its_products_from_the_peak(monkeypatch, share, busy):
-    peaks = {
-        torch.bfloat16: calibration.MatmulPeak(5e11, 1024, 2, "2026-01-02", 0.99),
-        torch.float32: calibration.MatmulPeak(1e11, 512, 2, "2026-01-02", share),
-    }
+    of = calibration.MatmulPeak
+    peaks = {torch.bfloat16: of(5e11, 1024, 2, "", 0.99), torch.float32: of(1e11, 512, 2, "", share)}
     monkeypatch.setattr(calibration, "measure_matmul", peaks.__getitem__)
     assert calibration.cpu_bench().products() == ((MatmulRate("bf16", 1024, 5e11), MatmulRate("fp32", 512, 1e11)), busy)
 
@@ -170,9 +147,8 @@ def test_what_is_kept_is_found(cache, caplog):
 @pytest.mark.parametrize("change", [None, {"schema_version": 2}, {"matmul": None}, {"launch_seconds": "short"}])
 def test_a_damaged_file_is_reported_and_not_used(cache, caplog, change):
     path = calibration.save_calibration(HELD)
-    path.write_text(
-        "\xff" if change is None else json.dumps({**dataclasses.asdict(HELD), **change}), encoding="latin-1"
-    )
+    text = "\xff" if change is None else json.dumps({**dataclasses.asdict(HELD), **change})
+    path.write_text(text, encoding="latin-1")
     assert calibration.load_calibration(HELD.device_name) is None
     (message,) = caplog.messages
     assert message.startswith(f"{path}: ")
@@ -229,11 +205,8 @@ def test_a_peak_is_measured_once_for_each_dtype_and_number_of_threads(cache, mon
         return calibration.MatmulPeak(1e9 * len(measured), 256, 1, "2026-01-02")
 
     monkeypatch.setattr(calibration, "measure_matmul", measure)
-    assert (
-        calibration.cpu_matmul_peak(torch.float32)
-        == calibration.cpu_matmul_peak(torch.float32)
-        == calibration.MatmulPeak(1e9, 256, 1, "2026-01-02")
-    )
+    for _ in range(2):
+        assert calibration.cpu_matmul_peak(torch.float32).flops_per_second == 1e9
     assert calibration.cpu_matmul_peak(torch.bfloat16).flops_per_second == 2e9
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert calibration.cpu_matmul_peak(torch.float32).flops_per_second == 3e9

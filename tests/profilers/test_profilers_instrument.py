@@ -29,16 +29,6 @@ class Clock:
         return self.seconds
 
 
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def facts():
-    return Facts()
-
-
 class Slow(Instrument):
     """Takes a second to start, half a second after each step, two to stop; the third and fourth step are under it."""
 
@@ -76,7 +66,8 @@ def train(run, clock, tmp_path, steps=(5.0, 1.0, 3.0, 3.0, 1.0, 1.0)):
         run.step_ends(step)
 
 
-def test_its_own_time_and_what_its_steps_were_slower(clock, facts, tmp_path):
+def test_its_own_time_and_what_its_steps_were_slower(tmp_path):
+    clock, facts = Clock(), Facts()
     run = InstrumentRun(Slow(clock), facts, clock)
     train(run, clock, tmp_path)
     assert facts.told["profile"]["slow"]["files"] == ["profile/slow.json"]  # should the process be killed now
@@ -89,7 +80,8 @@ def test_its_own_time_and_what_its_steps_were_slower(clock, facts, tmp_path):
     assert told["note"] == "its steps compared with 3 others, by their medians"
 
 
-def test_a_fault_ends_it_with_one_warning(clock, facts, tmp_path, caplog):
+def test_a_fault_ends_it_with_one_warning(tmp_path, caplog):
+    clock, facts = Clock(), Facts()
     slow = Slow(clock, fails_at=2)
     run = InstrumentRun(slow, facts, clock)
     with caplog.at_level(logging.WARNING):

@@ -11,20 +11,12 @@ from torch.utils.checkpoint import checkpoint
 from hf_efficient.profilers.instrument import Place
 from hf_efficient.profilers.memory_history import CudaAllocator, MemoryHistory, ModuleLabels
 
-SNAPSHOT = {
-    "segments": [
-        {
-            "address": 0,
-            "total_size": 96,
-            "active_size": 64,
-            "blocks": [
-                {"address": 0, "size": 64, "requested_size": 60, "state": "active_allocated", "frames": []},
-                {"address": 64, "size": 32, "state": "inactive"},
-            ],
-        }
-    ],
-    "device_traces": [[]],
-}
+BLOCKS = [
+    {"address": 0, "size": 64, "requested_size": 60, "state": "active_allocated", "frames": []},
+    {"address": 64, "size": 32, "state": "inactive"},
+]
+SEGMENT = {"address": 0, "total_size": 96, "active_size": 64, "blocks": BLOCKS}
+SNAPSHOT = {"segments": [SEGMENT], "device_traces": [[]]}
 
 
 class Fake(CudaAllocator):

@@ -10,26 +10,17 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from hf_efficient.recording.activations import (
-    HOOKS_REFUSED,
-    ForwardWatch,
-    Kept,
-    Storages,
-    foreign_hooks,
-    kept_modes,
-    kept_random_state,
-    model_tensors,
-)
+from hf_efficient.recording import activations as watching
 
 
 def bytes_of(tensors):
-    found = Storages()
+    found = watching.Storages()
     found.add(tensors)
     return found.bytes_by_device()
 
 
 def model_bytes(model):
-    return bytes_of(tensor for tensor, _ in model_tensors(model))
+    return bytes_of(tensor for tensor, _ in watching.model_tensors(model))
 
 
 def test_what_is_shared_is_counted_once_and_in_full():
@@ -52,7 +43,8 @@ def test_tied_weights_and_buffers_of_a_model():
     model[0].requires_grad_(False)
     # weight 15, bias 5, norm 5 + 5, running mean and variance 5 + 5, and a count in int64
     assert model_bytes(model) == {"cpu": 4 * (15 + 5 + 10 + 10) + 8}
-    assert [trained for _, trained in model_tensors(model)] == [False, False, True, True, False, False, False, True]
+    trained = [trained for _, trained in watching.model_tensors(model)]
+    assert trained == [False, False, True, True, False, False, False, True]
 
 
 def nf4(rows, columns, double):
@@ -132,7 +124,7 @@ class Blocks(nn.Module):
 
 def kept(model, forward, checkpointed=(), vocabulary=None):
     """What the forward keeps, and its loss."""
-    watch = ForwardWatch(model, checkpointed, vocabulary)
+    watch = watching.ForwardWatch(model, checkpointed, vocabulary)
     watch.start()
     try:
         loss = forward()
@@ -150,9 +142,9 @@ def test_a_perceptron_by_hand(vocabulary):
     activations = 4 * ROWS * WIDTH + 4 * ROWS * HIDDEN + 8 * ROWS + 4
     log_softmax = output = 4 * ROWS * VOCABULARY
     if vocabulary is None:
-        assert found == Kept({"cpu": activations + log_softmax}, {})
+        assert found == watching.Kept({"cpu": activations + log_softmax}, {})
     else:
-        assert found == Kept({"cpu": activations}, {"cpu": log_softmax + output})
+        assert found == watching.Kept({"cpu": activations}, {"cpu": log_softmax + output})
     loss.backward()
     assert model.first.weight.grad is not None
 
@@ -174,7 +166,7 @@ def test_checkpointed_layers_keep_their_inputs(reentrant, expected):
     model = Blocks(reentrant)
     inputs, mask = torch.randn(ROWS, HIDDEN, requires_grad=True), torch.ones(ROWS, 1)
     found, loss = kept(model, lambda: model(inputs, mask), [] if reentrant is None else model.blocks)
-    assert found == Kept({"cpu": expected}, {})
+    assert found == watching.Kept({"cpu": expected}, {})
     loss.backward()
     gradient, inputs.grad = inputs.grad, None
     model(inputs, mask).backward()
@@ -183,22 +175,22 @@ def test_checkpointed_layers_keep_their_inputs(reentrant, expected):
 
 def test_no_hook_stays_after_an_exception():
     model = Perceptron()
-    watch = ForwardWatch(model, [model.first], VOCABULARY)
+    watch = watching.ForwardWatch(model, [model.first], VOCABULARY)
     watch.start()
-    assert foreign_hooks()
+    assert watching.foreign_hooks()
     try:
         with pytest.raises(RuntimeError):
             model(torch.randn(ROWS, WIDTH + 1))
     finally:
         watch.stop()
-    assert not foreign_hooks()
+    assert not watching.foreign_hooks()
     assert not model._forward_hooks
     assert not model.first._forward_pre_hooks
 
 
 def test_what_torch_says_where_it_refuses():
     model = Perceptron()
-    with pytest.raises(RuntimeError, match=HOOKS_REFUSED):
+    with pytest.raises(RuntimeError, match=watching.HOOKS_REFUSED):
         kept(model, lambda: torch.func.grad(lambda x: x.sum())(torch.ones(2)))
 
 
@@ -207,19 +199,19 @@ def draw():
 
 
 def test_generators_are_as_before_even_after_an_error():
-    with kept_random_state():
+    with watching.kept_random_state():
         expected = draw()
-    with kept_random_state("cpu"):
+    with watching.kept_random_state("cpu"):
         assert draw() == expected
-    with pytest.raises(ZeroDivisionError), kept_random_state():
+    with pytest.raises(ZeroDivisionError), watching.kept_random_state():
         assert draw()[0] / 0
-    with kept_random_state():
+    with watching.kept_random_state():
         assert draw() == expected
 
 
 def test_modes_are_as_before_module_by_module():
     model = nn.Sequential(nn.Linear(1, 1), nn.Dropout(), nn.Linear(1, 1))
     model[1].eval()
-    with pytest.raises(TypeError), kept_modes(model):
+    with pytest.raises(TypeError), watching.kept_modes(model):
         assert model.train()[0].eval() / 0
     assert [module.training for module in model.modules()] == [True, True, False, True]

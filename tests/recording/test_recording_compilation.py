@@ -23,14 +23,13 @@ def recorder(hand, tmp_path):
     recorder.end()
 
 
+HANDLER = torch._dynamo.callback.callback_handler
+
+
 def phases(recorder, tmp_path):
     recorder.step_done(1, None)
     recorder.end()
     return json.loads((tmp_path / "steps.jsonl").read_text())["phase_seconds"]
-
-
-def handler():
-    return torch._dynamo.callback.callback_handler
 
 
 def in_thread(do):
@@ -40,9 +39,9 @@ def in_thread(do):
 
 
 def compiles(hand, seconds):
-    handler().run_start_callbacks(None)
+    HANDLER.run_start_callbacks(None)
     hand.wait(seconds)
-    handler().run_end_callbacks(None)
+    HANDLER.run_end_callbacks(None)
 
 
 def test_a_compilation_is_no_part_of_the_phase_that_it_holds_up(recorder, hand, tmp_path):
@@ -119,10 +118,5 @@ def test_recompilations_and_breaks(dynamo):
     frames.FRAME_COMPILE_COUNTER.update({0: 3, 1: 1})
     utilities.counters["stats"]["unique_graphs"] = 4
     utilities.counters["graph_break"].update({"a call of print\n  Explanation: ...": 1, "\ndata-dependent jump": 2})
-    assert compile_counts() == {
-        "frames": 2,
-        "recompiles": 2,
-        "graphs": 4,
-        "graph_breaks": 3,
-        "break_reasons": {"data-dependent jump": 2, "a call of print": 1},
-    }
+    counts = {"frames": 2, "recompiles": 2, "graphs": 4, "graph_breaks": 3}
+    assert compile_counts() == {**counts, "break_reasons": {"data-dependent jump": 2, "a call of print": 1}}

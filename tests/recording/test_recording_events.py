@@ -106,11 +106,6 @@ class Ranges(list):
 
 
 @pytest.fixture
-def watch():
-    return Watch()
-
-
-@pytest.fixture
 def log(hand):
     return EventLog(hand)
 
@@ -165,7 +160,8 @@ def test_inside_an_opaque_phase_nothing_is_appended_but_waits(log, hand):
     assert log.mark("forward") == "bookkeeping"
 
 
-def test_the_device_is_told_marks_once_each_and_what_is_of_the_host_is_not(log, hand, watch):
+def test_the_device_is_told_marks_once_each_and_what_is_of_the_host_is_not(log):
+    watch = Watch()
     log.loop(True, watch)
     for phase in ("data_wait", "bookkeeping", None, "forward", None, "backward"):
         log.mark(phase)
@@ -185,7 +181,8 @@ def test_the_device_is_told_marks_once_each_and_what_is_of_the_host_is_not(log, 
     assert len(watch.told) == len(step) + 2
 
 
-def test_a_wait_takes_the_place_of_the_phase_around_it_on_the_device(log, hand, watch):
+def test_a_wait_takes_the_place_of_the_phase_around_it_on_the_device(log):
+    watch = Watch()
     log.loop(True, watch)
     log.mark("forward")
     log.leave(log.enter("communication", instead_of="forward"), "communication", "forward")

@@ -70,10 +70,6 @@ def taken_after(model, optimizer, engine):
     return counted
 
 
-def counted_of(model):
-    return EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
-
-
 def two_layers():
     """Weights of 8 x 8 and 4 x 8: 256 and 128 bytes."""
     return nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 4, bias=False))
@@ -92,7 +88,7 @@ def test_an_engine_that_keeps_half_of_each_and_one_gradient_on_its_way():
 
 def test_a_fault_does_not_reach_the_backward(caplog):
     model = two_layers()
-    counted = counted_of(model)
+    counted = EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
     counted._held = lambda: 1 / 0
     model(torch.ones(2, 8)).sum().backward()
     assert counted.broken

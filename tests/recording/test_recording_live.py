@@ -138,18 +138,6 @@ def short(number, wall=2.0, tokens=(10, 8, 4), flops=None, peak=None, **phases):
     return step(number, wall, tokens, flops, peak, **phases)
 
 
-def test_sums_of_the_whole_call():
-    figures = RunningFigures()
-    figures.add(short(1, 2.0, flops=100, peak=7, data_wait=0.5, forward=1.0))
-    figures.add(short(2, 6.0, flops=300, peak=5, data_wait=0.25, forward=0.75, evaluation=3.0, checkpointing=1.0))
-    whole = figures.whole()
-    assert (whole.steps, whole.wall_seconds, whole.training_seconds) == (2, 8.0, 4.0)
-    assert (whole.data_wait_seconds, whole.unattributed_seconds) == (0.75, 1.5)
-    assert (whole.processed, whole.non_padding, whole.loss_bearing) == (20, 16, 8)
-    assert (whole.model_flops, whole.hardware_flops, whole.peak_allocated_bytes) == (400, 600, 7)
-    assert list(whole.step_seconds) == [2.0, 2.0]
-
-
 def test_windows_tile_the_call():
     figures = RunningFigures()
     figures.add(short(1, 2.0, peak=9, data_wait=0.5))
@@ -241,11 +229,7 @@ def test_a_pace_of_few_steps_is_no_forecast(hand):
 
 
 START = {"kind": "process", "schema_version": 1, "way": "recipe", "process_start_from": "kernel"}
-
-
 ALIVE = {"kind": "alive", "started_at_seconds": 5.0, "open_phase": None, "phase_seconds": {}, "memory": {}}
-
-
 END = {"kind": "end", "ended": "done", "error": None, "memory": {}}
 
 

@@ -13,22 +13,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from hf_efficient.recording.loader import (
-    COUNTS,
-    BatchTimes,
-    LoaderMark,
-    LoaderWatch,
-    Taken,
-    loader_facts,
-    step_loader,
-    watch_stated,
-)
+from hf_efficient.recording import loader as watching
 from hf_efficient.records.steps import StepLoader
 
 NAP_SECONDS = 0.02
-
-
-NOTHING = (0.0,) * len(COUNTS)
+NOTHING = (0.0,) * len(watching.COUNTS)
 
 
 class Rows(Dataset):
@@ -67,18 +56,18 @@ def loader_of(data, **settings):
 
 
 def watched(loader):
-    watch = LoaderWatch()
+    watch = watching.LoaderWatch()
     watch.watch(loader)
     return watch
 
 
 def row(value):
     """The counts of a process, as they lie in memory, all of them the same."""
-    return bytes(array("d", [value] * len(COUNTS)))
+    return bytes(array("d", [value] * len(watching.COUNTS)))
 
 
 def told(watch):
-    return step_loader(LoaderMark(Taken(), NOTHING, bytes(72)), watch.mark())
+    return watching.step_loader(watching.LoaderMark(watching.Taken(), NOTHING, bytes(72)), watch.mark())
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +91,7 @@ def test_batches_and_random_numbers_are_the_same(data, workers):
         batches = [batch for _ in range(2) for batch in loader]
         return batches, torch.rand(3), random.random()
 
-    watch = LoaderWatch()
+    watch = watching.LoaderWatch()
     ours, plain = run(watch), run(None)
     seen = told(watch)
     watch.close()
@@ -188,7 +177,7 @@ def test_an_error_of_the_data_set_reaches_the_training():
 
 def test_a_fault_of_the_watch_is_told_once_and_the_batches_come(caplog, monkeypatch):
     watch = watched(loader := loader_of(Rows()))
-    monkeypatch.setattr(Taken, "add", lambda self, batch: 1 / 0)
+    monkeypatch.setattr(watching.Taken, "add", lambda self, batch: 1 / 0)
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
         assert len(list(loader)) == 4
     assert len(caplog.records) == 1
@@ -198,38 +187,39 @@ def test_a_fault_of_the_watch_is_told_once_and_the_batches_come(caplog, monkeypa
 
 def test_what_is_no_loader_of_torch_is_named_as_missing():
     stated = {}
-    watch_stated(LoaderWatch(), [1, 2, 3], stated.update)
+    watching.watch_stated(watching.LoaderWatch(), [1, 2, 3], stated.update)
     assert stated["missing"][0]["what"] == "what the data loader's time goes to"
 
 
 def test_facts_of_a_loader():
     stated = {}
-    watch = LoaderWatch()
-    watch_stated(watch, loader := loader_of(Rows(), num_workers=2, collate_fn=slow_collate), stated.update)
+    watch = watching.LoaderWatch()
+    watching.watch_stated(watch, loader := loader_of(Rows(), num_workers=2, collate_fn=slow_collate), stated.update)
     next(iter(loader))
     watch.close()
     known = {name: stated[name] for name in ("workers", "prefetch_factor", "persistent_workers", "batches", "rows")}
     assert known == {"workers": 2, "prefetch_factor": 2, "persistent_workers": False, "batches": 4, "rows": 8}
     assert stated["collator"].endswith(".slow_collate")
     inside = SimpleNamespace(data_collator=slow_collate)  # as transformers wraps it, to leave out columns
-    assert loader_facts(loader_of(Rows(), collate_fn=inside))["collator"].endswith(".slow_collate")
+    assert watching.loader_facts(loader_of(Rows(), collate_fn=inside))["collator"].endswith(".slow_collate")
     assert stated["first_batch"] == {"rows": {"pinned": False}}
 
 
 def test_what_came_between_two_marks():
-    before = LoaderMark(Taken(1, 2.0, 4, 100, 0.5, 0.0, 1.0, 3), (1.0, *[0.25] * 7, 10.0), row(1.0))
-    after = LoaderMark(Taken(3, 5.0, 8, 300, 0.5, 0.125, 1.0, 7), (4.0, *[1.0] * 7, 30.0), row(0.0) + row(2.0))
+    first, second = watching.Taken(1, 2.0, 4, 100, 0.5, 0.0, 1.0, 3), watching.Taken(3, 5.0, 8, 300, 0.5, 0.125, 1.0, 7)
+    before = watching.LoaderMark(first, (1.0, *[0.25] * 7, 10.0), row(1.0))
+    after = watching.LoaderMark(second, (4.0, *[1.0] * 7, 30.0), row(0.0) + row(2.0))
     seconds = ("fetch", "fetch_cpu", "fetch_process_cpu", "collate", "collate_cpu", "collate_process_cpu", "core_wait")
     taken = {"batches": 2, "wait_seconds": 3.0, "rows": 4, "bytes": 200, "end_seconds": 0.125, "ready": 4}
     loaded = {"fetched": 4, "read_bytes": 21, **{f"{name}_seconds": 1.75 for name in seconds}}
-    assert step_loader(before, after) == StepLoader(**taken, **loaded)
+    assert watching.step_loader(before, after) == StepLoader(**taken, **loaded)
 
 
 def counted(readings, waits=((0.0, 0),) * 2):
     """A row of counts, and what adds to it by clocks that give these readings one after the other."""
-    row = array("d", [0.0] * len(COUNTS))
+    row = array("d", [0.0] * len(watching.COUNTS))
     clocks = tuple(iter(of_one).__next__ for of_one in zip(*readings, strict=True))
-    return row, BatchTimes(memoryview(row), clocks, iter(waits).__next__)
+    return row, watching.BatchTimes(memoryview(row), clocks, iter(waits).__next__)
 
 
 def load(times):
@@ -241,7 +231,7 @@ def load(times):
 def test_a_batch_by_hand():
     row, times = counted([(10.0, 1.0, 2.0), (13.0, 1.5, 4.0), (14.0, 2.25, 6.0)], waits=[(0.5, 512), (0.75, 1536)])
     load(times)
-    assert dict(zip(COUNTS, row, strict=True)) == {
+    assert dict(zip(watching.COUNTS, row, strict=True)) == {
         "fetched": 1.0,
         "fetch_seconds": 3.0,
         "fetch_cpu_seconds": 0.5,
@@ -261,4 +251,4 @@ def test_a_fetch_or_a_collator_that_fails():
     assert list(row)[:4] == [0.0, 2.0, 0.5, 0.5]  # time, and no batch
     row, times = counted([(1.0, 0.0, 0.0), (2.0, 0.0, 0.0), (5.0, 0.0, 0.0)])
     load(times)
-    assert (row[COUNTS.index("fetch_seconds")], row[COUNTS.index("collate_seconds")]) == (1.0, 3.0)
+    assert (row[watching.COUNTS.index("fetch_seconds")], row[watching.COUNTS.index("collate_seconds")]) == (1.0, 3.0)

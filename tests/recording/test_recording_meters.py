@@ -12,20 +12,6 @@ from replayed_nvml import replay
 from hf_efficient.recording import meters
 
 
-def test_nvml_counts_joules(monkeypatch):
-    nvml = replay(monkeypatch, "counter")
-    meter = meters.nvml_meter(nvml.device())
-    assert (meter.name, meter.id, meter.source, meter.unit) == ("GPU 3", nvml.uuid, "nvml", "joules")
-    assert [meter.read() for _ in range(3)] == [81_234_000.0, 81_234_400.0, 81_235_000.0]
-    assert "nvmlDeviceGetPowerUsage" not in nvml.asked
-
-
-def test_nvml_tells_the_power_where_it_counts_nothing(monkeypatch):
-    meter = meters.nvml_meter(replay(monkeypatch, "power_only").device())
-    assert (meter.unit, meter.note) == ("watts", "power samples, NVIDIA H100 80GB HBM3")
-    assert [meter.read() for _ in range(3)] == [100.0, 200.0, 200.0]
-
-
 def test_the_device_is_found_by_its_place_where_its_uuid_is_unknown(monkeypatch):
     nvml = replay(monkeypatch, "counter")
     assert meters.nvml_meter(meters.CudaDevice(0, "GPU", None, nvml.pci)).name == "GPU 3"

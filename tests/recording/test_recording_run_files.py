@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+from hand_clock import lines
 from waiting import wait_for, wait_for_line
 
 from hf_efficient.accounting.account import account_of
@@ -20,10 +21,6 @@ from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import StepRecord, TokenCounts
 from hf_efficient.run_dir.reading import last_record, read_steps
 from hf_efficient.run_dir.stream import JsonlFile
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_endings():

@@ -29,19 +29,9 @@ def draft(counting=None, **known):
 def test_a_record_by_hand():
     span = Span(3_000_000_000, 5_000_000_000, {"forward": 500_000_000})
     assert draft(logged={"loss": 0.25}, device_seconds={"forward": 0.125}).record(span) == StepRecord(
-        segment=2,
-        rank=1,
-        step=7,
-        epoch=0.5,
-        wall_seconds=2.0,
-        started_at_seconds=2.0,
-        phase_seconds={"forward": 0.5},
-        micro_batches=1,
-        tokens=TokenCounts(8, 8, 6),
-        sequences=SequenceCounts(2, 2, 4, 4, {"4": 2}),
-        device_seconds={"forward": 0.125},
-        loss=0.25,
-    )
+        *(2, 1, 7, 0.5, 2.0, 2.0, {"forward": 0.5}, 1, TokenCounts(8, 8, 6)),
+        sequences=SequenceCounts(2, 2, 4, 4, {"4": 2}), device_seconds={"forward": 0.125}, loss=0.25,
+    )  # fmt: skip
 
 
 def test_a_fault_of_the_counting_is_one_warning_and_costs_the_counts_alone(caplog):
@@ -147,14 +137,8 @@ def test_evaluations_and_saves_are_noted(recorder, hand, tmp_path):
 
 
 def test_metrics_are_numbers_without_prefix_and_speed():
-    metrics = {
-        "eval_loss": np.float32(0.5),
-        "eval_accuracy": 1,
-        "eval_perplexity": float("inf"),
-        "eval_report": "text",
-        "epoch": 1.0,
-    }
+    metrics = {"eval_loss": np.float32(0.5), "eval_accuracy": 1, "eval_perplexity": math.inf, "eval_report": "text"}
     speeds = ("runtime", "samples_per_second", "steps_per_second", "other_runtime", "model_preparation_time")
-    metrics |= {f"eval_{name}": 2.0 for name in speeds}
+    metrics |= {"epoch": 1.0, **{f"eval_{name}": 2.0 for name in speeds}}
     assert metrics_to_note(metrics) == {"loss": 0.5, "accuracy": 1.0, "perplexity": None}
     assert metrics_to_note({"test_loss": 1.0, "eval_loss": 2.0}, "test") == {"loss": 1.0, "eval_loss": 2.0}

@@ -113,6 +113,7 @@ def test_power_samples_are_told_as_power(sampler, hand, monkeypatch):
     one = sampler(devices=[replay(monkeypatch, "power_only").device()])
     found = rounds(one, hand, 2)
     assert [line["watts"]["GPU 3"] for line in found] == [100.0, 200.0, 200.0]
+    assert found[0]["meters"]["GPU 3"]["note"] == "power samples, NVIDIA H100 80GB HBM3"
     assert not any("joules" in line for line in found)
     assert one.joules == 350.0  # 1 s at a mean of 150 W, 1 s at 200 W
 
@@ -180,11 +181,7 @@ def test_the_other_ranks_are_the_launchers_other_children(monkeypatch):
 
 
 Times = namedtuple("Times", ["user", "system", "idle", "iowait", "steal"])
-
-
 Disk = namedtuple("Disk", ["read_count", "write_count", "read_bytes", "write_bytes", "read_time", "write_time"])
-
-
 Card = namedtuple("Card", ["bytes_recv", "bytes_sent"])
 
 

@@ -10,16 +10,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from hand_clock import Hand, timeline_of
+from hand_clock import Hand, lines, timeline_of
 from waiting import wait_for_line
 
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import open_run
 from hf_efficient.run_dir.archive import set_aside
-
-
-def lines(path: Path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def told(folder: Path, rank: int = 0):
@@ -145,10 +141,6 @@ def samplers():
     return sum(one.name == "hf-efficient records" for one in threading.enumerate())
 
 
-def sampled(folder: Path):
-    return [line["at_seconds"] for line in lines(folder / "system.jsonl")]
-
-
 def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path):
     one, other = tmp_path / "a", tmp_path / "b"
     timeline.open(one, 0, "trainer")
@@ -169,7 +161,7 @@ def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path):
     timeline.end()
     timeline.release()
     assert samplers() == 0
-    assert sampled(one) == [3.0, 3.0, 3.0, 4.0, 54.0, 54.0]
+    assert [line["at_seconds"] for line in lines(one / "system.jsonl")] == [3.0, 3.0, 3.0, 4.0, 54.0, 54.0]
 
 
 def assert_left(folder, why, ended):

@@ -4,7 +4,6 @@ import pytest
 import torch
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.estimate.flops import Coefficients, MicroBatch, WorkFormula
 from hf_efficient.recording import tokens
@@ -51,13 +50,6 @@ def test_counts_of_several_batches():
     assert tally_of(WHOLE, FIRST).counts() == TokenCounts(8 + 3, 5 + 3, 3 + 2)
     assert tally_of(WHOLE, {"input_ids": IDS}).counts() == TokenCounts(16, None, None)  # one does not tell
     assert tally_of().counts() == TokenCounts()  # nothing is not zero
-
-
-def test_a_padding_free_batch_of_trl():
-    batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(
-        [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}]
-    )
-    assert tally_of(batch).counts() == TokenCounts(5, 5, 3)
 
 
 PACK = {
@@ -211,15 +203,10 @@ def test_bounds_are_a_quarter_of_an_octave_apart():
     assert {2**octave for octave in range(25)} <= set(tokens.LENGTH_BOUNDS)
 
 
-def test_sequences_by_hand():
-    batches = [MicroBatch(2, 40, [40, 17]), MicroBatch(1, 60, [16, 32, 12])]
-    assert tokens.sequence_counts(batches) == SequenceCounts(
-        rows=3, documents=5, shortest=12, longest=40, length_buckets={"13": 1, "16": 1, "19": 1, "32": 1, "45": 1}
-    )
+def test_lengths_beyond_the_bounds_and_none():
     beyond = tokens.sequence_counts([MicroBatch(1, 2**25, [2**25])])
     assert (beyond.length_buckets, beyond.longest) == ({str(2**24): 1}, 2**25)
-    assert tokens.sequence_counts([]) is None
-    assert tokens.sequence_counts([MicroBatch(2, 4, [])]) is None
+    assert tokens.sequence_counts([]) is tokens.sequence_counts([MicroBatch(2, 4, [])]) is None
 
 
 @pytest.mark.parametrize(
