@@ -6,24 +6,9 @@ To add one: write a function in the file of its topic, with ``@rule()`` above it
 
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import IsolatedRecipe, Rule, TracedDevice
-from hf_efficient.diagnosis.rules import (
-    batching,
-    checkpointing,
-    communication,
-    compute,
-    data,
-    epochs,
-    host,
-    learning,
-    machine,
-    memory,
-    own_code,
-    pauses,
-    precision,
-    preferences,
-    stragglers,
-    traces,
-)
+from hf_efficient.diagnosis.rules import batching, checkpointing, communication, compute, data, epochs, host, learning
+
+from hf_efficient.diagnosis.rules import machine, memory, own_code, pauses, precision, preferences, stragglers, traces  # isort: skip
 
 RULES: tuple[Rule[Case], ...] = (
     memory.out_of_memory, pauses.evaluations_cost, pauses.saves_cost, own_code.own_code, batching.padding_waste,
