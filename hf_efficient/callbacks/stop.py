@@ -28,9 +28,8 @@ _METERS_WITHIN_SECONDS = 5.0
 
 
 class Stopping(TrainerCallback):
-    """Saves and stops one training after a step; the checkpoint is one of a training that goes on. end_if
-    wanted? save, do not evaluate on_save         the checkpoint is written: stop on_epoch_end    no evaluation and no
-    further checkpoint on_train_end    put back what was changed"""
+    """Saves and stops one training after a step; the checkpoint is one of a training that goes on. ``end_if``
+    asks for the checkpoint, ``on_save`` stops, ``on_epoch_end`` keeps what would follow from being done."""
 
     stopping = False
     stopped_after: int | None = None
@@ -72,7 +71,6 @@ class StopWhenAsked(Stopping):
 
     def __init__(self, request: StopRequest) -> None:
         self._request = request
-        self._agreement: Agreement | None = None
         self._loader: Any = None
         self._sheltered: ShelteredStart | None = None
 
@@ -81,10 +79,9 @@ class StopWhenAsked(Stopping):
         if getattr(self._loader, "num_workers", 0) > 0:
             self._sheltered = self._loader.worker_init_fn = ShelteredStart(self._loader.worker_init_fn)
         self._request.heard = True
-        self._agreement = self._agreement or Agreement(args.process_index, args.world_size)
+        self._agreement = Agreement(args.process_index, args.world_size)  # steps may begin anew
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        assert self._agreement is not None
         asked = self._agreement.anywhere(self._request.asked, state.global_step)
         self.end_if(lambda: asked, args, control)
 

@@ -136,10 +136,8 @@ class CoresProbe:
 
 
 class DisksProbe:
-    """Rates over all disks of the machine, and those of this process with its children. disk_read_bytes_per_second,
-    disk_write_bytes_per_second disk_reads_per_second, disk_writes_per_second disk_latency_milliseconds       mean time
-    that a request took, waiting included; absent without requests read_bytes_per_second, write_bytes_per_second    of
-    this process and its children, on Linux"""
+    """Rates over all disks of the machine, and on Linux those of this process with its children.
+    ``disk_latency_milliseconds``: the mean time of a request, waiting included; absent without requests."""
 
     name = "load of the disks"
 
