@@ -29,8 +29,8 @@ class Span:
 
 @dataclass(frozen=True)
 class ShownExample:
-    """One example of a file and line, cut as the run cuts it; ``part``: ``chosen`` or ``rejected`` of a pair, or a good or
-    bad answer. Of its ``tokens`` ``cut_tokens`` are lost at ``train.max_length``, all where it is left out."""
+    """One example of a file and line, cut as the run cuts it; ``part``: ``chosen`` or ``rejected``, or a good or bad
+    answer. Of its ``tokens`` ``cut_tokens`` are lost at ``train.max_length``, all where it is left out."""
 
     where: str
     part: str
