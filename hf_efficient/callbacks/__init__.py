@@ -4,14 +4,16 @@ import importlib
 from typing import Any
 
 _NAMES = {
-    "account": "AccountCallback StepRecorderCallback",
-    "checks": "FourBitGuard GradientCheck keep_four_bit_trainable parameters_without_gradient",
-    "profilers": "CaptureCallback HostMemoryCallback InstrumentCallback LineTimesCallback MemoryHistoryCallback "
-    "NvtxCallback PythonProfileCallback SynchronisationsCallback TorchTraceCallback",
-    "progress": "FigureBar",
-    "stop": "BudgetCallback",
+    "account": ["AccountCallback", "StepRecorderCallback"],
+    "checks": ["FourBitGuard", "GradientCheck", "keep_four_bit_trainable", "parameters_without_gradient"],
+    "profilers": [
+        *("CaptureCallback", "HostMemoryCallback", "InstrumentCallback", "LineTimesCallback", "MemoryHistoryCallback"),
+        *("NvtxCallback", "PythonProfileCallback", "SynchronisationsCallback", "TorchTraceCallback"),
+    ],
+    "progress": ["FigureBar"],
+    "stop": ["BudgetCallback"],
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)
 
