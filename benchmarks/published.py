@@ -105,7 +105,7 @@ def _lines(*overrides: str) -> tuple[str, ...]:
 
 _MLP = "gate_proj, up_proj, down_proj"
 _CHUNKED = "train.loss_type=chunked_nll"
-_FULL_3B = ("train.bf16=false", "train.max_length=4096")
+_FULL_3B = ("model.dtype=bfloat16", "train.bf16=false", "train.max_length=4096")
 _ADAPTED_3B = ("train.max_length=4096", "adapter.r=64", "adapter.alpha=128", _CHUNKED)
 _BFLOAT16_ADAPTER = "their adapter is in bfloat16, ours in float32, and so is its input; "
 _WHOLE_LOGITS = "their chunked loss keeps the whole logits in bfloat16 and chunks the copy in float32; "

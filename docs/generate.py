@@ -259,7 +259,9 @@ def recipe_table() -> str:
 
 
 def method(recipe: Any) -> str:
-    kind = "DoRA" if recipe.adapter.dora else {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}[recipe.adapter.method]
+    adapter = recipe.adapter
+    kind = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}[adapter.method]
+    kind = "DoRA" if adapter.dora else "rsLoRA" if adapter.rslora else kind
     strategy = recipe.distributed.strategy
     return kind if strategy in ("auto", "none") else f"{kind}, {strategy}"
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,6 +71,7 @@ def _every(strategy: str, steps: float | None, epoch: int) -> int | None:
 _LONGEST = 500
 _SECRET = ("token", "key", "password")
 _MOST_NAMES = 20
+_MOST_WEIGHTS = 1 << 20
 _MOST_LOSSES = 64
 """That are held before they are counted on their device."""
 
@@ -81,7 +83,8 @@ def note_settings(
 
     arguments   the fields of TrainingArguments that are plain values
     model       attention, weights_dtype, matmul_dtype, activation_checkpointing, parameters,
-                trainable_parameters, vocabulary_size, compiled
+                trainable_parameters, vocabulary_size, compiled; bfloat16_weights: trained values in bfloat16 (a
+                sample) by the exponent of their size, absent where there are none or they are elsewhere
     optimizer   class, fused
     device      type, index, name, memory_bytes, supports_bf16, count
     host        cores (that this process may use), torch_threads
@@ -127,7 +130,21 @@ def _model(model: nn.Module, args: TrainingArguments, matmul_dtype: str | None) 
         "trainable_parameters": sum(whole_shape(one).numel() for one in parameters if one.requires_grad),
         "vocabulary_size": getattr(config, "vocab_size", None),
         "compiled": bool(args.torch_compile),
+        **({} if gradients_elsewhere(args) else _bfloat16_weights(parameters)),
     }
+
+
+@torch.no_grad()
+def _bfloat16_weights(parameters: list[nn.Parameter]) -> dict[str, dict[str, int]]:
+    """Counts by the exponent e of ``2^e <= |w| < 2^(e+1)``, of about ``_MOST_WEIGHTS`` values of all matrices."""
+    trained = [one for one in parameters if one.requires_grad and one.dtype == torch.bfloat16 and one.dim() > 1]
+    stride = sum(one.numel() for one in trained) // _MOST_WEIGHTS | 1  # odd: a row's width would take one column
+    counted: Counter[int] = Counter()
+    for one in trained:
+        values = one.reshape(-1)[::stride].float()
+        exponents, counts = (torch.frexp(values[values != 0]).exponent - 1).unique(return_counts=True)
+        counted.update(dict(zip(exponents.tolist(), counts.tolist(), strict=True)))
+    return {"bfloat16_weights": {str(e): count for e, count in sorted(counted.items())}} if counted else {}
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:

@@ -21,7 +21,8 @@ def validate(
     """
     from hf_efficient.errors import RecipeError
     from hf_efficient.recipe.data_files import check_data_files
-    from hf_efficient.recipe.load import load_recipe, recipe_remarks
+    from hf_efficient.recipe.load import load_recipe
+    from hf_efficient.recipe.remarks import recipe_remarks
 
     try:
         loaded = load_recipe(recipe, overrides or [])

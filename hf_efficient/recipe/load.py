@@ -13,7 +13,7 @@ from hf_efficient.recipe.files import apply_overrides, compose, find_recipe, nam
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules import RULES, Settings
 from hf_efficient.recipe.rules.distributed import as_planned, names_accumulation, unnamed_batch
-from hf_efficient.recipe.schema import DERIVED, Origin, ProfileSection, Recipe, told_where
+from hf_efficient.recipe.schema import DERIVED, Origin, ProfileSection, Recipe
 from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems, unset
 from hf_efficient.recipe.train_fields import checked_recipe, train_fields
 from hf_efficient.recipe.tree import KeyPath, Node, dotted, wrap
@@ -73,24 +73,6 @@ def without_pauses(recipe: Recipe) -> dict[str, Any]:
     changes |= {"train.eval_strategy": "no", "train.save_strategy": "no", "train.report_to": "none"}
     changes |= {"train.disable_tqdm": True, "efficiency.plan": False}
     return changes if recipe.evaluate.early_stopping is None else {**changes, "evaluate.early_stopping": None}
-
-
-def recipe_remarks(recipe: Recipe) -> list[str]:
-    """A line for an experimental objective, and for each setting without effect: ``eval_steps`` and its like are read
-    where the strategy is ``steps``."""
-    settings = Settings(recipe, train_fields(recipe.objective))
-    remarks, objective = [], OBJECTIVES[recipe.objective]
-    if objective.is_experimental:
-        trainer = objective.trainer.rpartition(".")[2]
-        what = f"TRL's {trainer} is experimental: it may change or go in any release"
-        remarks.append(f"{told_where(recipe, 'objective')}objective: {recipe.objective}: {what}.")
-    for kind in ("eval", "save", "logging"):
-        key, strategy = f"train.{kind}_steps", settings.train(f"{kind}_strategy")
-        if settings.was_set(key) and recipe.train.get(f"{kind}_steps") is not None and strategy != "steps":
-            why = f"has no effect, because train.{kind}_strategy is {strategy}"
-            remedy = f"Write train.{kind}_strategy: steps, or remove it."
-            remarks.append(f"{told_where(recipe, key)}{key}: {why}. {remedy}")
-    return remarks
 
 
 def _checked(tree: Node, problems: list[Problem], file: Path | None) -> Recipe:

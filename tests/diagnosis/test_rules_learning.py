@@ -46,6 +46,29 @@ def test_a_run_within_its_warm_up(tmp_path):
     assert isinstance(learning.learning_rate_idle(going_on), Abstention)
 
 
+def in_bfloat16(folder, rates, exponents, **arguments):
+    found = settings(
+        arguments={"optim": "adamw_torch_fused", **arguments},
+        model={"bfloat16_weights": exponents},
+        device={"type": "cuda", "supports_bf16": True},
+    )
+    steps = [step(place + 1, loss=2.0, learning_rate=rate) for place, rate in enumerate(rates)]
+    return case_in(folder, steps, facts={"settings": found})
+
+
+def test_updates_that_bfloat16_rounds_away(tmp_path):
+    weights = {"-9": 10, "-8": 20, "-7": 30, "-6": 40}
+    found = learning.rounded_updates(in_bfloat16(tmp_path, [1e-6, 1e-5], weights))
+    title = "90% of the trained weights round their updates away: bfloat16 at a learning rate of 1e-05"
+    assert found.title == title
+    judged(found, severity="warning", overrides={"model.dtype": "float32", "train.bf16": True})
+    assert found.evidence[1].value == 2**-8
+    assert learning.rounded_updates(in_bfloat16(tmp_path / "a", [1e-4], weights)) is None
+    assert learning.rounded_updates(in_bfloat16(tmp_path / "b", [1e-5], {})) is None
+    exact = {"optim": "adamw_torch_8bit", "optim_args": "bf16_stochastic_round=true"}
+    assert learning.rounded_updates(in_bfloat16(tmp_path / "c", [1e-5], weights, **exact)) is None
+
+
 AT_FIRST = [8.4, 15.4, 27.6, 44.7, 29.0, 30.2, 18.2, 17.5, 14.7, 13.8, 10.8, 10.7]
 WITHIN_A_WINDOW = [8.4, 15.4, 27.6, 44.7, 29.0, 30.2, 18.2, 17.5, 14.7, 13.8, 10.8, 10.7, 10.1, 9.4, 8.4, 8.1, 7.4,
                    7.1, 7.5, 8.3, 7.1, 8.1, 7.4, 7.4, 8.3, 6.9, 7.9, 7.2, 6.7, 6.7]  # fmt: skip

@@ -19,7 +19,12 @@ CONFIGS = Path(models.__file__).with_name("configs")
 # Models without an exact count in a source that can be named.
 UNCOUNTED = {"mistralai/Mistral-Nemo-Base-2407", "mistralai/Mixtral-8x22B-v0.1"}
 # Models of which no source says whether the hub asks for consent.
-CONSENT_UNKNOWN = {*UNCOUNTED, "mistralai/Mistral-Small-24B-Base-2501"}
+CONSENT_UNKNOWN = {
+    *UNCOUNTED,
+    "HuggingFaceTB/SmolLM3-3B",
+    "mistralai/Ministral-8B-Instruct-2410",
+    "mistralai/Mistral-Small-24B-Base-2501",
+}
 
 
 def test_every_row_says_where_it_is_from():
@@ -53,7 +58,7 @@ def test_a_model_is_found_by_its_names(name, found):
     [
         ("Llama-2-7b", "Did you mean meta-llama/Llama-2-7b-hf, meta-llama/Llama-2-7b-chat-hf?"),
         ("someone/Llama-3.1-8B", "Did you mean meta-llama/Llama-3.1-8B, "),
-        ("gpt-5", "46 models ship, none is near."),
+        ("gpt-5", "48 models ship, none is near."),
     ],
 )
 def test_an_unknown_name_is_told_the_nearest(name, told):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.errors import OutputError, RecipeError
-from hf_efficient.recipe.load import change_recipe, load_recipe, recipe_remarks
+from hf_efficient.recipe.load import change_recipe, load_recipe
 from hf_efficient.recipe.schema import Origin, Recipe, is_set, mixed_precision, told_where
 from hf_efficient.recipe.writing import DifferingKey, ResolvedRecipe, ResolvedValue, differing_keys, read_resolved
 
@@ -159,29 +159,6 @@ def test_set_or_not(write):
     plain = {"name": "t", "model": {"id": "m"}, "data": {"train": [{"path": "a"}]}, "output_dir": "o"}
     built = Recipe(**plain, distributed={"nodes": 1})
     assert (is_set(built, "distributed.processes"), is_set(built, "distributed.nodes")) == (False, True)
-
-
-EPOCH = ["data.eval_fraction=0.1", "train.eval_strategy=epoch", "train.eval_steps=4"]
-RARE = ["train.save_strategy=no", "train.save_steps=4", "train.logging_strategy=epoch", "train.logging_steps=4"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["train.eval_steps=4"], [("eval", "no")]),
-        (EPOCH, [("eval", "epoch")]),
-        (RARE, [("save", "no"), ("logging", "epoch")]),
-        (["train.save_steps=4", "train.logging_steps=4"], []),
-        (["train.save_strategy=no"], []),
-        (["train.eval_steps=null"], []),
-    ],
-)
-def test_steps_that_nothing_counts(write, flags, said):
-    assert recipe_remarks(load_recipe(write(), flags)) == [
-        f"command line: train.{kind}_steps=4: train.{kind}_steps: has no effect, because train.{kind}_strategy is "
-        f"{strategy}. Write train.{kind}_strategy: steps, or remove it."
-        for kind, strategy in said
-    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from transformers import Trainer, TrainerCallback
 
 from hf_efficient import EfficientSFTTrainer
 from hf_efficient.callbacks.account import AccountCallback
-from hf_efficient.callbacks.run_facts import SilentFailures
+from hf_efficient.callbacks.run_facts import SilentFailures, _bfloat16_weights
 from hf_efficient.diagnosis.case import read_case
 from hf_efficient.diagnosis.engine import diagnose
 from hf_efficient.recording.timeline import Timeline
@@ -69,6 +69,13 @@ def test_a_script_is_told_its_first_finding_once(tiny_dir, tmp_path, caplog):
     told = [one for one in caplog.messages if "hf-efficient diagnose" in one]
     assert len(told) == 1
     assert "is spent in checkpoints" in told[0]
+
+
+def test_trained_weights_in_bfloat16_are_counted_by_their_size():
+    weight, frozen, norm = torch.tensor([[0.0, 0.5, -0.75, 3.0]]).bfloat16(), torch.ones(2, 2).bfloat16(), torch.ones(2)
+    held = [torch.nn.Parameter(weight), torch.nn.Parameter(frozen, requires_grad=False), torch.nn.Parameter(norm)]
+    assert _bfloat16_weights(held) == {"bfloat16_weights": {"-1": 2, "1": 1}}
+    assert _bfloat16_weights(held[1:]) == {}
 
 
 class SometimesNaN(EfficientTrainer):

@@ -7,6 +7,7 @@ import numpy as np
 from hf_efficient.accounting.columns import Column
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import Row, Verdict, abstains, finding, rule
+from hf_efficient.estimate.rounding import rounds_to_nearest, smallest_still_weight, still_share_of
 from hf_efficient.records.findings import Confidence, Finding, Remedy, Severity
 from hf_efficient.text import share
 
@@ -15,6 +16,7 @@ _OFTEN = 0.05
 _COUNTED_BY = "EfficientTrainerMixin, or AccountCallback"
 _HALF = 0.5
 _SILENT = "spans.jsonl: silent_failures"
+_WEIGHTS = "spans.jsonl: settings.model.bfloat16_weights, a sample"
 _LOSS_TOKENS = "steps.jsonl: tokens.loss_bearing"
 _NOT_COUNTED = ("target tokens are not counted", "EfficientTrainerMixin")
 
@@ -55,7 +57,8 @@ def learning_rate_idle(case: Case) -> Verdict:
     if _is_flat(losses) and (highest == 0 or still):
         title = f"the learning rate does nothing: {highest:.2g} at most, and the loss stays at {losses[-1]:.3g}"
         severity: Severity = "critical" if moved < 1e-6 else "warning"
-        return finding(title, evidence, [_higher_rate(case, highest)], severity=severity)
+        remedies = [_higher_rate(case, highest)]
+        return finding(title, evidence, remedies, severity=severity, explains=["rounded_updates"])
     if asked and ended and rising and rates[-1] < 0.5 * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
         warm_up = max(1, round(0.05 * steps))
@@ -78,6 +81,44 @@ def _higher_rate(case: Case, highest: float) -> Remedy:
         what = f"a learning rate of {usual:g}, usual for {'adapters' if adapter else 'all weights'}"
         return Remedy(what, {"train.learning_rate": usual})
     return Remedy(f"a schedule that reaches the learning rate asked for ({asked:g}); it reached {highest:.2g}")
+
+
+@rule()
+def rounded_updates(case: Case) -> Verdict:
+    """Half of the trained weights or more are in bfloat16 and too large for a step of the learning rate to change them:
+    the update is rounded away. The derivation and its source are in ``estimate/rounding.py``."""
+    sampled = case.settings("model").get("bfloat16_weights")
+    optim = str(case.argument("optim") or "")
+    if not sampled or not rounds_to_nearest(optim, case.argument("optim_args")):
+        return None
+    rates = _logged(case, "learning_rate")
+    highest = float(rates.max()) if len(rates) else float(case.argument("learning_rate") or 0.0)
+    if not highest:
+        return None  # ``learning_rate_idle`` says so
+    still = still_share_of(highest, {int(e): count for e, count in sampled.items()})
+    if still < _HALF:
+        return None
+    return finding(
+        f"{share(still)} of the trained weights round their updates away: bfloat16 at a learning rate of {highest:.2g}",
+        [
+            ("trained weights that a step of this size leaves as they are", still, "share", _WEIGHTS),
+            ("smallest of them", smallest_still_weight(highest), "", "estimate/rounding.py"),
+            ("learning rate, highest", highest, "", "steps.jsonl: learning_rate"),
+            ("optimizer", optim, "", "spans.jsonl: settings.arguments.optim"),
+        ],
+        _keeping_updates(case),
+        confidence="likely",
+    )
+
+
+def _keeping_updates(case: Case) -> list[Remedy]:
+    mixed = {"train.bf16": True} if case.settings("device").get("supports_bf16") else {}
+    costs = "weights, gradients and moments of Adam take 16 bytes per trained value, not 8"
+    stochastic = {"train.optim": "adamw_torch_8bit", "train.optim_args": "bf16_stochastic_round=true"}
+    return [
+        Remedy("keep the weights in float32, under mixed precision", {"model.dtype": "float32", **mixed}, costs),
+        Remedy("or round stochastically, by torchao's optimizer", stochastic, "it needs the package torchao"),
+    ]
 
 
 @rule()
