@@ -45,8 +45,8 @@ def _rounded_updates(settings: Settings) -> Iterator[str]:
     if recipe.adapter.method == "full" and in_bfloat16 and rounds and rate and lost > 0.5:
         key = "model.dtype"
         yield (
-            f"{told_where(recipe, key)}{key}: weights in bfloat16 round about {share(lost)} of the updates of "
-            f"train.learning_rate {rate:g} away. Write model.dtype: float32, or train.optim: adamw_torch_8bit with "
+            f"{told_where(recipe, key)}{key}: weights in bfloat16 lose about {share(lost)} of the updates at "
+            f"train.learning_rate {rate:g} to rounding. Write model.dtype: float32, or train.optim: adamw_torch_8bit with "
             "train.optim_args: bf16_stochastic_round=true (needs torchao)."
         )
 

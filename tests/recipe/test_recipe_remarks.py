@@ -10,8 +10,8 @@ FULL, IN_BFLOAT16 = "llama3.2-1b/full", "model.dtype=bfloat16"
 
 def test_updates_that_bfloat16_rounds_away():
     assert recipe_remarks(load_recipe(FULL, [IN_BFLOAT16, "train.learning_rate=1e-5"])) == [
-        "command line: model.dtype=bfloat16: model.dtype: weights in bfloat16 round about 84.5% of the updates of "
-        "train.learning_rate 1e-05 away. Write model.dtype: float32, or train.optim: adamw_torch_8bit with "
+        "command line: model.dtype=bfloat16: model.dtype: weights in bfloat16 lose about 84.5% of the updates at "
+        "train.learning_rate 1e-05 to rounding. Write model.dtype: float32, or train.optim: adamw_torch_8bit with "
         "train.optim_args: bf16_stochastic_round=true (needs torchao)."
     ]
 
