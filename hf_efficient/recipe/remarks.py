@@ -44,10 +44,12 @@ def _rounded_updates(settings: Settings) -> Iterator[str]:
     rounds = rounds_to_nearest(str(settings.train("optim")), settings.train("optim_args"))
     if recipe.adapter.method == "full" and in_bfloat16 and rounds and rate and lost > 0.5:
         key = "model.dtype"
+        what = (
+            f"weights in bfloat16 lose about {share(lost)} of the updates at train.learning_rate {rate:g} to rounding"
+        )
         yield (
-            f"{told_where(recipe, key)}{key}: weights in bfloat16 lose about {share(lost)} of the updates at "
-            f"train.learning_rate {rate:g} to rounding. Write model.dtype: float32, or train.optim: adamw_torch_8bit with "
-            "train.optim_args: bf16_stochastic_round=true (needs torchao)."
+            f"{told_where(recipe, key)}{key}: {what}. Write model.dtype: float32, or train.optim: adamw_torch_8bit "
+            "with train.optim_args: bf16_stochastic_round=true (needs torchao)."
         )
 
 
