@@ -17,7 +17,7 @@ import hf_efficient
 import hf_efficient.callbacks
 from hf_efficient import load_run, prices
 
-OLDER = {"01_first_qlora", "03_what_will_it_cost", "04_profile_like_a_doctor", "07_shard_it"}
+OLDER = {"01_first_qlora", "04_profile_like_a_doctor", "07_shard_it"}
 NOTEBOOKS = [path for path in sorted(LABS.glob("*.ipynb")) if path.stem not in OLDER]
 PUBLIC = {
     "hf_efficient": {*hf_efficient.__all__, "callbacks"},
@@ -61,7 +61,8 @@ def differing(found, expected, rel, path=""):
     if isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
         pairs = enumerate(zip(found, expected, strict=True))
         return [one for place, (a, b) in pairs for one in differing(a, b, rel, f"{path}/{place}")]
-    same = found == pytest.approx(expected, rel=rel) if isinstance(expected, float) else found == expected
+    is_number = isinstance(expected, (int, float)) and not isinstance(expected, bool)
+    same = found == pytest.approx(expected, rel=rel) if is_number else found == expected
     return [] if same else [f"{path}: {found}, committed {expected}"]
 
 
@@ -157,7 +158,10 @@ def test_01_first_qlora(tmp_path):
 
 def test_02_will_it_fit(tmp_path):
     found, committed, run = run_again("02_will_it_fit.ipynb", tmp_path)
-    assert differing(found, figures(committed.cells[-1]), rel=1e-3) == []
+    expected = figures(committed.cells[-1])
+    # The sixth is a ratio of rates, whose facts may be mended a little.
+    assert found["answers"].pop(6) == pytest.approx(expected["answers"].pop(6), rel=0.03)
+    assert differing(found, expected, rel=1e-3) == []
     assert printed(run) == printed(committed)
     parameters = 8_030_261_248  # of Llama-3.1-8B, as its checkpoint states
     assert found["model_state_gib_by_pencil"] == pytest.approx(16 * parameters / 2**30, abs=0.01)
@@ -171,14 +175,17 @@ def test_02_will_it_fit(tmp_path):
     saved = 2 * (parameters - embedding) * (2 - 1 - 4 / 256) + 2 * embedding * (2 - 4)
     assert peaks["+ checkpointing"] - peaks["+ AdamW in 8 bits"] == pytest.approx(saved / 2**30, rel=0.01)
     # An RTX 4090 gives torch 23.52 GiB. LoRA's peak is below that; with what the allocator reserves it is above.
-    assert [name for name, fits in found["fits"].items() if fits] == ["QLoRA + checkpointing"]
+    assert [name for name, fits in found["fits"].items() if fits] == ["QLoRA + checkpointing", "+ loss in chunks"]
+    assert peaks["QLoRA + checkpointing"] - peaks["+ loss in chunks"] > 3
     assert 22 < peaks["LoRA + checkpointing"] < 23.52
-    assert all(peaks[name] > 23.52 for name in peaks if "checkpointing" not in name)
+    assert all(peaks[name] > 23.52 for name in ("full, bfloat16", "+ AdamW in 8 bits", "LoRA", "QLoRA"))
     assert found["largest_rows"] == 4
 
 
 def test_03_what_will_it_cost(tmp_path):
-    found = figures(execute(LABS / "03_what_will_it_cost.ipynb", tmp_path).cells[-1])
+    found, committed, _ = run_again("03_what_will_it_cost.ipynb", tmp_path)
+    # Facts on prices and rates may be mended a little without a new look at the notebook.
+    assert differing(found, figures(committed.cells[-1]), rel=0.03) == []
     usd, hours = found["usd"], found["hours"]
     assert len(usd) >= 10
     cheapest_offer = {
@@ -192,9 +199,9 @@ def test_03_what_will_it_cost(tmp_path):
     for name in usd:
         better = [other for other in usd if other != name and usd[other] <= usd[name] and hours[other] <= hours[name]]
         assert (name in found["frontier"]) == (not better)
-    assert found["young_minutes"] == found["pencil_minutes"] == pytest.approx((2 * 20 * 6 * 3600) ** 0.5 / 60, abs=1e-3)
-    assert all(on_demand == usd[name] for name, (_, on_demand) in found["spot"].items())
-    assert found["steps_for_budget"] == {name: int(5 / (usd[name] / 1000)) for name in found["frontier"]}
+    # Daly's interval in whole steps is near Young's, where a save is short against the time between preemptions.
+    assert all(value == pytest.approx(found["young_minutes"], rel=0.05) for value in found["planned_minutes"].values())
+    assert found["steps_for_budget"] == {name: pytest.approx(5000 / usd[name], abs=1) for name in found["frontier"]}
 
 
 def test_04_profile_like_a_doctor(tmp_path):
