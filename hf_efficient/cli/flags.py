@@ -8,6 +8,7 @@ _KIND = ("--gpu", "--gpu NAME for the kind of GPU")
 _NUMBER = ("--num-gpus", "--num-gpus N for their number")
 _RENAMED = {
     "--gpus": (_KIND, _NUMBER),
+    "--gpu": (("--gpu-memory", "--gpu-memory GB, for instance 24"),),
     **dict.fromkeys(("--gpu-type", "--gpu_type", "--accelerator"), (_KIND,)),
     **dict.fromkeys(("--num-gpus", "--num_gpus", "--num-processes", "--num_processes"), (_NUMBER,)),
     **dict.fromkeys(("--nproc-per-node", "--nproc_per_node"), (_NUMBER,)),
@@ -21,7 +22,10 @@ _OF_ISOLATE = frozenset(("--isolate", "--steps"))
 
 
 def old_spelling(name: str, args: Sequence[str]) -> str | None:
-    """The error for a flag that another command has by now, with the whole command to write."""
+    """The error for a flag that another command has by now, with the whole command to write; and for a recipe that is
+    to be shown."""
+    if name == "recipes" and args and "/" in args[0]:
+        return f"{args[0]}: is no command. Write hf-efficient recipes show {shlex.join(args)}"
     flags = [arg.partition("=")[0] for arg in _before_dashes(args)]
     moved = {"train": _OF_SUBMIT, "diagnose": _OF_ISOLATE}.get(name, frozenset())
     found = next((flag for flag in flags if flag in moved), None)
@@ -50,8 +54,8 @@ def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
     if command is None or command.ignore_unknown_options or (command.allow_extra_args and not _below(command)):
         return None
     below = _below(command)
-    if below:
-        return unknown_flag(below[args[0]], args[1:]) if args and args[0] in below else None
+    if args and args[0] in below:
+        return unknown_flag(below[args[0]], args[1:])
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
     takes_keys = any(param.name == "overrides" for param in command.params)
     for place, arg in enumerate(_before_dashes(args)):

@@ -161,6 +161,7 @@ def test_the_first_start_says_what_it_waits_for_and_nothing_else(recipe, tmp_pat
         ("train r.yaml --gpus 8", "--num-gpus N for their number."),
         ("train r.yaml --nproc_per_node 8", "--num-gpus N for their number."),
         ("submit r.yaml --gpu-type H100", "--gpu NAME for the kind of GPU."),
+        ("recipes --gpu A10", "--gpu-memory GB, for instance 24."),
         ("isolate r.yaml --num-gpus 2", "distributed.processes=N for their number."),
     ],
 )
@@ -168,6 +169,11 @@ def test_a_key_as_a_flag_is_answered_with_what_to_write(run, recipe, args, writt
     ended = run(*shlex.split(args))
     flag = next(one for one in args.split() if one.startswith("--")).partition("=")[0]
     assert ended == (2, "", f"error: {flag}: is no flag. Write {written}\n")
+
+
+def test_a_recipe_to_show(run):
+    told = "error: quickstart/qlora: is no command. Write hf-efficient recipes show quickstart/qlora --explain\n"
+    assert run("recipes", "quickstart/qlora", "--explain") == (2, "", told)
 
 
 def test_json_is_alone_on_standard_output(tmp_path):
