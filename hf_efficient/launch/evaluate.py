@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.data.sources import replaced
 from hf_efficient.errors import ModelError, OutputError, SetupError, first_line
 from hf_efficient.estimate.paired import paired_test
 from hf_efficient.launch.checkpoints import EFFICIENCY
@@ -89,6 +90,7 @@ def _write(path: Path, found: TaskScores) -> None:
 def _harness() -> Any:
     try:
         import lm_eval
+        import lm_eval.evaluator
         import lm_eval.models.huggingface
         import lm_eval.tasks
     except ImportError as error:
@@ -146,16 +148,19 @@ def _untouched(model: Any) -> Iterator[None]:
 def _run(harness: Any, model: Any, tokenizer: Any, names: list[str], manager: Any, how: Evaluation) -> dict[str, Any]:
     with _untouched(model) if hasattr(model, "generation_config") else nullcontext():
         wrapped = harness.models.huggingface.HFLM(pretrained=model, tokenizer=tokenizer, batch_size=how.batch_size)
-        found: dict[str, Any] = harness.simple_evaluate(
-            model=wrapped,
-            tasks=names,
-            task_manager=manager,
-            num_fewshot=how.few_shot,
-            limit=how.limit,
-            apply_chat_template=how.template,
-            batch_size=how.batch_size,
-            log_samples=True,
-        )
+        with replaced(
+            harness.evaluator, "get_git_commit_hash", lambda: None
+        ):  # git prints where there is no repository
+            found: dict[str, Any] = harness.simple_evaluate(
+                model=wrapped,
+                tasks=names,
+                task_manager=manager,
+                num_fewshot=how.few_shot,
+                limit=how.limit,
+                apply_chat_template=how.template,
+                batch_size=how.batch_size,
+                log_samples=True,
+            )
     return found
 
 

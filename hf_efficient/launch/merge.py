@@ -35,6 +35,7 @@ from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
 from hf_efficient.model.load import auto_class, load_base, load_dense_base, load_tokenizer
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
+from hf_efficient.recipe.schema_check import with_new_names
 
 if TYPE_CHECKING:
     import torch
@@ -281,7 +282,8 @@ def _without_adapter(folder: Path) -> str:
 
 def _recipe(path: Path) -> Recipe:
     try:
-        return Recipe.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))["recipe"])
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return Recipe.model_validate(with_new_names(held["recipe"]))
     except (OSError, yaml.YAMLError, ValidationError, KeyError, TypeError) as error:
         raise ModelError(
             f"{path} is not a resolved recipe of this version of hf_efficient: "

@@ -3,7 +3,7 @@
 import math
 import types
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,13 @@ ELSEWHERE = {
 
 # Keys that have another name now.
 _RENAMED: dict[KeyPath, KeyPath] = {("method",): ("objective",)}
+
+
+def with_new_names(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The top level of a recipe that an earlier version resolved, or its origins, under today's names."""
+    names = {old[0]: new[0] for old, new in _RENAMED.items()}
+    return {names.get(key, key): value for key, value in resolved.items()}
+
 
 # What other tools call a setting, and where it is here. Exact names only.
 _OTHERS = {

@@ -8,34 +8,30 @@ _SURE = 0.05
 
 def scores_table(found: TaskScores) -> FoundTable:
     has_base = any(one.before is not None for one in found.scores)
-    headings = ["task", "metric", "filter", "shots", "examples"]
-    headings += ["before", "after", "difference", "p"] if has_base else ["value"]
-    return FoundTable(headings, [_cells(one, has_base) for one in found.scores], "Benchmark tasks", words=(0, 1, 2))
+    headings = ["task and metric", *(["before", "after", "difference", "p"] if has_base else ["value"])]
+    return FoundTable(headings, [_cells(one, has_base) for one in found.scores], "Benchmark tasks")
 
 
 def scores_lines(found: TaskScores) -> list[str]:
     """What stands below the table: the verdicts, and how the numbers were made."""
     of_all = f"first {found.limit} examples of each task" if found.limit else "all examples"
     template = "with the chat template" if found.template else "without a chat template"
-    lines = [verdict for one in found.scores if (verdict := _verdict(one))]
+    lines = [_verdict(one) for one in found.scores]
     lines.append(f"lm-eval {found.lm_eval}, {of_all}, {template}, batches of {found.batch_size}, {found.seconds:.0f} s")
     return lines
 
 
 def _cells(one: TaskScore, has_base: bool) -> list[str]:
-    cells = [one.task, one.metric, one.filter, str(one.few_shot), f"{one.samples:,}"]
     after = _with_error(one.after, one.after_error)
     if not has_base:
-        return [*cells, after]
+        return [_name(one), after]
     paired = one.paired
-    difference = f"{paired.difference:+.4f} [{paired.low:+.4f}, {paired.high:+.4f}]" if paired else "n/a"
-    return [
-        *cells,
-        _with_error(one.before, one.before_error),
-        after,
-        difference,
-        _p(paired.p_value) if paired else "n/a",
-    ]
+    tested = [f"{paired.difference:+.4f}", _p(paired.p_value)] if paired else ["n/a", "n/a"]
+    return [_name(one), _with_error(one.before, one.before_error), after, *tested]
+
+
+def _name(one: TaskScore) -> str:
+    return f"{one.task} {one.metric}" + (f", {one.filter}" if one.filter != "none" else "")
 
 
 def _with_error(value: float | None, error: float | None) -> str:
@@ -49,10 +45,11 @@ def _p(value: float) -> str:
 
 
 def _verdict(one: TaskScore) -> str:
+    made = f"{_name(one)} ({one.few_shot} shots, filter {one.filter}, {one.samples:,} examples)"
     if one.paired is None:
-        return ""
-    name = f"{one.task} {one.metric} ({one.filter})"
-    if one.paired.p_value >= _SURE:
-        return f"{name}: no difference beyond chance (p {_p(one.paired.p_value)}, {one.paired.method})"
+        return made
     better = (one.paired.difference > 0) == one.higher_is_better
-    return f"{name}: {'better' if better else 'worse'} after training (p {_p(one.paired.p_value)}, {one.paired.method})"
+    sure = one.paired.p_value < _SURE
+    verdict = f"{'better' if better else 'worse'} after training" if sure else "no difference beyond chance"
+    interval = f"95% interval {one.paired.low:+.4f} to {one.paired.high:+.4f}"
+    return f"{made}: {verdict} (p {_p(one.paired.p_value)}, {one.paired.method}; {interval})"

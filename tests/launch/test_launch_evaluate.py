@@ -77,7 +77,7 @@ def test_a_run_beside_its_base(run, task, tiny_llama_dir):
     assert read_record(run / "efficiency/evaluation.json", TaskScores, 1, "scores") == found
     assert sorted(path.name for path in (run / "efficiency").iterdir()) == ["evaluation.json"]
     verdict, how = scores_lines(found)
-    assert verdict.startswith("sums acc (none): ")
+    assert verdict.startswith("sums acc (0 shots, filter none, 16 examples): ")
     assert how.startswith("lm-eval ")
 
 
