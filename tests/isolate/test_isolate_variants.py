@@ -7,7 +7,7 @@ from hf_efficient.recipe.files import shipped_files, shipped_root
 from hf_efficient.recipe.load import load_recipe
 
 NAMED = {one.name: one for one in VARIANTS}
-KINDS = ("/full", "/lora-ddp", "quickstart/qlora", "8x7b/qlora")
+KINDS = ("llama3.2-1b/full", "/lora-ddp", "quickstart/qlora", "8x7b/qlora")
 SHIPPED = [name for name in sorted(shipped_files(shipped_root())) if name.endswith(KINDS)]
 
 
