@@ -29,6 +29,7 @@ recipes = typer.Typer(add_completion=False, rich_markup_mode="rich")
 class _Method(str, Enum):
     lora = "lora"
     dora = "dora"
+    rslora = "rslora"
     qlora = "qlora"
     full = "full"
 
