@@ -21,11 +21,12 @@ _FOLDER = Path(__file__).with_name("configs")
 @dataclass(frozen=True)
 class ModelFact:
     """The shape of one model, by its name on the hub. ``aliases``: hub names of the same shape, whose configurations
-    differ only where no weight depends on it. ``published_parameters``: values in its checkpoint, a tied head counted
-    once; None without an exact count."""
+    differ only where no weight depends on it. ``gated``: whether the hub asks for consent; None where unknown.
+    ``published_parameters``: values in its checkpoint, a tied head counted once; None without an exact count."""
 
     id: str
     aliases: tuple[str, ...]
+    gated: bool | None
     published_parameters: int | None
     config_json: str
 
@@ -71,7 +72,8 @@ def _by_name() -> dict[str, ModelFact]:
 
 def _read(path: Path) -> ModelFact:
     held = json.loads(path.read_text(encoding="utf-8"))
-    return ModelFact(held["id"], tuple(held["aliases"]), held["published_parameters"], json.dumps(held["config"]))
+    counted, config = held["published_parameters"], json.dumps(held["config"])
+    return ModelFact(held["id"], tuple(held["aliases"]), held["gated"], counted, config)
 
 
 def licence_of(model: str) -> str | None:
