@@ -123,7 +123,7 @@ def pass_flops(
     total = StepFlops()
     # A gradient that is only asked for so that checkpointing works is computed, but not needed.
     flows = trained.everything or trained.embedding or (trained.input_gradient and checkpointing is not None)
-    alike: dict[tuple[int | None, bool, int, bool, Checkpointing], _LayerCost] = {}
+    alike: dict[tuple[int | None, bool, int, bool, Checkpointing], tuple[StepFlops, bool]] = {}
     for layer in range(shape.layers):
         window, ranks = shape.windows[layer], trained.ranks_of_layer(layer)
         off = checkpointing is None or (checkpointed_layers is not None and layer not in checkpointed_layers)
@@ -131,8 +131,8 @@ def pass_flops(
         key = (window, shape.is_mixture(layer), id(ranks) if ranks else 0, flows, way)
         if key not in alike:
             alike[key] = _layer(shape, trained, layer, amounts.tokens, amounts.pairs[window], flows, way)
-        total += alike[key].flops
-        flows = alike[key].flows
+        flops, flows = alike[key]
+        total += flops
     head = linear_flops(
         head_linear(shape),
         amounts.head_tokens,
@@ -143,16 +143,10 @@ def pass_flops(
     return total + head + StepFlops(recompute=head.forward if head_recomputed else 0)
 
 
-@dataclass(frozen=True)
-class _LayerCost:
-    flops: StepFlops
-    flows: bool
-
-
 def _layer(
     shape: ModelShape, trained: Trained, layer: int, tokens: int, pairs: int, flows: bool, checkpointing: Checkpointing
-) -> _LayerCost:
-    """One layer, in the order of its computation; ``flows``: whether its input asks for a gradient."""
+) -> tuple[StepFlops, bool]:
+    """One layer, in the order of its computation, and whether its output asks for a gradient (``flows``: its input)."""
     walk = _Walk(linears_of_layer(shape, layer), trained.ranks_of_layer(layer), trained.everything, tokens)
     if shape.fused:
         queries = keys = values = walk.through("qkv_proj", flows)
@@ -175,7 +169,7 @@ def _layer(
     if checkpointing in ("non_reentrant", "reentrant") and flowed:
         stops_early = checkpointing == "non_reentrant" and not _recomputes_last(shape, layer)
         recompute = walk.flops.forward - (walk.last if stops_early else 0)
-    return _LayerCost(walk.flops + StepFlops(recompute=recompute), flowed)
+    return walk.flops + StepFlops(recompute=recompute), flowed
 
 
 class _Walk:

@@ -328,10 +328,6 @@ def _gemma2(read: _Config) -> Extras:
     return {**_attention_bias(read), "norms_per_layer": 4, "normed_outputs": True}
 
 
-def _gemma3(read: _Config) -> Extras:
-    return {**_gemma2(read), "qk_norm": (read.head_dim(), read.head_dim())}
-
-
 def _mixtral(read: _Config) -> Extras:
     return {
         "experts": read.need("num_local_experts"),
@@ -357,10 +353,6 @@ def _qwen2_moe(read: _Config) -> Extras:
     return {"qkv_bias": bias, "shared_intermediate": read.need("shared_expert_intermediate_size"), **_sparse(read)}
 
 
-def _qwen3_moe(read: _Config) -> Extras:
-    return {**_qwen3(read), **_sparse(read)}
-
-
 def _olmo2(read: _Config) -> Extras:
     heads = read.need("num_attention_heads")
     norms = (heads * read.head_dim(), read.get("num_key_value_heads", heads) * read.head_dim())
@@ -370,7 +362,7 @@ def _olmo2(read: _Config) -> Extras:
 ARCHITECTURES: Mapping[str, Callable[[_Config], Extras]] = {
     "gemma": _attention_bias,
     "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
+    "gemma3_text": lambda read: {**_gemma2(read), **_qwen3(read)},
     "granite": _llama,
     "llama": _llama,
     "mistral": lambda _: {},
@@ -380,7 +372,7 @@ ARCHITECTURES: Mapping[str, Callable[[_Config], Extras]] = {
     "qwen2": lambda _: {"qkv_bias": True},
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
+    "qwen3_moe": lambda read: {**_qwen3(read), **_sparse(read)},
     "smollm3": _llama,
 }
 """``model_type`` to what its shape has beside the dimensions that all share."""

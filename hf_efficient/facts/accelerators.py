@@ -153,21 +153,9 @@ def overhead_seconds(figure: Literal["launch", "matmul_startup", "collective_ove
     return next(row["microseconds"] for row in _figures(figure)) / 1e6
 
 
-@dataclass(frozen=True)
-class Link:
-    """Of one accelerator, as stated, in one direction; ``neighbours``: each has a link of its own, else None."""
-
-    kind: Literal["nvlink", "xgmi", "pcie"]
-    bytes_per_second: float
-    host_bytes_per_second: float
-    neighbours: int | None
-
-
-def link_of(name: str) -> Link | None:
-    for row in _table("links"):
-        if name in row["of"]:
-            return Link(row["kind"], row["gb_per_second"] * 1e9, row["host_gb_per_second"] * 1e9, row.get("neighbours"))
-    return None
+def _link_of(name: str) -> Mapping[str, Any] | None:
+    """Its link as stated, in one direction; with ``neighbours`` each of these has one of its own."""
+    return next((row for row in _table("links") if name in row["of"]), None)
 
 
 def collective_bandwidth(name: str, ranks: int) -> float | None:
@@ -179,29 +167,29 @@ def collective_bandwidth(name: str, ranks: int) -> float | None:
     Hand-worked: eight H100 SXM, 450 GB/s stated, 335.2 reached. Two MI300X, 448 / 7 = 64 stated, of which 312.9 / 448
     are reached: 44.7 GB/s.
     """
-    link = link_of(name)
+    link = _link_of(name)
     if link is None:
         return None
-    used = 1.0 if link.neighbours is None else min(1.0, (ranks - 1) / link.neighbours)
+    used = min(1.0, (ranks - 1) / link["neighbours"]) if "neighbours" in link else 1.0
 
     def stated(other: str) -> float | None:
-        found = link_of(other)
-        return found.bytes_per_second if found is not None and found.kind == link.kind else None
+        found = _link_of(other)
+        return found["gb_per_second"] * 1e9 if found is not None and found["kind"] == link["kind"] else None
 
-    return link.bytes_per_second * used * _share("collectives", name, stated)
+    return link["gb_per_second"] * 1e9 * used * _share("collectives", name, stated)
 
 
 def host_bandwidth(name: str) -> float | None:
     """Between an accelerator and the host, one direction, bytes per second; None where no link is known."""
-    link = link_of(name)
+    link = _link_of(name)
     if link is None:
         return None
 
     def stated(other: str) -> float | None:
-        found = link_of(other)
-        return None if found is None else found.host_bytes_per_second
+        found = _link_of(other)
+        return None if found is None else found["host_gb_per_second"] * 1e9
 
-    return link.host_bytes_per_second * _share("host_link", name, stated)
+    return link["host_gb_per_second"] * 1e9 * _share("host_link", name, stated)
 
 
 @functools.cache

@@ -19,25 +19,17 @@ class GridIntensity:
     grams_per_kwh: float
     year: int | None
     source: str
-    read_at: str
-    date: str | None
     aliases: tuple[str, ...] = ()
 
 
 @functools.lru_cache(maxsize=1)
 def grid_intensities() -> tuple[GridIntensity, ...]:
     """All that are known, in the order of the file."""
-    return tuple(
-        GridIntensity(
-            **{
-                **row,
-                "grams_per_kwh": float(row["grams_per_kwh"]),
-                "date": str(row["date"]),
-                "aliases": tuple(row.get("aliases", ())),
-            }
-        )
-        for row in rows("grid")
-    )
+    held = []
+    for row in rows("grid"):
+        grams, aliases = float(row["grams_per_kwh"]), tuple(row.get("aliases", ()))
+        held.append(GridIntensity(row["code"], row["name"], grams, row["year"], row["source"], aliases))
+    return tuple(held)
 
 
 def grid_intensity(region: str | float) -> GridIntensity:
@@ -46,7 +38,7 @@ def grid_intensity(region: str | float) -> GridIntensity:
     if isinstance(region, (int, float)):
         if not (math.isfinite(region) and region >= 0):
             raise SetupError(f"A grid intensity of {region} gCO2e/kWh: write a number from 0, or a country.")
-        return GridIntensity("user", "set by the user", float(region), None, "the user", "the user", None)
+        return GridIntensity("user", "set by the user", float(region), None, "the user")
     for held in grid_intensities():
         if plain(region) in map(plain, (held.code, held.name, *held.aliases)):
             return held

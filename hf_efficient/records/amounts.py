@@ -151,7 +151,7 @@ class MemoryAccount:
 
 @dataclass(frozen=True)
 class EnergyPart:
-    """What one meter told. ``missing_seconds`` is wall time without a reading, among it all before the run knew its
+    """What one meter read. ``missing_seconds`` is wall time without a reading, among it all before the run knew its
     output directory. ``note`` says what is metered, or how it was estimated."""
 
     name: str
@@ -165,7 +165,7 @@ class EnergyPart:
 
 @dataclass(frozen=True)
 class EnergyAccount:
-    """Energy of the run's machines, all of its processes and ranks: what the meters told, without cooling.
+    """Energy of the run's machines, all of its processes and ranks: what the meters read, without cooling.
     ``phase_joules``: the energy by phase of rank 0, ``unattributed`` included, shared out by the readings' times (see
     ``accounting/money.py``); None where there is no part. ``co2e_grams``: ``joules`` times the grid's intensity; None
     where there is no part."""

@@ -1,12 +1,11 @@
 """The work of a step by operator, and the rates that a device was measured to do it at."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 OperatorFamily = Literal[
     "matmul", "attention", "elementwise", "reduction", "embedding", "optimizer", "copy", "other"
 ]  # fmt: skip
-OPERATOR_FAMILIES: tuple[OperatorFamily, ...] = get_args(OperatorFamily)
 
 
 @dataclass(frozen=True)

@@ -211,11 +211,10 @@ class Peak:
     life: StorageLife
 
 
-def find_peak(log: TensorLog, start: int = 0, end: int | None = None) -> Peak | None:
-    """The peak between two numbers of events; None where nothing is allocated there."""
-    live = sum(size for _, size in log.events[:start])
-    most, at = 0, 0
-    for place, (index, size) in enumerate(log.events[start:end], start + 1):
+def find_peak(log: TensorLog) -> Peak | None:
+    """None where nothing is allocated."""
+    live = most = at = 0
+    for place, (index, size) in enumerate(log.events, 1):
         live += size
         if size > 0 and live > most:
             most, at, last = live, place, index

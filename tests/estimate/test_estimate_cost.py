@@ -101,12 +101,9 @@ def test_checkpoints_on_the_disk_together(saves, limit, keeps_best, there, expec
     assert checkpoints_at_once(saves, limit, keeps_best=keeps_best, there=there) == expected
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "joules"),
-    [((0, 100), (2, 200), 300), ((0, 100), (10, 300), 2000), ((10, 300), (21, 300), None)],
-)
-def test_power_is_bridged_over_ten_seconds(before, after, joules):
-    assert joules_between(before, after, "watts") == joules
+def test_power_is_bridged_over_ten_seconds():
+    joules = {((0, 100), (2, 200)): 300, ((0, 100), (10, 300)): 2000, ((10, 300), (21, 300)): None}
+    assert {readings: joules_between(*readings, "watts") for readings in joules} == joules
 
 
 @pytest.mark.parametrize(
@@ -140,18 +137,11 @@ def test_estimates_and_units():
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "range_joules"),
-    [
-        (-1, "joules", None),
-        (math.nan, "joules", None),
-        (math.inf, "watts", None),
-        (101, "joules", 100),
-        (2e4 + 1, "watts", None),
-    ],
+    "reading", [(-1, "joules"), (math.nan, "joules"), (math.inf, "watts"), (101, "joules", 100), (2e4 + 1, "watts")]
 )
-def test_what_no_meter_reads(value, unit, range_joules):
-    with pytest.raises(ValueError, match=f"^it reads .* {unit}$"):
-        believable(value, unit, range_joules)
+def test_what_no_meter_reads(reading):
+    with pytest.raises(ValueError, match=f"^it reads .* {reading[1]}$"):
+        believable(*reading)
 
 
 def test_what_a_meter_reads():

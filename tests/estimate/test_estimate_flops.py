@@ -136,34 +136,26 @@ def test_qlora_is_what_torch_counts(family, targets, way, tmp_path):
     assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
 
 
-@pytest.mark.parametrize(
-    ("asks", "trains", "rank", "flops"),
-    [
-        (False, False, 0, StepFlops(300, 0, 0)),
-        (True, False, 0, StepFlops(300, 300, 0)),
-        (True, True, 0, StepFlops(300, 300, 300)),
-        (False, False, 2, StepFlops(620, 200, 320)),
-        (True, False, 2, StepFlops(620, 620, 320)),
-    ],
-)
-def test_a_projection_by_hand(asks, trains, rank, flops):
-    """10 tokens, 3 -> 5: one product is 2 * 10 * 3 * 5 = 300."""
-    assert linear_flops(Linear("x", 3, 5), 10, input_gradient=asks, weight_gradient=trains, rank=rank) == flops
+def test_a_projection_by_hand():
+    """10 tokens, 3 -> 5: one product is 2 * 10 * 3 * 5 = 300. By whether gradients are asked for, and the rank."""
+    flops = {
+        (False, False, 0): StepFlops(300, 0, 0),
+        (True, False, 0): StepFlops(300, 300, 0),
+        (True, True, 0): StepFlops(300, 300, 300),
+        (False, False, 2): StepFlops(620, 200, 320),
+        (True, False, 2): StepFlops(620, 620, 320),
+    }
+    names = ("input_gradient", "weight_gradient", "rank")
+    found = {case: linear_flops(Linear("x", 3, 5), 10, **dict(zip(names, case, strict=True))) for case in flops}
+    assert found == flops
 
 
-@pytest.mark.parametrize(
-    ("scores", "values", "backward"),
-    [
-        ((True, True), True, 640),
-        ((True, False), True, 480),
-        ((False, False), True, 160),
-        ((True, False), False, 320),
-        ((False, False), False, 0),
-    ],
-)
-def test_attention_by_hand(scores, values, backward):
-    """8 features, 10 pairs: one product is 2 * 8 * 10 = 160."""
-    assert attention_flops(8, 10, scores, values) == StepFlops(forward=320, input_gradient=backward)
+def test_attention_by_hand():
+    """8 features, 10 pairs: one product is 2 * 8 * 10 = 160; in the backward those of scores and values."""
+    cases = [((True, True), True), ((True, False), True), ((False, False), True), ((True, False), False)]
+    backward = [640, 480, 160, 320]
+    assert [attention_flops(8, 10, *case) for case in cases] == [StepFlops(320, one) for one in backward]
+    assert attention_flops(8, 10, (False, False), False) == StepFlops(320)
 
 
 def products(shape):

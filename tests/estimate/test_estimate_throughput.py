@@ -48,17 +48,10 @@ def test_the_speed_of_a_rank_against_that_of_one_alone():
 MIXED = StepLoad(compute_seconds=1.0, compute_cores=1.0, blocked_seconds=0.6, cpu_seconds=1.8)
 
 
-@pytest.mark.parametrize(
-    ("workers", "cores", "seconds"),
-    [
-        (0, 4, 3.4),  # one after the other
-        (1, 4, 2.4),  # the worker binds
-        (3, 4, 1.0),  # the computing binds
-        (3, 2, 1.4),  # (1 + 1.8) / 2: the cores bind
-    ],
-)
-def test_what_binds_is_what_takes_longest(workers, cores, seconds):
-    assert loaded_step_seconds(MIXED, workers, cores) == pytest.approx(seconds)
+def test_what_binds_is_what_takes_longest():
+    """One after the other; the worker binds; the computing binds; the cores bind: (1 + 1.8) / 2."""
+    seconds = {(0, 4): 3.4, (1, 4): 2.4, (3, 4): 1.0, (3, 2): 1.4}
+    assert {case: loaded_step_seconds(MIXED, *case) for case in seconds} == pytest.approx(seconds)
 
 
 def test_who_loads_and_who_computes():

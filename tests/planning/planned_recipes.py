@@ -47,20 +47,12 @@ def tiny_recipe(folder: Path, *overrides: str) -> Recipe:
 
 def device(mebibytes: float, **changes: Any) -> Accelerator:
     """1e14 FLOP/s in 16 bits, 1e12 bytes/s, 360 W, and so much memory, all of which can be used."""
-    fields: dict[str, Any] = {
-        "name": "Toy",
-        "vendor": "NVIDIA",
-        "device_names": (),
-        "compute_capability": (8, 0),
-        "memory_bytes": int(mebibytes * MIB),
-        "bandwidth_bytes_per_second": 1e12,
-        "tdp_watts": 360.0,
-        "peak_flops_per_second": {"bf16": 1e14, "fp32": 1e13},
-        "source": "here",
-        "date": "2026-11-20",
-    }
-    fields = {**fields, **changes}
-    return Accelerator(**{"usable_memory_bytes": fields["memory_bytes"], **fields})
+    size = int(mebibytes * MIB)
+    peaks, sourced = {"bf16": 1e14, "fp32": 1e13}, {"source": "here", "date": "2026-11-20"}
+    named = {"name": "Toy", "vendor": "NVIDIA", "device_names": (), "compute_capability": (8, 0)}
+    rates = {"bandwidth_bytes_per_second": 1e12, "tdp_watts": 360.0, "peak_flops_per_second": peaks}
+    held = {"memory_bytes": size, "usable_memory_bytes": size}
+    return Accelerator(**{**named, **held, **rates, **sourced, **changes})
 
 
 def memory(**categories: int) -> PlannedMemory:

@@ -130,8 +130,8 @@ def test_a_change_that_the_run_would_refuse_is_left_out_with_its_reason(advised,
 
 
 @pytest.fixture
-def simulated(tmp_path, monkeypatch):
-    """A plan of the tiny recipe with advice, really simulated, on a device of so many MiB."""
+def planned(tmp_path, monkeypatch):
+    """A recipe on the tiny model, a device of so many MiB, and the plan of one for the other, really simulated."""
     monkeypatch.chdir(tmp_path)
 
     def build(mebibytes, *overrides):
@@ -139,21 +139,22 @@ def simulated(tmp_path, monkeypatch):
         for module in ("plan", "advice"):
             monkeypatch.setattr(f"hf_efficient.planning.{module}.accelerator", lambda name: gpu)
         recipe = tiny_recipe(tmp_path, *overrides)
-        return recipe, with_advice(recipe, plan(recipe, ["Toy"]))
+        return recipe, gpu, plan(recipe, ["Toy"])
 
     return build
 
 
 @pytest.mark.slow
-def test_the_cheapest_fix_really_fits(simulated):
-    recipe, planned = simulated(475, "train.per_device_train_batch_size=8", "train.gradient_checkpointing=false")
-    assert not planned.gpus[0].fits
-    overrides = cheapest_fix(planned)
+def test_the_cheapest_fix_really_fits(planned):
+    recipe, _, found = planned(475, "train.per_device_train_batch_size=8", "train.gradient_checkpointing=false")
+    advised = with_advice(recipe, found)
+    assert not advised.gpus[0].fits
+    overrides = cheapest_fix(advised)
     again = plan(advice_module.change_recipe(recipe, overrides), ["Toy"])
     assert again.gpus[0].fits
-    assert again.gpus[0].needed_bytes == planned.advice.changes[0].after.needed_bytes
-    assert again.gpus[0].step_seconds == planned.advice.changes[0].after.step_seconds
-    assert planned.advice.before.needed_bytes == planned.gpus[0].needed_bytes
+    assert again.gpus[0].needed_bytes == advised.advice.changes[0].after.needed_bytes
+    assert again.gpus[0].step_seconds == advised.advice.changes[0].after.step_seconds
+    assert advised.advice.before.needed_bytes == advised.gpus[0].needed_bytes
 
 
 def test_one_simulation_does_not_change_the_next(tmp_path, monkeypatch):
@@ -237,24 +238,10 @@ def test_where_it_is_no_line(needed, expected, start):
     assert len(looked) < 20
 
 
-@pytest.fixture
-def planned(tmp_path, monkeypatch):
-    """A plan of the tiny recipe for a device of so many MiB, with the most that fits."""
-    monkeypatch.chdir(tmp_path)
-
-    def build(mebibytes, *overrides):
-        gpu = device(mebibytes)
-        for module in ("plan", "advice"):
-            monkeypatch.setattr(f"hf_efficient.planning.{module}.accelerator", lambda name: gpu)
-        recipe = tiny_recipe(tmp_path, *overrides)
-        return recipe, gpu, with_largest(recipe, plan(recipe, ["Toy"])).largest
-
-    return build
-
-
 @pytest.mark.slow
 def test_what_is_found_fits_and_one_more_does_not(planned):
-    recipe, gpu, largest = planned(560)
+    recipe, gpu, found = planned(560)
+    largest = with_largest(recipe, found).largest
     assert not largest.rows_bounded
     trials = Trials(model_config(recipe.model), gpu)
     rows = largest.micro_batch_rows
@@ -271,12 +258,14 @@ def test_what_is_found_fits_and_one_more_does_not(planned):
 
 @pytest.mark.slow
 def test_no_row_is_longer_than_the_models_positions(planned):
-    _, _, largest = planned(4096, "train.per_device_train_batch_size=1")
+    recipe, _, found = planned(4096, "train.per_device_train_batch_size=1")
+    largest = with_largest(recipe, found).largest
     assert (largest.row_tokens, largest.tokens_bounded) == (1024, True)
 
 
 @pytest.mark.slow
 def test_not_even_one_row(planned):
-    _, gpu, largest = planned(430)
+    recipe, gpu, found = planned(430)
+    largest = with_largest(recipe, found).largest
     assert gpu.memory_bytes == 430 * MIB
     assert (largest.micro_batch_rows, largest.row_tokens) == (0, 0)

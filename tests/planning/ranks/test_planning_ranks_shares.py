@@ -52,18 +52,13 @@ def test_what_a_launch_adds_or_refuses(recipe):
         sharding_of(wanted)
 
 
-@pytest.mark.parametrize(
-    ("config", "width"),
-    [
-        ({"hidden_size": 64, "hidden_sizes": [128]}, 64),
-        ({"hidden_sizes": [16, 96, 32], "text_config": SimpleNamespace(hidden_size=8)}, 96),
-        ({"text_config": SimpleNamespace(hidden_size=48)}, 48),
-        ({"text_config": SimpleNamespace(hidden_sizes=[8, 24])}, 24),
-        ({"d_model": 512}, None),
-    ],
-)
-def test_the_width_of_a_model(config, width):
-    assert model_width(SimpleNamespace(**config)) == width
+def test_the_width_of_a_model():
+    config = SimpleNamespace
+    assert model_width(config(hidden_size=64, hidden_sizes=[128])) == 64
+    assert model_width(config(hidden_sizes=[16, 96, 32], text_config=config(hidden_size=8))) == 96
+    assert model_width(config(text_config=config(hidden_size=48))) == 48
+    assert model_width(config(text_config=config(hidden_sizes=[8, 24]))) == 24
+    assert model_width(config(d_model=512)) is None
 
 
 @pytest.mark.skipif(
