@@ -1,5 +1,6 @@
 """The room's door: a recipe and a tokenizer in, the data that a trainer takes out."""
 
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry
+from hf_efficient.data.cache import Entry, cache_folder, cache_key, kept_on_disk, load_entry, save_entry
 from hf_efficient.data.examples import RawData, build_raw, open_sources
 from hf_efficient.data.formats import kind_of, question_and_answer
 from hf_efficient.data.prepare import build_collator, prepare
@@ -73,6 +74,10 @@ def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, ar
     if raw.eval is not None:
         evaluation = prepare_preferences(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval", objective)
     held = [one.dataset.remove_columns("where") for one in (train, evaluation) if one is not None]
+    if getattr(args, "precompute_ref_log_probs", False):
+        settings = [objective, args.max_length, getattr(args, "truncation_mode", None)]
+        folder = cache_folder(recipe.data.cache_dir)
+        held = [_local_main_first(functools.partial(kept_on_disk, one, folder, settings)) for one in held]
     return PreferenceData(
         train=held[0],
         eval=held[1] if evaluation is not None else None,

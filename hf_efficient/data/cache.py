@@ -154,6 +154,32 @@ def save_entry(folder: Path, key: str, entry: Entry) -> bool:
     return True
 
 
+def kept_on_disk(dataset: datasets.Dataset, folder: Path, settings: Sequence[Any]) -> datasets.Dataset:
+    """The rows from a folder of their own, by their contents and ``settings``: beside rows on the disk TRL keeps the
+    log-probabilities of the reference for the next start (trl issue 3985). As they are where it cannot be written."""
+    digest = hashlib.sha256(json.dumps([__version__, *settings], default=str).encode())
+    for table in dataset.with_format("arrow").iter(10_000):
+        for batch in table.combine_chunks().to_batches():
+            digest.update(batch.serialize())
+    home, draft = folder / "references" / digest.hexdigest()[:32], None
+    try:
+        if not (home / "state.json").is_file():
+            home.parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(prefix=f".{home.name[:16]}-", dir=home.parent))
+            with progress_bars(len(dataset)):
+                dataset.save_to_disk(str(draft))
+            _publish(draft, home)
+        held = datasets.load_from_disk(str(home))
+    except _UNREADABLE as error:
+        _warn_once(f"The log-probabilities of the reference cannot be kept in {folder}: {error}.")
+        return dataset
+    finally:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
+    held._fingerprint = home.name
+    return held
+
+
 @cache
 def _warn_once(message: str) -> None:
     _LOGGER.warning(message)
