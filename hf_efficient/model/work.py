@@ -66,7 +66,9 @@ def _way(layer: Any) -> Checkpointing:
 
 _METHODS = ("compute_loss", "_compute_loss", "training_step")
 _OF_TRL = ("trl.trainer.base_trainer", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")
-_KNOWN = ("transformers.trainer", *_OF_TRL, "hf_efficient.")
+_WHOLE_LOGITS = ("trl.experimental.orpo.", "trl.experimental.cpo.")
+"""TRL's trainers that run the model once for both answers, and hold its logits as ``Trainer`` does."""
+_KNOWN = ("transformers.trainer", *_OF_TRL, *_WHOLE_LOGITS, "hf_efficient.")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.data.docstrings import build_docstring_chats, docstring_split, split_of
+from hf_efficient.data.docstrings import build_docstring_chats, docstring_pairs, docstring_split, split_of
 
 TREE = {
     "alpha.py": '''
@@ -122,6 +122,16 @@ def test_the_standard_library_gives_thousands_of_distinct_examples():
     assert 0.03 < len(evaluation) / (len(train) + len(evaluation)) < 0.07
     for name in (lambda chat: (chat["module"], chat["qualname"]), lambda chat: chat["completion"][0]["content"]):
         assert {name(chat) for chat in train} & {name(chat) for chat in evaluation} == set()
+
+
+def test_every_answer_is_once_the_better_and_once_the_worse_one():
+    pairs = docstring_pairs("train")
+    better, worse = (sorted(pair[side][0]["content"] for pair in pairs) for side in ("chosen", "rejected"))
+    assert len(better) == len(set(better)) == len(docstring_split("train"))
+    assert len(set(better) ^ set(worse)) <= 1  # of an odd number
+    assert all(pair["chosen"] != pair["rejected"] for pair in pairs)
+    apart = [abs(len(pair["chosen"][0]["content"]) - len(pair["rejected"][0]["content"])) for pair in pairs]
+    assert sorted(apart)[len(apart) // 2] <= 1
 
 
 @pytest.mark.slow

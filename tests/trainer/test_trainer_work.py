@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from datasets import Dataset
 from flop_counting import counting
 from tiny_training import (
     VOCABULARY,
+    arguments,
     assert_same_run,
     build_model,
     causal_trainer,
+    preference_rows,
     records,
     reward_model,
     rows,
@@ -21,6 +24,8 @@ from hf_efficient import EfficientDPOTrainer, EfficientRewardTrainer, EfficientS
 from hf_efficient.accounting.account import account_of
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.profilers.calibration import MatmulPeak
+from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.recipe.train_fields import trl_class
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
@@ -114,6 +119,20 @@ def test_preference_training_with_its_reference(tiny_dir, tmp_path, tiny_tokeniz
     counted, recorded, found = trained(trainer, tmp_path)
     assert recorded == counted
     assert (found.sequences.rows, found.sequences.samples) == (12, 12)  # 3 steps of 2 pairs: chosen and rejected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["orpo", "cpo"])
+def test_the_experimental_trainers(tiny_dir, tmp_path, tiny_tokenizer, objective):
+    library, config = (trl_class(getattr(OBJECTIVES[objective], name)) for name in ("trainer", "config"))
+    trainer = type("Ours", (EfficientTrainerMixin, library), {})(
+        model=eager(build_model(tiny_dir, "lora")),
+        args=arguments(tmp_path, config),
+        train_dataset=Dataset.from_list(preference_rows()),
+        processing_class=tiny_tokenizer,
+    )
+    counted, recorded, _ = trained(trainer, tmp_path)
+    assert recorded == counted
 
 
 def test_a_model_with_a_sliding_window(tmp_path):
