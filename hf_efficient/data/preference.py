@@ -115,10 +115,9 @@ def _check_labels(rows: datasets.Dataset) -> None:
     good = sum(labels)
     if good in (0, len(labels)):
         have, lack = ("true", "false") if good else ("false", "true")
-        raise DataError(
-            f"data.train: all {len(labels)} answers have the label {have}, and KTO learns from the difference. "
-            f"Add answers with the label {lack}, or write `objective: sft` and keep the good ones."
-        )
+        fault = f"data.train: all {len(labels)} answers have the label {have}, and KTO learns from the difference."
+        instead = ", or write `objective: sft`" if good else ""
+        raise DataError(f"{fault} Add answers with the label {lack}{instead}.")
 
 
 def _tokenised(
@@ -129,7 +128,8 @@ def _tokenised(
     trainer = object.__new__(trainer_class)
     uncut = copy.copy(args)
     uncut.max_length = None  # the trainer would leave rows out uncounted
-    held = {"_tokenizer": tokenizer, "calculate_KL": False, "desirable_weight": 1.0, "undesirable_weight": 1.0}
+    weights = {name: getattr(args, name, 1.0) for name in ("desirable_weight", "undesirable_weight")}
+    held: dict[str, Any] = {"_tokenizer": tokenizer, "calculate_KL": False, **weights}
     held |= {"processing_class": tokenizer, "is_encoder_decoder": False, "max_length": args.max_length or sys.maxsize}
     vars(trainer).update(held)
     module = sys.modules[trainer_class.__module__]
