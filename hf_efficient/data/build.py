@@ -40,7 +40,7 @@ class PreferenceData:
 
     Attributes:
         train, eval: rows of texts and of token ids (``preference.py`` names the columns), not cut to ``max_length``.
-        good: answers of ``train`` with the label true; None of pairs.
+        good: answers of ``train`` with the label true; None of pairs. ``remark``: on the weights of both labels.
     """
 
     train: datasets.Dataset
@@ -49,6 +49,7 @@ class PreferenceData:
     small_sources: dict[str, int] | None
     largest_token_id: int
     good: int | None = None
+    remark: str = ""
 
     @property
     def dropped(self) -> int:
@@ -66,7 +67,10 @@ def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
 
 def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: DPOConfig) -> PreferenceData:
     """Read, check, split, weigh and tokenise the rows of a recipe of preferences; raises as ``build_sft_data``."""
-    from hf_efficient.data.preference import prepare_preferences  # loads trainers, which other runs do not need
+    from hf_efficient.data.preference import (  # loads trainers, which other runs do not need
+        balance_remark,
+        prepare_preferences,
+    )
 
     raw, objective = read_raw(recipe, args, open_sources(recipe.data)), recipe.objective
     train = prepare_preferences(raw.train, raw.kind, tokenizer, args, "train", objective)
@@ -78,13 +82,15 @@ def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, ar
         settings = [objective, args.max_length, getattr(args, "truncation_mode", None)]
         folder = cache_folder(recipe.data.cache_dir)
         held = [_local_main_first(functools.partial(kept_on_disk, one, folder, settings)) for one in held]
+    good = sum(held[0]["label"]) if "label" in held[0].column_names else None
     return PreferenceData(
         train=held[0],
         eval=held[1] if evaluation is not None else None,
         left_out=train.left_out,
         small_sources=raw.small_sources,
         largest_token_id=max(one.largest_token_id for one in (train, evaluation) if one is not None),
-        good=sum(held[0]["label"]) if "label" in held[0].column_names else None,
+        good=good,
+        remark="" if good is None else balance_remark(good, len(held[0]) - good, args),
     )
 
 

@@ -76,7 +76,8 @@ def _labelled(rows: datasets.Dataset) -> datasets.Dataset:
         answers = [answer for pair in pairs for answer in pair]
         return {**twice, "completion": answers, "label": [True, False] * (len(answers) // 2)}
 
-    return rows.map(both, batched=True, remove_columns=["chosen", "rejected"])
+    with progress_bars(len(rows)):
+        return rows.map(both, batched=True, remove_columns=["chosen", "rejected"])
 
 
 def _usable(rows: datasets.Dataset, name: str) -> tuple[datasets.Dataset, tuple[LeftOut, ...]]:
@@ -128,15 +129,15 @@ def _tokenised(
     trainer = object.__new__(trainer_class)
     uncut = copy.copy(args)
     uncut.max_length = None  # the trainer would leave rows out uncounted
-    weights = {name: getattr(args, name, 1.0) for name in ("desirable_weight", "undesirable_weight")}
-    held: dict[str, Any] = {"_tokenizer": tokenizer, "calculate_KL": False, **weights}
+    held: dict[str, Any] = {"_tokenizer": tokenizer, "calculate_KL": False}
     held |= {"processing_class": tokenizer, "is_encoder_decoder": False, "max_length": args.max_length or sys.maxsize}
     vars(trainer).update(held)
     module = sys.modules[trainer_class.__module__]
     # Every process prepares for itself, so none waits for another.
     with replaced(module, "global_then_local_main_first", nullcontext), progress_bars(len(rows)):
         if hasattr(trainer_class, "_prepare_dataset"):
-            prepared: datasets.Dataset = trainer._prepare_dataset(rows, tokenizer, uncut, name)
+            asked = name if objective != "kto" else f"{name}ing"  # TRL would advise on weights by the labels of `train`
+            prepared: datasets.Dataset = trainer._prepare_dataset(rows, tokenizer, uncut, asked)
             return prepared
         settings = {"fn_kwargs": {"processing_class": tokenizer}, "num_proc": args.dataset_num_proc}
         return rows.map(module.maybe_apply_chat_template, **settings).map(
@@ -174,7 +175,19 @@ def _with_other_answers(rows: datasets.Dataset, args: DPOConfig) -> datasets.Dat
     def turned(held: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         return {"KL_completion_ids": held["completion_ids"][-1:] + held["completion_ids"][:-1]}
 
-    return rows.map(turned, batched=True, batch_size=args.per_device_train_batch_size)
+    with progress_bars(len(rows)):
+        return rows.map(turned, batched=True, batch_size=args.per_device_train_batch_size)
+
+
+def balance_remark(good: int, bad: int, args: Any) -> str:
+    """What to write where the labels weigh too differently: good over bad from 1 to 4/3 (KTO, equation 8)."""
+    weighs = args.desirable_weight * good / (args.undesirable_weight * max(bad, 1))
+    if 0.95 <= weighs <= 4 / 3 or not good or not bad:
+        return ""
+    name = "undesirable_weight" if weighs > 1 else "desirable_weight"
+    weight = getattr(args, name) * (weighs / 1.15 if weighs > 1 else 1.15 / weighs)
+    what = f"good answers weigh {weighs:.2g} times the bad ones, and KTO asks for 1 to 1.33"
+    return f"{what}: write `train.{name}: {weight:.2g}`"
 
 
 def shown_answers(row: Mapping[str, Any], objective: ObjectiveName) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -148,6 +148,8 @@ def _preference_lines(data: PreferenceData) -> Iterator[str]:
         yield f"{count(rows)} preference pairs"
     else:
         yield f"{count(rows)} answers: {count(data.good)} good, {count(rows - data.good)} bad"
+    if data.remark:
+        yield data.remark
     for one in data.left_out:
         yield f"{count(one.rows)} {'row is' if one.rows == 1 else 'rows are'} left out: {one.why} (first: {one.first})"
 

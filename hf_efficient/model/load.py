@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -213,9 +214,18 @@ def _load_model(
     if model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(model.attn_implementation)
     load: Any = functools.partial(auto_class(scores=scores).from_pretrained, source.location, output_loading_info=True)
-    loaded, report = _load("model", source, lambda: load(**options))
+    with _new_head_is_expected() if scores else nullcontext():
+        loaded, report = _load("model", source, lambda: load(**options))
     check_loaded(loaded, report, location=source.location)
     return cast("PreTrainedModel", loaded)
+
+
+def _new_head_is_expected() -> AbstractContextManager[None]:
+    """transformers does not warn of the head that a causal language model lacks, and of the one that it has instead."""
+    from trl.trainer.reward_trainer import suppress_seqcls_warning
+
+    manager: AbstractContextManager[None] = suppress_seqcls_warning()
+    return manager
 
 
 def _dense(source: ModelSource) -> ModelSource:

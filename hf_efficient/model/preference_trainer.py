@@ -20,17 +20,27 @@ if TYPE_CHECKING:
 _PREPARED = ("chosen_ids", "completion_ids", "chosen_input_ids")
 
 
+def _as_it_is(dataset: Dataset, *_: Any, **__: Any) -> Dataset:
+    return dataset
+
+
 class PreparedRowsMixin:
     """Takes rows that ``build_preference_data`` prepared, in TRL's own way, as they are."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """The experimental trainers tokenise by ``map``, whatever the rows."""
+        given = [kwargs.get(name) for name in ("train_dataset", "eval_dataset")]
+        held = [one for one in given if _PREPARED[2] in (getattr(one, "column_names", None) or ())]
+        for one in held:
+            vars(one)["map"] = functools.partial(_as_it_is, one)
+        super().__init__(*args, **kwargs)
+        for one in held:
+            vars(one).pop("map", None)
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any, **settings: Any) -> Dataset:
         if set(_PREPARED) & set(dataset.column_names or ()):
             return dataset
         return super()._prepare_dataset(dataset, *args, **settings)  # type: ignore[misc]
-
-    def tokenize_row(self, feature: dict[str, Any], *args: Any) -> dict[str, Any]:
-        """What the experimental trainers have in place of it."""
-        return {} if _PREPARED[2] in feature else super().tokenize_row(feature, *args)  # type: ignore[misc]
 
 
 def preference_arguments(recipe: Recipe, options: dict[str, Any]) -> DPOConfig:

@@ -71,7 +71,7 @@ def _counts(look: DataLook) -> Iterator[tuple[str, str]]:
     yield "tokens each", f"p50 {count(sizes['p50'])}, p95 {count(sizes['p95'])}, max {count(sizes['max'])}"
     yield "truncated", _truncated(look)
     if look.dropped:
-        yield "left out", f"{count(look.dropped)} examples: too long, or without a target token after the cut"
+        yield "left out", f"{count(look.dropped)} examples: too long, or with nothing to learn from"
     if look.without_target:
         yield "no target", f"{count(look.without_target)} examples, which cost time and teach nothing"
     packing = look.packing

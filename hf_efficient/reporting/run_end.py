@@ -11,6 +11,7 @@ from rich.text import Text
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.records.account import PlanAccount, RunAccount
 from hf_efficient.records.findings import Diagnosis, Finding
+from hf_efficient.records.steps import PREFERENCES
 from hf_efficient.reporting.console import account_title
 from hf_efficient.reporting.diagnosis import NOTHING_TO_FIX, change_words, gain_words
 from hf_efficient.reporting.labels import signed_percent
@@ -40,7 +41,8 @@ def loss_table(
     before: Mapping[str, float], after: Mapping[str, float], training: tuple[float, float] | None
 ) -> Iterator[RenderableType]:
     """Metrics of the first and the last evaluation; ``training`` is the first and the last loss that was logged."""
-    rows = [(name, before.get(name), value) for name, value in list(after.items())[:_MOST_METRICS]]
+    ranked = sorted(after, key=lambda name: name not in ("loss", *PREFERENCES["margin"], *PREFERENCES["accuracy"]))
+    rows = [(name, before.get(name), after[name]) for name in ranked[:_MOST_METRICS]]
     rows += [] if training is None else [("training loss", *training)]
     if not rows:
         return

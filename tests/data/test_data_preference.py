@@ -92,7 +92,11 @@ def test_rows_that_teach_nothing_are_left_out_and_named(build, tmp_path):
 
 def test_labelled_answers(build):
     rows = [{"prompt": "p", "completion": f"a{n}", "label": n % 2 == 0} for n in range(4)]
-    assert build(rows, objective="kto").good == 2
+    assert (build(rows, objective="kto").good, build(rows, objective="kto").remark) == (2, "")
+    assert build([*rows, *rows[:1] * 4], objective="kto").remark == (
+        "good answers weigh 3 times the bad ones, and KTO asks for 1 to 1.33: write `train.undesirable_weight: 2.6`"
+    )
+    assert "write `train.desirable_weight: 3.4`" in build([*rows, *rows[1:2] * 4], objective="kto").remark
     for label, other in ((True, "false"), (False, "true")):
         said = refused(build, [{**row, "label": label} for row in rows], objective="kto")
         assert said.startswith(f"data.train: all 4 answers have the label {str(label).lower()}, and KTO learns from")
