@@ -55,7 +55,7 @@ _RENAMED: dict[KeyPath, KeyPath] = {("method",): ("objective",)}
 
 def with_new_names(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The top level of a recipe that an earlier version resolved, or its origins, under today's names."""
-    names = {old[0]: new[0] for old, new in _RENAMED.items()}
+    names = {str(old[0]): str(new[0]) for old, new in _RENAMED.items()}
     return {names.get(key, key): value for key, value in resolved.items()}
 
 
