@@ -9,6 +9,8 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 import hf_efficient
 from hf_efficient.errors import SetupError
+from hf_efficient.model.adapter import add_adapter
+from hf_efficient.model.load import load_base
 
 ROWS, TOKENS = 12, 48
 TRAIN = {
@@ -53,6 +55,19 @@ def test_it_is_the_plan_of_the_same_recipe(build, recipe, saved, gpus):
     assert [gpu.needed_bytes for gpu in found.gpus] == [gpu.needed_bytes for gpu in expected.gpus]
     shuffled = 0.002  # the recipe's sampler draws an order of its rows
     assert found.gpus[0].step_seconds == pytest.approx(expected.gpus[0].step_seconds, rel=shuffled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "bits"), [("lora", None), ("qlora", 4), ("qlora", 8)])
+def test_an_adapter_on_a_quantized_base_too(build, recipe, saved, method, bits):
+    quantized = {"quantization": {"bits": bits}} if bits else {}
+    wanted = recipe(saved("llama"), method, TRAIN, **quantized)
+    model = add_adapter(load_base(wanted), wanted.adapter, seed=0, checkpointing=True)
+    found = hf_efficient.plan(build(model=model), ["A10"])
+    expected = hf_efficient.plan(wanted, ["A10"], read_data=False)
+    assert found.adapter == method
+    assert (found.parameters, found.trained_parameters) == (expected.parameters, expected.trained_parameters)
+    assert replace(found.memory, timeline=None) == replace(expected.memory, timeline=None)
 
 
 class WithMoreLogits(hf_efficient.EfficientTrainerMixin, Trainer):
