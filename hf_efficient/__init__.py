@@ -108,7 +108,12 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'hf_efficient' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    try:
+        return getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        from hf_efficient.facts.libraries import missing_package
+
+        raise missing_package(error.name) or error from error
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@
     ├── ModelError              model, tokenizer, adapter or quantization that cannot be built
     ├── OutputError             the output directory: occupied, unwritable, no such checkpoint
     ├── SetupError              this machine or its packages lack what the recipe asks for
+    │   └── MissingPackageError a package of an extra, an ImportError as well; names the command that installs it
     ├── TrainingCheckError      a check of the running training failed (no gradient, for instance)
     └── PreflightError          a preflight check failed: the answer is no; exit code 1
 
@@ -82,6 +83,10 @@ class OutputError(HfEfficientError):
 
 class SetupError(HfEfficientError):
     """This machine, or an installed package, lacks what the recipe asks for."""
+
+
+class MissingPackageError(SetupError, ImportError):
+    """A package that an extra of this one brings is not installed."""
 
 
 class TrainingCheckError(HfEfficientError):

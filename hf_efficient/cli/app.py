@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from hf_efficient.cli.flags import arrange_help, old_spelling, unknown_flag
 from hf_efficient.cli.output import json_alone
 from hf_efficient.errors import HfEfficientError, SetupError
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.libraries import missing_package, quieten_libraries
 from hf_efficient.version import __version__
 
 _INTERRUPTED = 130
@@ -168,11 +168,13 @@ def _guarded(action: Callable[[], int], *, debug: bool) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except HfEfficientError as error:
-        if debug:
-            traceback.print_exc()
-        for line in str(error).splitlines() or [type(error).__name__]:
-            print(f"error: {line}", file=sys.stderr)
-        return error.exit_code
+        return _tell(error, debug)
+    except ModuleNotFoundError as error:
+        lacking = missing_package(error.name)
+        if lacking is not None:
+            return _tell(lacking, debug)
+        _print_defect(error, debug)
+        return 1
     except Exception as error:  # noqa: BLE001  the last resort: everything else is a defect
         if isinstance(error, typer.BadParameter.__mro__[1:3]):  # typer's errors of usage
             usage: Any = error
@@ -180,6 +182,14 @@ def _guarded(action: Callable[[], int], *, debug: bool) -> int:
             return int(usage.exit_code)
         _print_defect(error, debug)
         return 1
+
+
+def _tell(error: HfEfficientError, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    for line in str(error).splitlines() or [type(error).__name__]:
+        print(f"error: {line}", file=sys.stderr)
+    return error.exit_code
 
 
 def _print_defect(error: Exception, debug: bool) -> None:

@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
+from hf_efficient.errors import MissingPackageError
+
 # bitsandbytes looks for an optional CPU kernel package and reports its absence; transformers reports special
 # tokens that it aligns; both are as intended here.
 _CHATTY = (
@@ -21,6 +23,27 @@ _CHATTY = (
     "accelerate",
     "torch.utils.checkpoint",
 )
+
+
+_EXTRAS = {
+    **dict.fromkeys(
+        ("trl", "peft", "datasets", "evaluate", "gguf", "pyarrow"), ("recipes", "recipes and TRL's trainers")
+    ),
+    "bitsandbytes": ("quantization", "quantized models and 8-bit optimizers"),
+    "deepspeed": ("deepspeed", "ZeRO"),
+}
+"""Package to the extra that brings it, and what it is for."""
+
+
+def missing_package(name: str | None) -> MissingPackageError | None:
+    """What to raise where the import of a module failed; None for one that no extra brings."""
+    package = (name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return None
+    extra, purpose = _EXTRAS[package]
+    return MissingPackageError(
+        f"The package {package}, for {purpose}, is not installed: run `pip install 'hf-efficient[{extra}]'`."
+    )
 
 
 def is_installed(module: str) -> bool:

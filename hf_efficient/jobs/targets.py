@@ -221,7 +221,8 @@ def _skypilot_problems(job: Job) -> Iterator[Problem]:
     if cluster.image is None and not sky.setup:
         message = "is missing: SkyPilot's machines start without hf_efficient."
         remedy = (
-            "Write the lines that install it, `pip install -e .` in a clone for instance, or an image that holds it."
+            "Write the lines that install it, `pip install -e '.[recipes,quantization]'` in a clone for instance, or "
+            "an image that holds it."
         )
         yield Problem(cluster.where("skypilot.setup"), "skypilot.setup", message, remedy)
     if job.seconds is not None:

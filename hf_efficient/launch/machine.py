@@ -28,7 +28,7 @@ def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
     if is_zero(engine) and not is_installed("deepspeed"):
         raise SetupError(
             f"{where}distributed.strategy: {engine} is DeepSpeed's, which is not installed. Install it (pip install "
-            "'hf_efficient[deepspeed]'), or write `distributed.strategy: fsdp2`, which is torch's own."
+            "'hf-efficient[deepspeed]'), or write `distributed.strategy: fsdp2`, which is torch's own."
         )
     on_cpu = bool(recipe.train.get("use_cpu"))
     if device_count and on_cpu:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -126,6 +127,8 @@ def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
 
 def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
     """The LoRA adapter of this name, active and trained or not; ``ModelError``: no plain LoRA on known modules."""
+    if "peft" not in sys.modules:
+        return Trained.of_modules(shape, {})
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     tuned = [(name, module) for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
@@ -135,6 +138,8 @@ def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
 
 def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]:
     """Name, rank (or the module itself where it is trained in full) and own parameters of each adapted module."""
+    if "peft" not in sys.modules:  # which a model with adapters would have imported
+        return
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 

@@ -21,7 +21,7 @@ import msgspec
 from pydantic import Field, create_model
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.libraries import quiet_imports
+from hf_efficient.facts.libraries import missing_package, quiet_imports
 from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, Section
@@ -67,7 +67,8 @@ def train_versions() -> dict[str, str]:
     try:
         return {name: importlib.metadata.version(name) for name in ("trl", "transformers")}
     except importlib.metadata.PackageNotFoundError as error:
-        raise SetupError(f"The package {error.name} is not installed. Install it: pip install {error.name}") from error
+        told = f"The package {error.name} is not installed: run `pip install {error.name}`."
+        raise missing_package(error.name) or SetupError(told) from error
 
 
 def train_fields(objective: str) -> Mapping[str, TrainField]:

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -51,6 +52,18 @@ def test_help_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_package_of_an_extra_that_is_not_installed(run, command):
+    def probe() -> None:
+        import_module("peft.tuners")
+
+    command(probe)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "peft.tuners", None)
+        ended = run("probe")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: The package peft, for recipes and TRL's trainers, is not installed: run `pip")
 
 
 def test_an_unknown_command_names_the_nearest(run):

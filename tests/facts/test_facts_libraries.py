@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from hf_efficient.facts.libraries import is_installed, quiet_imports, quieten_libraries
+import hf_efficient
+from hf_efficient.facts.libraries import is_installed, missing_package, quiet_imports, quieten_libraries
 
 
 def test_a_module_is_found_without_being_run(tmp_path, monkeypatch):
@@ -14,6 +15,21 @@ def test_a_module_is_found_without_being_run(tmp_path, monkeypatch):
     assert is_installed("explosive")
     assert "explosive" not in sys.modules
     assert not is_installed("no_such_module_anywhere")
+
+
+BITSANDBYTES = (
+    "The package bitsandbytes, for quantized models and 8-bit optimizers, is not installed: "
+    "run `pip install 'hf-efficient[quantization]'`."
+)
+
+
+def test_a_package_of_an_extra_is_named_with_the_extra(monkeypatch):
+    assert str(missing_package("bitsandbytes.nn")) == BITSANDBYTES
+    assert missing_package("no_such_module_anywhere") is missing_package(None) is None
+    monkeypatch.setitem(sys.modules, "trl", None)
+    monkeypatch.delitem(sys.modules, "hf_efficient.trl_trainers", raising=False)
+    with pytest.raises(ImportError, match=r"The package trl, .*pip install 'hf-efficient\[recipes\]'"):
+        _ = hf_efficient.EfficientSFTTrainer
 
 
 @pytest.fixture

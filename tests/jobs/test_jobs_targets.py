@@ -145,7 +145,7 @@ SKYPILOT_NEEDS = (
     "skypilot.bucket: is missing, and no volume is given: one of the two is mounted at /mnt/runs. Write bucket: "
     "s3://NAME.",
     "skypilot.setup: is missing: SkyPilot's machines start without hf_efficient. Write the lines that install it, "
-    "`pip install -e .` in a clone for instance, or an image that holds it.",
+    "`pip install -e '.[recipes,quantization]'` in a clone for instance, or an image that holds it.",
     "time_limit: is given, but SkyPilot ends no job by the clock. Write efficiency.budget.hours=N in the recipe: the "
     "run saves and stops.",
 )

@@ -199,7 +199,7 @@ def test_deepspeed_is_not_installed(monkeypatch):
     monkeypatch.setattr(checks, "is_installed", lambda name: False)
     check(recipe("processes=2", "strategy=fsdp2"))
     named = r"^command line: distributed\.strategy=zero2: distributed\.strategy: zero2 is DeepSpeed's"
-    remedy = r"which is not installed. Install it \(pip install 'hf_efficient\[deepspeed\]'\)"
+    remedy = r"which is not installed. Install it \(pip install 'hf-efficient\[deepspeed\]'\)"
     with pytest.raises(SetupError, match=f"{named}, {remedy}"):
         check(recipe("processes=2", "strategy=zero2"))
 

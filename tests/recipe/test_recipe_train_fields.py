@@ -104,7 +104,9 @@ def test_a_package_that_is_not_installed(monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", missing)
     with pytest.raises(SetupError) as caught:
         train_fields("sft")
-    assert str(caught.value) == "The package trl is not installed. Install it: pip install trl"
+    assert str(caught.value) == (
+        "The package trl, for recipes and TRL's trainers, is not installed: run `pip install 'hf-efficient[recipes]'`."
+    )
 
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
