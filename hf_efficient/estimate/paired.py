@@ -37,10 +37,8 @@ def paired_test(before: Sequence[float], after: Sequence[float]) -> PairedTest |
 
 def mcnemar(worse: int, better: int) -> float:
     """The two-sided p-value of this many examples that only the first, or only the second, got right.
-
-    ``min(1, 2 * sum(C(n, i) for i <= min(worse, better)) / 2**n)`` with ``n = worse + better``. Hand-worked: 1 and 5:
-    2 * (1 + 6) / 64 = 0.21875.
-    """
+    ``min(1, 2 * sum(C(n, i) for i <= min(worse, better)) / 2**n)`` with ``n = worse + better``. Hand-worked: 1 and 5: 2
+    * (1 + 6) / 64 = 0.21875."""
     n = worse + better
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(min(worse, better) + 1)) / 2**n)
 

@@ -75,11 +75,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class AnswerLengths:
-    """Mean tokens of a better (or good) and of a worse (or bad) answer of the training data, as they are cut.
-
-    With their prompts for a reward model. ``longer_chosen_share``: of pairs, those whose better answer is the longer
-    one; None of labelled answers.
-    """
+    """Mean tokens of a better (or good) and of a worse (or bad) answer of the training data, as they are cut. With
+    their prompts for a reward model. ``longer_chosen_share``: of pairs, those whose better answer is the longer one;
+    None of labelled answers."""
 
     chosen_tokens: float
     rejected_tokens: float

@@ -18,11 +18,9 @@ ALL = {"weights": 30, "activations": 30, "logits": 20, "optimizer_state": 20}
 
 
 class HandWorked(Trials):
-    """In place of a simulation, memory and speed by a formula, in MiB and tokens per second; logits are left out.
-
-    Rows of 10 with activations, of 1 with activation checkpointing, which takes a quarter of the speed; all weights
-    100 and as much for their optimizer, which 8 bits make 25; LoRA 100, QLoRA 40 at 0.9 of the speed.
-    """
+    """In place of a simulation, memory and speed by a formula, in MiB and tokens per second; logits are left out. Rows
+    of 10 with activations, of 1 with activation checkpointing, which takes a quarter of the speed; all weights 100 and
+    as much for their optimizer, which 8 bits make 25; LoRA 100, QLoRA 40 at 0.9 of the speed."""
 
     def __init__(self, config, limit):
         super().__init__(config, device(limit))

@@ -199,10 +199,8 @@ def test_terms_of_a_recipe(tmp_path):
 
 @pytest.mark.parametrize(("strategy", "paged"), [("ddp", 3), ("zero3", 4 * 3), ("fsdp2", 4 * 3)])
 def test_a_save_of_several_ranks_holds_the_shares_of_all(tmp_path, strategy, paged):
-    """Of 100 trained values 2 bytes, 8 of moments and 4 of the optimizer's own copy, whatever one rank holds.
-
-    Each rank pages 3 bytes: under DDP the same, else its own.
-    """
+    """Of 100 trained values 2 bytes, 8 of moments and 4 of the optimizer's own copy, whatever one rank holds. Each rank
+    pages 3 bytes: under DDP the same, else its own."""
     rank = Rank(Sharding(strategy, 4), ModelStates(100, 900, 2, 2, 2, 8, master_bytes=4), layers=1)
     found = terms_of(tiny_recipe(tmp_path), HELD, 100, rank)
     assert (found.checkpoint_bytes, found.devices) == (1400 + paged, 4)

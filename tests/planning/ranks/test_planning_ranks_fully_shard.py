@@ -30,12 +30,7 @@ from hf_efficient.recipe.schema import Recipe
 
 
 def measured(recipe: Recipe, length: int) -> dict[str, int]:
-    """Train two steps; bytes by name.
-
-    Args:
-        recipe: ``strategy: fsdp2``.
-        length: of every row.
-    """
+    """Train two steps; bytes by name. ``recipe``: ``strategy: fsdp2``. ``length``: of every row."""
     args = simulation_arguments(recipe, recipe.output_dir)
     model = add_adapter(load_base(recipe), recipe.adapter, seed=0, checkpointing=args.gradient_checkpointing)
     with _one_of(int(recipe.distributed.processes)):
