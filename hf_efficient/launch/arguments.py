@@ -178,9 +178,7 @@ def _open_fsdp2_on_cpu() -> None:
 def _check_gpu(options: dict[str, Any]) -> None:
     import torch
 
-    if not torch.cuda.is_available() or options.get("fp16"):
-        return
-    if torch.cuda.is_bf16_supported(including_emulation=False):
+    if not torch.cuda.is_available() or options.get("fp16") or torch.cuda.is_bf16_supported(including_emulation=False):
         return
     if options.get("bf16"):
         raise SetupError(

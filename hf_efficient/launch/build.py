@@ -20,15 +20,9 @@ from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import phase, plan_before, recipe_budget, state
 from hf_efficient.metrics.answers import Answer, AnswerEvaluator
 from hf_efficient.metrics.for_trainer import make_compute_metrics
+from hf_efficient.model import recipe_trainer
 from hf_efficient.model.adapter import add_adapter, check_wrap_classes
 from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_tokenizer
-from hf_efficient.model.recipe_trainer import (
-    CHUNKED_NLL,
-    RecipeTrainerMixin,
-    apply_sft_fields,
-    head_obstacle,
-    objective,
-)
 from hf_efficient.model.structure import whole_count
 from hf_efficient.profilers.instrument import named_functions
 from hf_efficient.recipe.objectives import OBJECTIVES
@@ -294,7 +288,7 @@ def expect_gradients(args: TrainingArguments, model: Any) -> None:
         args.ddp_find_unused_parameters = False
 
 
-class RecipeTrainer(RecipeTrainerMixin, EfficientTrainer):
+class RecipeTrainer(recipe_trainer.RecipeTrainerMixin, EfficientTrainer):
     """The Trainer of a recipe, with its instruments."""
 
 
@@ -313,13 +307,13 @@ def _sft_trainer(
     compute_metrics, preprocess = make_compute_metrics(names) if names and data.eval is not None else (None, None)
     if compute_metrics is None:
         args.prediction_loss_only = True
-    apply_sft_fields(model, args)
+    recipe_trainer.apply_sft_fields(model, args)
     checks: list[TrainerCallback] = []
     if args.packing and args.packing_strategy != "wrapped":
         checks.append(PackingCheck())
-    if args.loss_type == CHUNKED_NLL:
+    if args.loss_type == recipe_trainer.CHUNKED_NLL:
         falls_back = recipe.train.get("loss_type") == "auto"
-        obstacle = head_obstacle(model) if falls_back else None
+        obstacle = recipe_trainer.head_obstacle(model) if falls_back else None
         if obstacle:
             args.loss_type = "nll"
             logger.warning("train.loss_type: chunked_nll %s; the loss is computed on whole logits (nll).", obstacle[0])
@@ -327,7 +321,7 @@ def _sft_trainer(
             checks.append(FusedHeadCheck(falls_back=falls_back))
     return RecipeTrainer(
         data_collator=data.collator,
-        compute_loss_func=objective(args),
+        compute_loss_func=recipe_trainer.objective(args),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=preprocess,
         callbacks=[*_callbacks(recipe), *checks],

@@ -20,10 +20,8 @@ ZERO_STAGES: dict[Engine, int] = {"zero1": 1, "zero2": 2, "zero3": 3}
 BUFFER_ELEMENTS = 100_000_000
 """DeepSpeed's ``offload_param.buffer_size``: a parameter's share on a rank that has more cannot be read from NVMe."""
 
+# For ``--config_file``: without one accelerate reads the user's own, in which FSDP makes a launch of one process fail.
 FLAGS_ALONE = Path(__file__).with_name("flags_alone.yaml")
-"""For ``--config_file``. Without one accelerate takes what no flag says from the user's own default configuration, in
-which FSDP makes a launch of one process fail.
-"""
 
 
 class NodePlace(NamedTuple):

@@ -168,19 +168,17 @@ def check_wrap_classes_without_weights(recipe: Recipe) -> None:
 
 NsightTool = Literal["nsys", "ncu"]
 
-_PRODUCTS = {
-    "nsys": ("Nsight Systems", "https://developer.nvidia.com/nsight-systems"),
-    "ncu": ("Nsight Compute", "https://developer.nvidia.com/nsight-compute"),
-}
+_PRODUCTS = {"nsys": "Systems", "ncu": "Compute"}
 _MOST_KERNELS = 200  # Nsight Compute runs every kernel dozens of times over: a whole step would take hours
 
 
 def check_installed(tool: NsightTool) -> None:
     if shutil.which(tool) is None:
-        product, address = _PRODUCTS[tool]
+        product = _PRODUCTS[tool]
         raise SetupError(
-            f"--{tool}: {product} is not installed here: there is no `{tool}` on the PATH. Get it from {address}, or "
-            f"with NVIDIA's CUDA toolkit; `efficiency.profile.trace={{}}` traces some steps without it."
+            f"--{tool}: Nsight {product} is not installed here: there is no `{tool}` on the PATH. Get it from "
+            f"https://developer.nvidia.com/nsight-{product.lower()}, or with NVIDIA's CUDA toolkit; "
+            "`efficiency.profile.trace={}` traces some steps without it."
         )
 
 

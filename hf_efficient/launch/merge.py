@@ -42,11 +42,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TOLERANCE: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Largest relative difference of the logits that rounding explains, by data type of the weights.
-
-Four to seven times what a merge of a 30-layer model gave in 16 bits (the table above), where most of the difference
-comes from the unmerged model's own rounding; in float32 fifty times, to leave room for deeper models.
-"""
+"""Largest relative difference of the logits that rounding explains, by data type of the weights: four to seven times
+that of the table above in 16 bits, most of which is the unmerged model's own rounding; in float32 fifty times."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 _TEXT = "The quick brown fox jumps over the lazy dog. def add(a, b): return a + b"
@@ -194,10 +191,9 @@ def written_whole(output: Path) -> Iterator[Path]:
         if output.exists():
             shutil.rmtree(output)
         staging.replace(output)
-    except OSError as error:
-        raise OutputError(f"--output: {output} cannot be written: {error.strerror or error}.") from error
-    except SafetensorError as error:  # what a full disk is to safetensors
-        raise OutputError(f"--output: {output} cannot be written: {first_line(error)}.") from error
+    except (OSError, SafetensorError) as error:  # a full disk is the latter to safetensors
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise OutputError(f"--output: {output} cannot be written: {why}.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

@@ -18,14 +18,9 @@ from hf_efficient.launch.command import Engine, Layout, deepspeed_fields, is_zer
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.schema import Recipe, is_set, told_where
 
-STATUS_FILE = "HF_EFFICIENT_STATUS_FILE"
-"""Environment variable: the file in which a run that fails leaves its exit code."""
-
-LAUNCH = "HF_EFFICIENT_LAUNCH"
-"""Environment variable: what the launcher of `hf-efficient train` calls itself, on this machine."""
-
-MET_AT = "HF_EFFICIENT_MET_AT"
-"""Environment variable of a process that has left its agent's store: the port that it was given first."""
+# Environment variables: the file in which a run that fails leaves its exit code; what the launcher of `hf-efficient
+# train` calls itself on this machine; the port that a process which has left its agent's store was given first.
+STATUS_FILE, LAUNCH, MET_AT = "HF_EFFICIENT_STATUS_FILE", "HF_EFFICIENT_LAUNCH", "HF_EFFICIENT_MET_AT"
 
 
 @dataclass(frozen=True)

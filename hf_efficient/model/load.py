@@ -137,16 +137,12 @@ def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedT
     load = functools.partial(AutoTokenizer.from_pretrained, source.location)
     tokenizer = _load(key, source, lambda: load(**_common(model, source)))
     apply_recipe_chat_template(tokenizer, train.get("chat_template_path"))
-    _apply_eos_token(tokenizer, train.get("eos_token"))
+    eos_token = train.get("eos_token")
+    if eos_token is not None:
+        if eos_token not in tokenizer.get_vocab():
+            raise ModelError(f"train.eos_token: {eos_token!r} is no token of this tokenizer; write another, or none.")
+        tokenizer.eos_token = eos_token
     return tokenizer
-
-
-def _apply_eos_token(tokenizer: PreTrainedTokenizerBase, eos_token: str | None) -> None:
-    if eos_token is None:
-        return
-    if eos_token not in tokenizer.get_vocab():
-        raise ModelError(f"train.eos_token: {eos_token!r} is no token of this tokenizer; write another, or none.")
-    tokenizer.eos_token = eos_token
 
 
 def auto_class(*, scores: bool) -> Any:

@@ -88,8 +88,8 @@ def _check(shape: ModelShape, modules: dict[str, tuple[int, int]]) -> None:
         raise ModelError(f"{missing}: the model has no such linear layer{place}; its FLOPs are not known.")
 
 
+# The hooks on the embedding by which transformers and PEFT make its output ask for a gradient.
 _GRADIENT_HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")
-"""The hooks on the embedding by which transformers and PEFT make its output ask for a gradient."""
 
 
 def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
@@ -113,7 +113,7 @@ def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in explained:
             raise ModelError(
-                f"{name} is trained beside frozen weights; FLOPs are known of full training and of LoRA alone."
+                f"{name} is trained beside frozen weights; FLOPs are known of full training or LoRA alone."
             )
     base = base_model(model)
     trained = Trained.of_modules(shape, ranks, modules_to_save=saved, input_gradient=_asks_for_gradient(base))

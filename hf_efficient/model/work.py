@@ -173,16 +173,9 @@ class Work:
     own_loss: str | None = None
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "dtype": self.dtype,
-            "peak_flops_per_second": self.peak.flops_per_second,
-            "peak_source": self.peak.source,
-            "peak_estimated": self.peak.estimated,
-            "peak_reason": self.peak.reason,
-            "accelerators": self.accelerators,
-            "reason": self.reason,
-            "hardware_reason": self.hardware_reason,
-        }
+        peak = {f"peak_{name}": value for name, value in dataclasses.asdict(self.peak).items()}
+        own = {name: getattr(self, name) for name in ("accelerators", "reason", "hardware_reason")}
+        return {"dtype": self.dtype, **peak, **own}
 
 
 def work_of(trainer: Any) -> Work:

@@ -32,20 +32,15 @@ from hf_efficient.reporting.run_rows import preflight_words
 from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.text import seconds, size
 
-STEPS = 2
-"""One before the save, and the next, which the optimizer's state makes larger and which a resumed run must repeat."""
-
-MOST_MICRO_BATCHES = 2
-"""Of a step: from the second on each finds the gradients of those before it, and is as large as any that follows."""
-
+STEPS = 2  # before the save, and the next, which the optimizer's state makes larger and a resumed run must repeat
+MOST_MICRO_BATCHES = 2  # of a step: the second finds the gradients of the first, and is as large as any that follows
+# Relative: kernels of a GPU may add in another order; random numbers or weights that were lost change it by more.
 LOSS_TOLERANCE = 1e-3
-"""Relative: kernels of a GPU may add in another order; random numbers or weights that were lost change it by more."""
 
 Part = Literal["save", "load"]  # which of the two launches
-
 Stage = Literal["starting", "data", "building", "training", "evaluation", "saving", "loading", "next", "final", "done"]
 
-STAGES: dict[Stage, str] = {
+STAGES: dict[Stage, str] = {  # in words, in the order of the first launch
     "starting": "starting",
     "data": "reading the data",
     "building": "building model and trainer",
@@ -57,7 +52,6 @@ STAGES: dict[Stage, str] = {
     "final": "saving the model as at the end of the run",
     "done": "ending",
 }
-"""In words, in the order of the first launch."""
 
 _SHORT: dict[str, Any] = {
     "train.max_steps": STEPS,
@@ -70,20 +64,11 @@ _SHORT: dict[str, Any] = {
     **NO_INSTRUMENTS,
 }
 _WHERE_SET: dict[str, Any] = {"logging_first_step": False, "lr_scheduler_kwargs": None, "warmup_ratio": None}
-_LARGEST = (
-    "training_peak_bytes",
-    "evaluation_peak_bytes",
-    "save_seconds",
-    "load_seconds",
-    "batch_rows",
-    "batch_tokens",
-)
+_MOST = ("training_peak_bytes", "evaluation_peak_bytes", "save_seconds", "load_seconds", "batch_rows", "batch_tokens")
+# What gloo and NCCL say in a process whose neighbour is gone.
 _LOST = re.compile(r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I)
-"""What gloo and NCCL say in a process whose neighbour is gone."""
-
 _LOOK_SECONDS = 0.2
-_GRACE_SECONDS = 3.0
-"""For other ranks to say why they fail: the first one to see a lost connection is not the one that lost it."""
+_GRACE_SECONDS = 3.0  # for other ranks to say why they fail: the first to see a lost connection did not lose it
 _LEAST_BYTES = 1 << 20  # read or written in a second; less is a log
 
 
@@ -342,7 +327,7 @@ def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> 
     known: dict[str, Any] = {"world_size": saved[0].world_size} if saved else {}
     for notes in [*loaded, *saved][::-1]:
         for name, value in notes.figures.items():
-            known[name] = max(known[name], value) if name in _LARGEST and name in known else known.get(name, value)
+            known[name] = max(known[name], value) if name in _MOST and name in known else known.get(name, value)
     if "saves" in known:
         keeps_best, there = known["keeps_best"], known["checkpoints_there"]
         count = checkpoints_at_once(known["saves"], known["save_total_limit"], keeps_best=keeps_best, there=there)

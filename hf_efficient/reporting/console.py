@@ -10,18 +10,9 @@ from rich.text import Text
 
 from hf_efficient.accounting.live import RunView
 from hf_efficient.records.account import PlanAccount, RunAccount, TimeAccount
+from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.labels import phase_label
 from hf_efficient.reporting.profile_tables import profile_renderables
-from hf_efficient.reporting.run_rows import (
-    across_lines,
-    held_table,
-    memory_peaks,
-    plan_notes,
-    plan_rows,
-    rank_table,
-    run_rows,
-    times_run,
-)
 from hf_efficient.reporting.terminal import dim_lines, drawn, grid, share_bar, table
 from hf_efficient.text import clock, seconds, share, short_count, short_seconds, usd
 
@@ -35,8 +26,8 @@ def account_renderables(account: RunAccount) -> list[RenderableType]:
     return [
         account_title(account),
         time_table(account.time),
-        *map(drawn, filter(None, [held_table(account)])),
-        grid(run_rows(account)),
+        *map(drawn, filter(None, [run_rows.held_table(account)])),
+        grid(run_rows.run_rows(account)),
         *rank_renderables(account),
         *([] if account.plan is None else plan_table(account.plan)),
         *([] if account.profile is None else profile_renderables(account.profile)),
@@ -45,7 +36,7 @@ def account_renderables(account: RunAccount) -> list[RenderableType]:
 
 
 def account_title(account: RunAccount) -> Text:
-    parts = times_run(account)
+    parts = run_rows.times_run(account)
     if account.ended == "died":
         last = seconds(account.time.processes[-1].last_sign_at_seconds)
         how = f"its last heartbeat is {last} after its start{_doing(account)}{parts}"
@@ -85,7 +76,7 @@ def _phases(time: TimeAccount, most: int | None) -> list[tuple[str, float]]:
 def rank_renderables(account: RunAccount) -> Iterator[RenderableType]:
     if account.across is None:
         return
-    found = rank_table(account)
+    found = run_rows.rank_table(account)
     made = table(*found.headings[:2], gap=1, words=(0, 1))
     for name in found.headings[2:]:
         made.add_column(name, justify="right", no_wrap=name == "memory", overflow="fold")
@@ -94,15 +85,15 @@ def rank_renderables(account: RunAccount) -> Iterator[RenderableType]:
     yield made
     if len(found.rows) > _MOST_RANKS:
         yield Text(f"and {len(found.rows) - _MOST_RANKS} more ranks: report.html, run.json", "dim")
-    yield from map(Text, across_lines(account))
+    yield from map(Text, run_rows.across_lines(account))
 
 
 def plan_table(plan: PlanAccount) -> Iterator[RenderableType]:
     made = table("planned and observed", "predicted", "observed", "error")
-    for row in plan_rows(plan):
+    for row in run_rows.plan_rows(plan):
         made.add_row(f"  {row.label}", row.predicted, row.observed, row.error)
     yield made
-    for note in plan_notes(plan):
+    for note in run_rows.plan_notes(plan):
         yield Text(f"  {note}", "dim")
 
 
@@ -169,7 +160,7 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
     rows = [("loss", loss), ("evaluated", _evaluated(account))]
     if steps.p50_seconds is not None and steps.p95_seconds is not None:
         rows.append(("steps", f"p50 {short_seconds(steps.p50_seconds)}, p95 {short_seconds(steps.p95_seconds)}"))
-    rows += [("tokens", _tokens(account)), ("memory", memory_peaks(account.memory))]
+    rows += [("tokens", _tokens(account)), ("memory", run_rows.memory_peaks(account.memory))]
     return [(name, told) for name, told in rows if told]
 
 
