@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -160,6 +160,14 @@ def tiny_recipe(tiny_recipe_file: Path) -> Callable[..., Recipe]:
     from hf_efficient.recipe.load import load_recipe
 
     return lambda *overrides: load_recipe(tiny_recipe_file, list(overrides))
+
+
+def small_recipe(**sections: Any) -> Recipe:
+    """The least that is a recipe, with these sections."""
+    from hf_efficient.recipe.schema import Recipe
+
+    least = {"name": "t", "model": {"id": "m"}, "data": {"train": [{"path": "x"}]}, "output_dir": "out"}
+    return Recipe(**{**least, **sections})
 
 
 def own_environment(*folders: Path, **more: str) -> dict[str, str]:

@@ -13,7 +13,8 @@ from hf_efficient.isolate import experiment as module
 from hf_efficient.isolate.experiment import Launch, VariantFailed, run_variant, run_variants
 from hf_efficient.isolate.variants import VARIANTS
 from hf_efficient.launch import exits
-from tests.isolate.variants_run import measured, small_recipe
+from tests.conftest import small_recipe
+from tests.isolate.variants_run import measured
 
 DATA = {"train": [{"path": "x"}], "eval_fraction": 0.1}
 RECIPE = small_recipe(data=DATA, train={"eval_strategy": "steps", "per_device_train_batch_size": 4})

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from hf_efficient.isolate.result import isolation_of
-from tests.isolate.variants_run import SCHEDULE, measured, outcomes, small_recipe
+from tests.conftest import small_recipe
+from tests.isolate.variants_run import SCHEDULE, measured, outcomes
 
 
 def recipe(**efficiency):

@@ -3,10 +3,7 @@
 from typing import Any
 
 from hf_efficient.isolate.variants import VARIANTS
-from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.isolation import IsolationSchedule, VariantMeasurement, VariantOutcome
-
-__all__ = ["SCHEDULE", "measured", "outcomes", "small_recipe"]
 
 SCHEDULE = IsolationSchedule(
     steps=1000, log_every=10, evaluate_every=50, save_every=100, micro_batch_rows=2, accumulation=4, processes=1,
@@ -33,12 +30,6 @@ def measured(name: str, **changes: Any) -> VariantMeasurement:
     steps: dict[str, Any] = {"step_tokens": [400] * 6, "step_micro_batches": [4] * 6, "step_logged": [False] * 6}
     held = {} if each is None else {"step_seconds": [each] * 6, **steps}
     return VariantMeasurement(**{**held, **OWN.get(name, {}), **changes})
-
-
-def small_recipe(**sections: Any) -> Recipe:
-    """The least that is a recipe, with these sections."""
-    data = {"data": {"train": [{"path": "x"}]}}
-    return Recipe(**{"name": "r", "model": {"id": "m"}, "output_dir": "o", **data, **sections})
 
 
 def outcomes(**failures: str) -> list[VariantOutcome]:

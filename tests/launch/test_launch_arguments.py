@@ -19,6 +19,7 @@ from hf_efficient.launch.arguments import (
 )
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
+from tests.conftest import small_recipe
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="checks what a CPU is given")
 
@@ -26,10 +27,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def recipe(objective="sft", early_stopping=None, **train) -> Recipe:
-    sections = {"model": {"id": "m"}, "data": {"train": [{"path": "x"}]}, "train": train}
-    return Recipe(
-        name="t", objective=objective, evaluate={"early_stopping": early_stopping}, output_dir="somewhere", **sections
-    )
+    evaluate = {"early_stopping": early_stopping}
+    return small_recipe(objective=objective, evaluate=evaluate, output_dir="somewhere", train=train)
 
 
 def test_the_fields_are_trls_own():

@@ -148,18 +148,15 @@ def test_full_fine_tuning_saves_a_whole_model(tiny_recipe, tiny_llama_dir, out):
     assert not any(torch.equal(one, other) for one, other in zip(saved, base, strict=True))
 
 
-WAYS = [
-    {"optim": "adafactor", "packing": True, "packing_strategy": "wrapped", "neftune_noise_alpha": 0.01},
-    {"bf16": True, "optim": "adamw_8bit", "gradient_checkpointing": True,
-     "gradient_checkpointing_kwargs": {"use_reentrant": True}},
-    {"optim": "paged_adamw_8bit"},
+WAY = {"optim": "adafactor", "packing": True, "packing_strategy": "wrapped", "neftune_noise_alpha": 0.01}
+REENTRANT = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+SLOW = [
+    {"bf16": True, "optim": "paged_adamw_8bit", **REENTRANT},
     {"torch_compile": True, "torch_compile_backend": "eager"},
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(
-    "train", [WAYS[0], *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS[1:])], ids="-".join
-)
+@pytest.mark.parametrize("train", [WAY, *(pytest.param(way, marks=pytest.mark.slow) for way in SLOW)], ids="-".join)
 def test_training_arguments_are_honoured_and_train(train, tiny_recipe, out):
     run_recipe(tiny_recipe(*(f"train.{key}={json.dumps(value)}" for key, value in train.items()), "adapter.dropout=0"))
     losses = logged(out, "loss")
@@ -180,30 +177,6 @@ def test_the_last_evaluation_is_of_the_last_step(tiny_recipe, out):
     assert ("Evaluation", "after the last step") in notes.stages
     assert torch.load(out / "training_args.bin", weights_only=False).prediction_loss_only
     assert {tensor.dtype for tensor in weights(out).values()} == {torch.float32}
-
-
-@pytest.mark.slow
-def test_packed_examples_are_checked_to_be_apart(tiny_recipe):
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
-
-    from hf_efficient.errors import TrainingCheckError
-
-    def attend(module, query, key, value, attention_mask, **kwargs):
-        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
-        output = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return output.transpose(1, 2), None
-
-    ALL_ATTENTION_FUNCTIONS.register("mixes", attend)
-    try:
-        packed, plain = (
-            tiny_recipe(f"train.packing={value}", "existing_output=overwrite") for value in ("true", "false")
-        )
-        mixing = {"model": packed.model.model_copy(update={"attn_implementation": "mixes"})}  # no recipe may say so
-        with pytest.raises(TrainingCheckError, match="'mixes' packed examples read each other"):
-            run_recipe(packed.model_copy(update=mixing))
-        run_recipe(plain.model_copy(update=mixing))
-    finally:
-        del AttentionInterface._global_mapping["mixes"]
 
 
 @pytest.mark.slow

@@ -106,18 +106,6 @@ def test_a_start_that_is_killed_keeps_its_account_and_counts_when_it_is_resumed(
 
 
 @pytest.mark.slow
-def test_a_start_that_is_killed_is_in_nobodys_way(recipe, tmp_path):
-    out = tmp_path / "out"
-    with a_start(recipe, out / "efficiency/starting/spans.jsonl") as process:
-        kill(process)
-    run(recipe)
-    found = load_run(out)
-    assert (found.ended, len(found.time.processes)) == ("done", 1)
-    written = ["diagnosis.json", "plan.json", "recipe.resolved.yaml", "report.html", "run.json"]
-    assert names(out / "efficiency") == [*written, "spans.jsonl", "steps.jsonl", "system.jsonl"]
-
-
-@pytest.mark.slow
 def test_an_old_run_stays_whole_until_its_successor_is_ready(recipe, tmp_path):
     out = tmp_path / "out"
     run(recipe)
@@ -147,13 +135,18 @@ def test_a_resumed_start_that_is_killed_is_in_the_account_of_its_run(recipe, tmp
 
 
 @pytest.mark.slow
-def test_a_signal_leaves_the_account_of_a_start(recipe, tmp_path):
+def test_a_signal_leaves_the_account_of_a_start_which_is_in_nobodys_way(recipe, tmp_path):
     out = tmp_path / "out"
     with a_start(recipe, out / "efficiency/starting/spans.jsonl") as process:
         process.terminate()
         assert process.wait(60) == 128 + signal.SIGTERM
     found = load_run(out)
     assert (found.ended, found.error) == ("error", "EndedBySignal: SIGTERM")
+    run(recipe)
+    found = load_run(out)
+    assert (found.ended, len(found.time.processes)) == ("done", 1)
+    written = ["diagnosis.json", "plan.json", "recipe.resolved.yaml", "report.html", "run.json"]
+    assert names(out / "efficiency") == [*written, "spans.jsonl", "steps.jsonl", "system.jsonl"]
 
 
 def test_a_mistake_that_is_found_after_the_records_opened_leaves_nothing(recipe, tmp_path, monkeypatch):

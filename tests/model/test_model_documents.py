@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from live_models import live
 
 from hf_efficient.model import documents
 
@@ -11,19 +11,9 @@ LENGTHS = (5, 1, 9, 3)
 
 def build(kind="llama", dtype=torch.float32, implementation=documents.NAME, **options):
     documents.known_attention(documents.NAME)
-    shape = {
-        "vocab_size": 50,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "attn_implementation": implementation,
-    }
-    torch.manual_seed(0)
-    if kind == "mistral":
-        return MistralForCausalLM(MistralConfig(**shape, **options)).to(dtype).train()
-    return LlamaForCausalLM(LlamaConfig(**shape, **options)).to(dtype).train()
+    model = live(kind, vocab_size=50, hidden_size=32, intermediate_size=48, **options)
+    model.set_attn_implementation(implementation)
+    return model.to(dtype).train()
 
 
 def packed():

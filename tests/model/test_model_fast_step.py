@@ -3,20 +3,14 @@
 import pytest
 
 from hf_efficient.model.fast_step import fast_step_lines, settle_fast_step, settled_options
-from hf_efficient.recipe.schema import Recipe
+from tests.conftest import small_recipe
+
+AUTO = {"model": {"id": "m", "attn_implementation": "auto"}, "adapter": {"fused": "auto"}}
+AUTO["train"] = {"packing": True, "max_length": 64}
 
 
-def recipe(train=None, adapter=None, distributed=None, model=None, **fields):
-    return Recipe(
-        name="t",
-        model={"id": "m", "attn_implementation": "auto", **(model or {})},
-        adapter={"fused": "auto", **(adapter or {})},
-        data={"train": [{"path": "a"}]},
-        train={"packing": True, "max_length": 64, **(train or {})},
-        distributed=distributed or {},
-        output_dir="out",
-        **fields,
-    )
+def recipe(**sections):
+    return small_recipe(**{**AUTO, **{name: {**AUTO.get(name, {}), **one} for name, one in sections.items()}})
 
 
 def settled(device="cpu", **fields):

@@ -8,17 +8,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 from hf_efficient.errors import ModelError
 from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_dense_base, load_tokenizer
 from hf_efficient.recipe.schema import ModelSection, Recipe
+from tests.conftest import small_recipe
 
 
 def recipe_for(folder, strategy="auto", **adapter) -> Recipe:
-    return Recipe(
-        name="t",
-        model={"id": str(folder)},
-        adapter=adapter,
-        data={"train": [{"path": "x"}]},
-        distributed={"strategy": strategy},
-        output_dir="o",
-    )
+    return small_recipe(model={"id": str(folder)}, adapter=adapter, distributed={"strategy": strategy})
 
 
 def test_qlora_quantizes_the_linear_layers_and_lora_does_not(tiny_llama_dir):

@@ -26,8 +26,8 @@ from hf_efficient.model.recipe_trainer import (
     objective,
     sft_arguments,
 )
-from hf_efficient.recipe.schema import Recipe
 from hf_efficient.run_dir.reading import read_steps
+from tests.conftest import small_recipe
 
 FAMILIES = {
     "llama": {},
@@ -84,22 +84,8 @@ def rows(count=24, *, packed=False):
 def trained(model, loss_type, tmp_path, *, packed=False, metrics=(), callbacks=(), **train):
     """The trainer after four optimizer steps, and the gradients of each."""
     mixin = {name: train.pop(name) for name in ("record_steps", "check_gradients") if name in train}
-    options = {
-        "max_steps": 4,
-        "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "report_to": [],
-        "use_cpu": True,
-        "bf16": False,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "packing": packed,
-        "gradient_checkpointing": False,
-        "prediction_loss_only": not metrics,
-        **train,
-    }
+    own = {"max_steps": 4, "report_to": [], "disable_tqdm": True, "packing": packed, "gradient_checkpointing": False}
+    options = {**TRAIN, **own, "prediction_loss_only": not metrics, **train}
     args = sft_arguments(output_dir=str(tmp_path / loss_type), loss_type=loss_type, **options)
     args.remove_unused_columns = False
     apply_sft_fields(model, args)
@@ -294,15 +280,9 @@ TRAIN = {
     "train", [{"loss_type": "dft"}, {"gradient_checkpointing_kwargs": {"selective": True}}, {"packing": True}]
 )
 def test_the_losses_are_sft_trainers(train, tiny_llama_dir, chats_jsonl, tmp_path):
-    recipe = Recipe(
-        name="t",
-        model={"id": str(tiny_llama_dir)},
-        adapter={"method": "full"},
-        data={"train": [{"path": str(chats_jsonl)}], "targets": "all"},
-        train={**TRAIN, **train},
-        output_dir=str(tmp_path / "ours"),
-    )
-    run_recipe(recipe)
+    sections = {"model": {"id": str(tiny_llama_dir)}, "adapter": {"method": "full"}, "train": {**TRAIN, **train}}
+    data = {"train": [{"path": str(chats_jsonl)}], "targets": "all"}
+    run_recipe(small_recipe(**sections, data=data, output_dir=str(tmp_path / "ours")))
     state = json.loads((tmp_path / "ours" / "trainer_state.json").read_text())
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(tiny_llama_dir),

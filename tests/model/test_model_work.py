@@ -15,28 +15,16 @@ from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.model.peak import Peak, accelerators_of, matmul_dtype, peak_of
 from hf_efficient.model.work import checkpointing_of, kernel_of
 
-
-@pytest.mark.parametrize(
-    ("name", "kernel"),
-    [
-        ("eager", "square"),
-        ("sdpa", "sdpa"),
-        ("flash_attention_2", "documents"),
-        ("flash_attention_3", "documents"),
-        ("kernels-community/flash-attn2", "documents"),
-        ("flex_attention", "documents"),
-    ],
-)
-def test_the_attention_kernel(name, kernel):
-    model = adapted(live())
-    model.config._attn_implementation = name
-    assert kernel_of(model, "cuda") == kernel_of(model, "cpu") == kernel
+BY_DOCUMENTS = ("flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2", "flex_attention")
 
 
-def test_sdpa_with_dropout_on_a_cpu_is_no_fused_kernel():
-    model = live(attention_dropout=0.1)
-    model.config._attn_implementation = "sdpa"
-    assert (kernel_of(model, "cpu"), kernel_of(model, "cuda")) == ("square", "sdpa")
+def test_the_attention_kernel():
+    model, dropping = adapted(live()), live(attention_dropout=0.1)
+    for name, kernel in {"eager": "square", "sdpa": "sdpa", **dict.fromkeys(BY_DOCUMENTS, "documents")}.items():
+        model.config._attn_implementation = name
+        assert kernel_of(model, "cuda") == kernel_of(model, "cpu") == kernel, name
+    dropping.config._attn_implementation = "sdpa"  # whose kernel for CPUs knows no dropout
+    assert (kernel_of(dropping, "cpu"), kernel_of(dropping, "cuda")) == ("square", "sdpa")
 
 
 def checkpointed(**options):
@@ -45,24 +33,17 @@ def checkpointed(**options):
     return model
 
 
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
+def test_the_way_of_checkpointing():
+    for options, found in (
         ({}, ("non_reentrant", None)),
         ({"activation_checkpointing_kwargs": {"use_reentrant": True}}, ("reentrant", None)),
         ({"every_n_layers": 2}, ("non_reentrant", frozenset({0, 2}))),
-    ],
-)
-def test_the_way_of_checkpointing(options, found):
-    assert checkpointing_of(checkpointed(**options)) == found
-    assert checkpointing_of(adapted(checkpointed(**options))) == found
-
-
-def test_no_checkpointing():
-    assert checkpointing_of(live()) == ("none", None)
+    ):
+        model = checkpointed(**options)
+        assert checkpointing_of(model) == checkpointing_of(adapted(model)) == found
     model = checkpointed()
     model.activation_checkpointing_disable()
-    assert checkpointing_of(model) == ("none", None)
+    assert checkpointing_of(live()) == checkpointing_of(model) == ("none", None)
 
 
 def selective():
@@ -116,18 +97,11 @@ def four_bit(compute_dtype):
     return bitsandbytes.nn.Linear4bit(64, 64, bias=False, compute_dtype=compute_dtype)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "mixed", "expected"),
-    [
-        (torch.float32, "no", "fp32"),
-        (torch.bfloat16, "no", "bf16"),
-        (torch.float16, "no", "fp16"),
-        (torch.float32, "bf16", "bf16"),
-        (torch.bfloat16, "fp16", "fp16"),
-    ],
-)
-def test_autocast_decides_and_without_it_the_weights(dtype, mixed, expected):
-    assert matmul_dtype(trainer_of(model_of(dtype), mixed)) == expected
+def test_autocast_decides_and_without_it_the_weights():
+    for dtype, expected in {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}.items():
+        assert matmul_dtype(trainer_of(model_of(dtype))) == expected
+        assert matmul_dtype(trainer_of(model_of(dtype), "bf16")) == "bf16"
+        assert matmul_dtype(trainer_of(model_of(dtype), "fp16")) == "fp16"
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("tf32", "tf32"), ("ieee", "fp32"), ("none", "fp32")])
@@ -175,17 +149,17 @@ def test_a_device_of_the_table(monkeypatch):
     assert (found.estimated, found.reason) == (False, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "device", "dtype", "reason"),
-    [
-        ("NVIDIA H200 MIG 1g.18gb", "cuda", "bf16", "the peak of 'NVIDIA H200 MIG 1g.18gb' is not known here"),
-        ("Tesla T4", "cuda", "bf16", "the peak of T4 in bf16 is not stated"),
-        ("", "xpu", "bf16", "no peak is known of a device of type 'xpu'"),
-    ],
-)
-def test_an_unknown_peak_says_why(monkeypatch, name, device, dtype, reason):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    assert peak_of(torch.device(device), dtype) == Peak(reason=reason)
+UNKNOWN = {
+    "NVIDIA H200 MIG 1g.18gb": "the peak of 'NVIDIA H200 MIG 1g.18gb' is not known here",
+    "Tesla T4": "the peak of T4 in bf16 is not stated",
+}
+
+
+def test_an_unknown_peak_says_why(monkeypatch):
+    for name, reason in UNKNOWN.items():
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert peak_of(torch.device("cuda"), "bf16") == Peak(reason=reason)
+    assert peak_of(torch.device("xpu"), "bf16") == Peak(reason="no peak is known of a device of type 'xpu'")
 
 
 @pytest.mark.parametrize(

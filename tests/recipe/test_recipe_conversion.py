@@ -129,80 +129,27 @@ def test_no_key_of_trl_is_lost(convert):
 
 
 OTHER_KEYS = """\
-revision_of_model: main
-tokenizer_config: other/model
-trust_remote_code: true
-load_in_8bit: true
-lora_alpha: 7
-lora_dropout: 0.3
-lora_modules_to_save: [embed_tokens]
-lora_model_dir: x
-loraplus_lr_ratio: 4
-peft_use_dora: true
-peft_use_rslora: true
-peft_init_lora_weights: pissa
-dataset_prepared_path: p
-dataset_processes: 3
-test_datasets: [{path: e/f}]
-val_set_size: 0.2
-train_on_inputs: true
-chat_template: chatml
-chat_template_jinja: my.jinja
-default_system_message: s
-excess_length_strategy: truncate
-sequence_len: 1024
-sample_packing: true
-pad_to_sequence_len: true
-gradient_accumulation_steps: 3
-eval_batch_size: 5
-num_epochs: 3
-max_steps: 9
-optimizer: lion_8bit
-lr_scheduler: linear
-cosine_min_lr_ratio: 0.1
-warmup_steps: 3
-warmup_ratio: 0.5
-weight_decay: 0.1
-max_grad_norm: 2.0
-adam_beta2: 0.9
-group_by_length: true
-bf16: false
-fp16: true
-bfloat16: true
-tf32: true
-gradient_checkpointing: unsloth
-flash_attention: true
-sdp_attention: true
-xformers_attention: true
-neftune_noise_alpha: 5
-evals_per_epoch: 2
-saves_per_epoch: 3
-save_steps: 10
-save_total_limit: 1
-logging_steps: 4
-early_stopping_patience: 2
-load_best_model_at_end: true
-auto_resume_from_checkpoints: true
-resume_from_checkpoint: c
-deepspeed: ds/zero2.json
-fsdp: [full_shard]
-fsdp_config: {state_dict_type: SHARDED_STATE_DICT}
-seed: 3
-special_tokens: {unk_token: u}
-tokens: [t]
-wandb_project: w
-hub_model_id: h
-use_tensorboard: true
-plugins: [axolotl.integrations.liger.LigerPlugin]
-lora_qkv_kernel: true
-local_rank: 0
-output_dir: o
-pretraining_dataset: [{path: g/h, text_column: body}]
+revision_of_model: main | tokenizer_config: other/model | trust_remote_code: true | load_in_8bit: true | lora_alpha: 7
+lora_dropout: 0.3 | lora_modules_to_save: [embed_tokens] | lora_model_dir: x | loraplus_lr_ratio: 4
+peft_use_dora: true | peft_use_rslora: true | peft_init_lora_weights: pissa | dataset_prepared_path: p
+dataset_processes: 3 | test_datasets: [{path: e/f}] | val_set_size: 0.2 | train_on_inputs: true
+chat_template: chatml | chat_template_jinja: my.jinja | default_system_message: s | excess_length_strategy: truncate
+sequence_len: 1024 | sample_packing: true | pad_to_sequence_len: true | gradient_accumulation_steps: 3
+eval_batch_size: 5 | num_epochs: 3 | max_steps: 9 | optimizer: lion_8bit | lr_scheduler: linear
+cosine_min_lr_ratio: 0.1 | warmup_steps: 3 | warmup_ratio: 0.5 | weight_decay: 0.1 | max_grad_norm: 2.0
+adam_beta2: 0.9 | group_by_length: true | bf16: false | fp16: true | bfloat16: true | tf32: true
+gradient_checkpointing: unsloth | flash_attention: true | sdp_attention: true | xformers_attention: true
+neftune_noise_alpha: 5 | evals_per_epoch: 2 | saves_per_epoch: 3 | save_steps: 10 | save_total_limit: 1
+logging_steps: 4 | early_stopping_patience: 2 | load_best_model_at_end: true | auto_resume_from_checkpoints: true
+resume_from_checkpoint: c | deepspeed: ds/zero2.json | fsdp: [full_shard]
+fsdp_config: {state_dict_type: SHARDED_STATE_DICT} | seed: 3 | special_tokens: {unk_token: u} | tokens: [t]
+wandb_project: w | hub_model_id: h | use_tensorboard: true | plugins: [axolotl.integrations.liger.LigerPlugin]
+lora_qkv_kernel: true | local_rank: 0 | output_dir: o | pretraining_dataset: [{path: g/h, text_column: body}]
 never_heard_of: 1
 """
 
 
-@pytest.mark.parametrize("line", OTHER_KEYS.splitlines())
+@pytest.mark.parametrize("line", OTHER_KEYS.strip().replace("\n", " | ").split(" | "))
 def test_a_key_of_axolotl_changes_the_recipe_or_is_in_the_list(convert, line):
     base = "base_model: m\nmicro_batch_size: 2\nadapter: lora\ndatasets: [{path: d/e, type: alpaca}]\n"
     _, without = convert(base)

@@ -132,9 +132,7 @@ def test_what_fits(problems, flag):
     [
         ("packing=1", "is the number 1, but must be true or false."),
         ("seed=true", "is true, but must be a whole number."),
-        ("seed=3.0", "is the number 3.0, but must be a whole number. Write 3."),
         ("seed='3.5'", "is the text '3.5', but must be a whole number."),
-        ("learning_rate='2e-4'", "is the text '2e-4', but must be a number. Write 2e-4 without quotes."),
         ("eval_strategy=step", "is the text 'step', but must be no, steps or epoch. Did you mean steps?"),
         ("optim=x", "is the text 'x', but must be one of its choices. Choices: adamw_torch, "),
         ("lr_scheduler_kwargs=[1]", "is a list, but must be a mapping or text."),
@@ -145,10 +143,8 @@ def test_what_fits(problems, flag):
         ("max_steps=0", "is the number 0, which trains nothing. Write a number of steps, or -1 for as many as"),
         ("num_train_epochs=-1", "is the number -1, but must be greater than 0."),
         ("report_to=wadb", "is the text 'wadb', but must be "),
-        ("output_dir=x", "is set elsewhere in a recipe. Write `output_dir` at the top of the recipe."),
         ("model_init_kwargs={}", "is set elsewhere in a recipe. Write the settings under `model`: dtype, "),
         ("target_modules=1", "is no field of trl.SFTConfig (trl TRL). Did you mean `adapter.target_modules`?"),
-        ("xyzzy=1", "is no field of trl.SFTConfig (trl TRL)."),
     ],
 )
 def test_what_does_not_fit(problems, flag, problem):

@@ -13,16 +13,13 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
+OFF = ("gpu", "dev-shm-usage", "background-networking", "component-update", "sync")
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
     "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
     "--window-size=1280,900",
+    *(f"--disable-{one}" for one in OFF),
 )
 DRAWN_WITHIN_SECONDS = 30
 

@@ -1,8 +1,18 @@
-"""A page as what it holds: elements, texts, and the data of its figures."""
+"""A page as what it holds: elements, texts, and the data of its figures; and what a terminal shows, by line."""
 
 import json
 import re
 from html.parser import HTMLParser
+
+from rich.console import Console
+
+
+def printed(*parts, width=80):
+    console = Console(width=width, highlight=False, color_system=None)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 class Page(HTMLParser):

@@ -1,12 +1,11 @@
 """Rows about a run in words, and its screens on a terminal."""
 
 import dataclasses
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from page_reader import printed
 
 from hf_efficient.accounting.live import RunView
 from hf_efficient.estimate.forecast import Forecast
@@ -82,10 +81,7 @@ def test_communication_and_the_ranks_that_take_longer_with_what_it_costs(account
 
 
 def test_the_terminal_shows_them_and_nothing_of_one_rank(account):
-    console = Console(width=200, record=True, file=io.StringIO())
-    for part in rank_renderables(account):
-        console.print(part)
-    text = console.export_text()
+    text = "\n".join(printed(*rank_renderables(account), width=200))
     assert all(told in text for told in ("node-b, NVIDIA H100 0", "waits", "rank 1 (node-b"))
     assert list(rank_renderables(dataclasses.replace(account, across=None))) == []
 
@@ -196,9 +192,7 @@ VIEW = RunView(ACCOUNT, "running", 0.5, 46, 120, Forecast(152.0, False), 3.15, [
 
 
 def shown(view, width=80):
-    file = io.StringIO()
-    Console(file=file, width=width, highlight=False).print(live_screen(view, Path("outputs/one")))
-    return [line.rstrip() for line in file.getvalue().splitlines()]
+    return printed(live_screen(view, Path("outputs/one")), width=width)
 
 
 SCREEN = """\

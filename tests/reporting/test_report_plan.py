@@ -3,8 +3,7 @@
 import dataclasses
 
 import pytest
-from page_reader import Page, check_whole
-from rich.console import Console
+from page_reader import Page, check_whole, printed
 from sample_plan import ADVICE, FITS, MEMORY, PLAN, TOO_SMALL
 
 from hf_efficient.records.plan import PlannedBatching, PlannedData, PlannedLargest, PlannedRanks
@@ -12,16 +11,12 @@ from hf_efficient.reporting import plan as words
 from hf_efficient.reporting.html.plan_page import plan_page, planned_tiles
 
 
-def printed(parts, width=100):
-    console = Console(width=width, record=True, file=None, highlight=False, color_system=None)
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part)
-    return [line.rstrip() for line in captured.get().splitlines()]
+def planned(plan, width=120, **more):
+    return printed(*words.plan_renderables(plan, **more), width=width)
 
 
 def test_a_plan():
-    lines = printed(words.plan_renderables(PLAN), 120)
+    lines = planned(PLAN)
     assert "42.00 million of 8.00 billion parameters are trained (lora)." in lines
     assert "A step is 8 x 2 x 2,048 = 32,768 tokens and 1.77 PFLOP." in lines
     peak = next(line for line in lines if line.startswith("Memory:"))
@@ -35,7 +30,7 @@ def test_a_plan():
     assert "* none of the others that fit is at least as fast and as cheap" in lines
     assert lines[-3:-1] == ["- every row is long", "- T4: no time"]
     assert lines[-1].startswith("Estimates at list prices. --notes shows")
-    noted = printed(words.plan_renderables(PLAN, notes=True), 120)
+    noted = planned(PLAN, notes=True)
     assert "- spot: a save writes 256.0 MiB in 2.05 s; train.save_steps that costs least: 40 on L4" in noted
 
 
@@ -51,11 +46,11 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("told", "plan"), ANSWERS.items())
 def test_the_first_line_is_the_answer(told, plan):
-    assert printed(words.plan_renderables(plan), 120)[0] == told
+    assert planned(plan)[0] == told
 
 
 def head_of(plan, width=120):
-    (head,) = (line for line in printed(words.plan_renderables(plan), width) if line.startswith("accelerator"))
+    (head,) = (line for line in planned(plan, width) if line.startswith("accelerator"))
     return head.split()[1:]
 
 
@@ -63,7 +58,7 @@ def test_a_plan_that_knows_no_steps_tells_of_a_million_tokens():
     assert head_of(PLAN)[-6:] == ["hours", "USD", "spot", "kWh", "kgCO2e", "why"]
     without = dataclasses.replace(PLAN, steps=None)
     assert head_of(without)[-5:] == ["USD/M", "spot/M", "kWh/M", "gCO2e/M", "why"]
-    (row,) = (line for line in printed(words.plan_renderables(without), 120) if line.startswith("L4"))
+    (row,) = (line for line in planned(without) if line.startswith("L4"))
     assert row.split()[-4:] == ["0.014", "0.0072", "0.0042", "2.0"]
 
 
@@ -76,7 +71,7 @@ def test_what_is_left_out_where_the_terminal_is_narrow():
 
 
 def test_advice():
-    assert printed(words.advice_renderables(ADVICE)) == [
+    assert printed(*words.advice_renderables(ADVICE), width=100) == [
         "", "To fit L4 (22.0 GiB), each change simulated, the best first", " GiB          step  tokens/s  change",
         "30.0    no  4.00 s     8,192  as it is", "20.0  fits  5.25 s     6,242  train.gradient_checkpointing=true",
         "                              + of each layer only the input is kept for the backward",
@@ -105,12 +100,12 @@ MOST = [
 @pytest.mark.parametrize(("largest", "rows", "tokens"), MOST)
 def test_the_most_that_fits(largest, rows, tokens):
     told = ["", "The most that fits L4", f"  {rows}", f"  {tokens}"]
-    assert printed(words.largest_renderables(largest, 2, 2048)) == told
+    assert printed(*words.largest_renderables(largest, 2, 2048), width=100) == told
 
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_nothing_is_cut(width):
-    lines = printed([*words.plan_renderables(PLAN), *words.advice_renderables(ADVICE)], width)
+    lines = printed(*words.plan_renderables(PLAN), *words.advice_renderables(ADVICE), width=width)
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
 
@@ -119,7 +114,7 @@ def test_several_gpus():
     ranks = PlannedRanks(count=4, strategy="zero3", offloaded=["optimizer", "parameters"], host_bytes=12 * 2**30)
     gpu = dataclasses.replace(FITS, bound_shares={"math": 0.75, "communication": 0.25})
     plan = dataclasses.replace(PLAN, ranks=ranks, gpus=[gpu])
-    lines = printed(words.plan_renderables(plan), 120)
+    lines = planned(plan)
     assert "A step is 4 x 8 x 2 x 2,048 = 131,072 tokens and 1.77 PFLOP." in lines
     assert "On 4 GPUs with ZeRO-3; memory is that of each." in lines
     assert "Host memory: 12.00 GiB in the machine for the optimizer state and weights of all." in lines
@@ -135,7 +130,7 @@ KINDS = [
 
 
 def test_a_sentence_and_a_table():
-    assert printed(words.data_renderables(PlannedData(5_301, 534_723, 256, 0.25, 64, 2, KINDS)), 140) == [
+    assert printed(*words.data_renderables(PlannedData(5_301, 534_723, 256, 0.25, 64, 2, KINDS)), width=140) == [
         "",
         "Data: 5,301 examples of 534,723 tokens, the longest 256; 25% of a step is padding. "
         "64 rows are evaluated 2 times.",

@@ -2,21 +2,13 @@
 
 from pathlib import Path
 
-from rich.console import Console
+from page_reader import printed
 from sample_findings import diagnosed, healthy
 
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.reporting import run_end as end
 
 METRICS = {f"metric_{number}": 1.0 + number for number in range(9)}
-
-
-def printed(*parts, width=80):
-    console = Console(width=width, highlight=False, color_system=None)
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part)
-    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def answers(said):

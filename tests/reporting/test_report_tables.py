@@ -2,12 +2,10 @@
 
 import dataclasses
 import gzip
-import io
 import json
 
 import pytest
-from page_reader import Page
-from rich.console import Console
+from page_reader import Page, printed
 from sample_run import write_records
 from sample_trace import DEVICE, TRACE
 
@@ -23,20 +21,12 @@ from hf_efficient.reporting.run_data import RunTrace, read_run
 from hf_efficient.reporting.trace_tables import trace_renderables
 
 
-def printed(trace, width=80):
-    console = Console(width=width, highlight=False, color_system=None)
-    with console.capture() as captured:
-        for part in trace_renderables(trace):
-            console.print(part)
-    return [line.rstrip() for line in captured.get().splitlines()]
-
-
 def has(lines, *cells):
     return any(line.split() == " ".join(cells).split() for line in lines)
 
 
 def test_lines_and_tables():
-    lines = printed(TRACE)
+    lines = printed(*trace_renderables(TRACE))
     assert max(map(len, lines)) <= 80
     (kernel,) = (line for line in lines if line.startswith("aaaa"))
     assert kernel.split("…")[1].split() == ["3.00", "s", "75.0%", "10", "300", "ms"]
@@ -48,7 +38,7 @@ def test_lines_and_tables():
 
 def test_without_a_device_the_operators_tell_by_family():
     steps = tuple(dataclasses.replace(step, busy_seconds=None) for step in TRACE.steps)
-    lines = printed(dataclasses.replace(TRACE, devices=(), syncs=(), steps=steps))
+    lines = printed(*trace_renderables(dataclasses.replace(TRACE, devices=(), syncs=(), steps=steps)))
     assert any(line.startswith("operators by family") for line in lines)
     assert has(lines, "5", "8.00 s")
     assert not any("busy" in line for line in lines)
@@ -194,14 +184,11 @@ def test_what_an_instrument_cost():
 
 
 def test_a_narrow_terminal_keeps_the_numbers():
-    console = Console(width=60, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    for renderable in profile_renderables(PROFILE):
-        console.print(renderable)
-    told = console.export_text()
-    (line,) = [line for line in told.splitlines() if line.startswith("aten::mm")]
+    lines = printed(*profile_renderables(PROFILE), width=60)
+    (line,) = (line for line in lines if line.startswith("aten::mm"))
     assert "75.0 ms" in line
     assert "123 M" in line
-    assert "x = pad(x)" in told
+    assert "x = pad(x)" in "\n".join(lines)
 
 
 SCHEDULE = rec.IsolationSchedule(1000, 10, 50, 100, 2, 4, 1, 0, 4.0, 2, "cpu")
@@ -228,15 +215,12 @@ def lines() -> list[str]:
         micro_batch=rec.MicroBatchLine(0.05, 0.001, 0.25, 100.0, 30, ["as_is"]), forward_without_graph_seconds=0.4,
         price_usd_per_hour=None, notes=["a run also plans once, before its first step"],
     )  # fmt: skip
-    console = Console(file=io.StringIO(), width=80)
-    for part in isolation_renderables(dataclasses.replace(found, diagnosis=diagnose_isolation(found))):
-        console.print(part)
-    return console.file.getvalue().splitlines()
+    return printed(*isolation_renderables(dataclasses.replace(found, diagnosis=diagnose_isolation(found))))
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
+def test_lines_in_80_columns(lines):
+    assert max(len(one) for one in lines) <= 80
+    for told in (
         "An optimizer step of a-recipe: 2.00 s, 1,234 tokens/s with padding",
         "model forward 500 ms 25.0%",
         "data no difference -10.0 ms to 20.0 ms",
@@ -252,11 +236,8 @@ def lines() -> list[str]:
         "micro_batch_doubled 0 failed: out of device memory",
         "one_process left out: the recipe trains in one process",
         "A run also plans once, before its first step.",
-    ],
-)
-def test_a_line_in_80_columns(lines, told):
-    assert max(len(one) for one in lines) <= 80
-    assert any(" ".join(one.split()).startswith(told) for one in lines)
+    ):
+        assert any(" ".join(one.split()).startswith(told) for one in lines), told
 
 
 def test_the_diagnosis_follows(lines):
