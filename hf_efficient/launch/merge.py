@@ -356,7 +356,6 @@ def _merge(base: Any, source: TrainedAdapter) -> PreTrainedModel:
 def _reloaded_logits(
     folder: Path, source: TrainedAdapter, tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> torch.Tensor:
-    model: Any = auto_class(scores=source.scores).from_pretrained(
-        folder, dtype="auto", trust_remote_code=source.model.trust_remote_code
-    )
+    trust = source.model.trust_remote_code
+    model: Any = auto_class(scores=source.scores).from_pretrained(folder, dtype="auto", trust_remote_code=trust)
     return _logits(model.to(device), tokenizer)

@@ -45,9 +45,8 @@ def _template_of(path: str) -> str:
     try:
         other = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise ModelError(
-            f"train.chat_template_path: {path} is neither a Jinja file nor a tokenizer that can be loaded."
-        ) from error
+        why = "is neither a Jinja file nor a tokenizer that can be loaded"
+        raise ModelError(f"train.chat_template_path: {path} {why}.") from error
     if other.chat_template is None:
         raise ModelError(f"train.chat_template_path: the tokenizer {path} has no chat template.")
     return str(other.chat_template)

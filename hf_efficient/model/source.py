@@ -51,9 +51,8 @@ def _resolve(key: str, name: str, gguf_file: str | None) -> ModelSource:
     if path.is_dir():
         return _folder(key, name, path, gguf_file)
     if _looks_local(name):
-        raise ModelError(
-            f"{key}: {name} does not exist.{_nearest_sibling(path)} Write an existing folder, or a hub name."
-        )
+        near = _nearest_sibling(path)
+        raise ModelError(f"{key}: {name} does not exist.{near} Write an existing folder, or a hub name.")
     return ModelSource(name, gguf_file, is_local=False)
 
 

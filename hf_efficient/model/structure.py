@@ -112,9 +112,8 @@ def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
         explained.update(map(id, parameters))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in explained:
-            raise ModelError(
-                f"{name} is trained beside frozen weights; FLOPs are known of full training or LoRA alone."
-            )
+            known = "FLOPs are known of full training and of LoRA alone"
+            raise ModelError(f"{name} is trained beside frozen weights; {known}.")
     base = base_model(model)
     trained = Trained.of_modules(shape, ranks, modules_to_save=saved, input_gradient=_asks_for_gradient(base))
     # With tied embeddings PEFT may train a copy of one of the two alone.

@@ -78,9 +78,7 @@ _OTHERS = {
     "train.num_train_epochs": "num_epochs epochs",
     "train.max_length": "sequence_len max_seq_length",
 }
-_OTHER_NAMES: dict[str, KeyPath] = {
-    name: tuple(key.split(".")) for key, names in _OTHERS.items() for name in names.split()
-}
+_OTHER_NAMES = {name: tuple(key.split(".")) for key, names in _OTHERS.items() for name in names.split()}
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,8 @@ def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
         at = origin(finding.path)
         return bool(at.text), at.source, at.line or 0
 
-    return [
-        Problem(str(origin(one.path)), dotted(one.path), one.message, one.remedy) for one in sorted(findings, key=place)
-    ]
+    findings = sorted(findings, key=place)
+    return [Problem(str(origin(one.path)), dotted(one.path), one.message, one.remedy) for one in findings]
 
 
 def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe") -> list[Finding]:
@@ -233,11 +230,11 @@ def _expected(error: Any) -> str:
     if kind == "literal_error":
         choices = _choices(error)
         return any_of(choices) if len(choices) <= _MOST_SHOWN else "one of its choices"
-    lengths = {
-        "too_short": "a list of at least {min_length}",
-        "string_too_short": "at least {min_length} character long",
-    }
-    return lengths[kind].format(**context) if kind in lengths else f"valid: {error['msg']}"
+    if kind == "too_short":
+        return f"a list of at least {context['min_length']}"
+    return (
+        f"at least {context['min_length']} character long" if kind == "string_too_short" else f"valid: {error['msg']}"
+    )
 
 
 def _remedy(value: Any, errors: list[Any]) -> str:

@@ -74,10 +74,8 @@ def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
     """Of the run; where its end is not known, of a million tokens and of a step. Empty where not known."""
     price = "" if gpu.usd_per_million_tokens is None else f"{usd(gpu.usd_per_million_tokens)} per million tokens"
     step = "" if gpu.step_seconds is None else f"{short_seconds(gpu.step_seconds)} a step"
-    return (
-        price if gpu.run_usd is None else usd(gpu.run_usd),
-        step if gpu.run_seconds is None else seconds(gpu.run_seconds),
-    )
+    price = price if gpu.run_usd is None else usd(gpu.run_usd)
+    return price, step if gpu.run_seconds is None else seconds(gpu.run_seconds)
 
 
 def _why(gpu: rec.PlannedGpu) -> str:

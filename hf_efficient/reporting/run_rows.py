@@ -5,14 +5,8 @@ from typing import NamedTuple
 
 from hf_efficient.records import account as rec
 from hf_efficient.records import amounts
-from hf_efficient.reporting.labels import (
-    category_label,
-    or_nothing,
-    phase_label,
-    rounded_size,
-    signed_percent,
-    tokens_per_second,
-)
+from hf_efficient.reporting import labels
+from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, rounded_size, signed_percent
 from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
@@ -261,7 +255,7 @@ def _disk(found: rec.Preflight) -> str:
 
 _Form = tuple[str, Callable[[float], str]]
 _PLANNED: dict[str, _Form] = {
-    "tokens_per_second": ("speed with padding", tokens_per_second),
+    "tokens_per_second": ("speed with padding", labels.tokens_per_second),
     "step_seconds": ("mean step", short_seconds),
     "training_seconds": ("training loop", seconds),
     "training_cost_usd": ("cost of the training loop", usd),
@@ -294,7 +288,7 @@ def plan_notes(plan: rec.PlanAccount) -> list[str]:
     for figure in _planned(plan):
         if figure.note:
             about.setdefault(figure.note, []).append(_form(figure.name)[0])
-    return [f"{', '.join(labels)}: {note}" for note, labels in about.items()]
+    return [f"{', '.join(names)}: {note}" for note, names in about.items()]
 
 
 def _planned(plan: rec.PlanAccount) -> list[rec.PlanFigure]:

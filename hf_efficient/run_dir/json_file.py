@@ -50,9 +50,8 @@ def read_record(path: Path, kind: type[_R], version: int, what: str) -> _R:
         raise OutputError(f"{path}: is not {what}: {error}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OutputError(f"{path}: cannot be read: {error}") from error
-    raise OutputError(
-        f"{path}: schema_version {written} is newer than {version}, which is read here: upgrade hf-efficient"
-    )
+    newer = f"schema_version {written} is newer than {version}, which is read here"
+    raise OutputError(f"{path}: {newer}: upgrade hf-efficient")
 
 
 def table_path(directory: Path, name: str, rank: int, part: str = "") -> Path:

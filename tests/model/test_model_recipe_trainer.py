@@ -57,9 +57,8 @@ class Gradients(TrainerCallback):
 
 def tiny_model(family, dtype=torch.float32, adapter=None):
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(family, **{**DIMENSIONS, **FAMILIES[family]}), dtype=dtype
-    )
+    config = AutoConfig.for_model(family, **{**DIMENSIONS, **FAMILIES[family]})
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.mul_(4)  # logits as far apart as a trained model's

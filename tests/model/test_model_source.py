@@ -15,9 +15,8 @@ from hf_efficient.recipe.schema import ModelSection
 def test_where_a_model_lies(tiny_llama_dir, tmp_path):
     source = resolve_model_source(ModelSection(id="meta-llama/Llama-3.2-1B-Instruct"))
     assert source == ModelSource("meta-llama/Llama-3.2-1B-Instruct", None, is_local=False)
-    assert resolve_model_source(ModelSection(id=str(tiny_llama_dir))) == ModelSource(
-        str(tiny_llama_dir), None, is_local=True
-    )
+    folder = str(tiny_llama_dir)
+    assert resolve_model_source(ModelSection(id=folder)) == ModelSource(folder, None, is_local=True)
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     expected = ModelSource(str(tmp_path), "m.gguf", is_local=True)
     assert resolve_model_source(ModelSection(id=str(tmp_path / "m.gguf"))) == expected

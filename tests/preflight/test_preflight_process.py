@@ -119,10 +119,7 @@ def test_memory_of_the_evaluation(proven, monkeypatch):
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 NO_KEY = RuntimeError("rank 3 has no such key")
-REMEDIES = [
-    (FULL, "make room, or write an output_dir=... on another disk"),
-    (NO_KEY, "Write another distributed.strat"),
-]
+REMEDIES = [(FULL, "make room, or write an output_dir=... on another disk"), (NO_KEY, "Write another distributed.")]
 
 
 @pytest.mark.parametrize(("error", "remedy"), REMEDIES)

@@ -9,8 +9,9 @@ import pytest
 
 from hf_efficient.errors import OutputError, RecipeError
 from hf_efficient.recipe.load import change_recipe, load_recipe
-from hf_efficient.recipe.schema import Origin, Recipe, is_set, mixed_precision, told_where
+from hf_efficient.recipe.schema import Origin, is_set, mixed_precision, told_where
 from hf_efficient.recipe.writing import DifferingKey, ResolvedRecipe, ResolvedValue, differing_keys, read_resolved
+from tests.conftest import small_recipe
 
 TRL = version("trl")
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
@@ -139,17 +140,14 @@ def test_file_flag_and_nobody(write):
     assert told_where(recipe, "distributed.processes") == "command line: distributed.processes=2: "
     assert told_where(recipe, "distributed.nodes") == ""  # a default
     assert told_where(recipe, "train.gradient_accumulation_steps") == ""  # derived
-    assert (
-        told_where(Recipe(name="t", model={"id": "m"}, data={"train": [{"path": "a"}]}, output_dir="o"), "name") == ""
-    )
+    assert told_where(small_recipe(), "name") == ""
 
 
 def test_set_or_not(write):
     recipe = load_recipe(write(), ["distributed.processes=2"])
     for one in (recipe, change_recipe(recipe, {"model.id": "n"})):  # which gives every key
         assert (is_set(one, "distributed.processes"), is_set(one, "distributed.nodes")) == (True, False)
-    plain = {"name": "t", "model": {"id": "m"}, "data": {"train": [{"path": "a"}]}, "output_dir": "o"}
-    built = Recipe(**plain, distributed={"nodes": 1})
+    built = small_recipe(distributed={"nodes": 1})
     assert (is_set(built, "distributed.processes"), is_set(built, "distributed.nodes")) == (False, True)
 
 

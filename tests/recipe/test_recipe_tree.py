@@ -47,13 +47,8 @@ def test_every_value_knows_its_line():
     text = "# a comment\nmodel:\n  id: m\n"
     text += "data:\n  train:\n    - path: a\n      weight: 2\n    - {path: b}\nempty: []\n"
     lines = {dotted(path): node.origin.line for path, node in parse(text).leaves()}
-    assert lines == {
-        "model.id": 3,
-        "data.train.0.path": 6,
-        "data.train.0.weight": 7,
-        "data.train.1.path": 8,
-        "empty": 9,
-    }
+    train = {"data.train.0.path": 6, "data.train.0.weight": 7, "data.train.1.path": 8}
+    assert lines == {"model.id": 3, **train, "empty": 9}
 
 
 def test_tags_duplicates_and_keys_are_all_reported():

@@ -13,14 +13,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-OFF = ("gpu", "dev-shm-usage", "background-networking", "component-update", "sync")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--no-first-run",
-    "--window-size=1280,900",
-    *(f"--disable-{one}" for one in OFF),
-)
+OFF = [f"--disable-{one}" for one in ("gpu", "dev-shm-usage", "background-networking", "component-update", "sync")]
+FLAGS = ("--headless=new", "--no-sandbox", "--no-first-run", "--window-size=1280,900", *OFF)
 DRAWN_WITHIN_SECONDS = 30
 
 # Every visible text with the contrast of its colour against what lies behind it, as WCAG 2 defines it.

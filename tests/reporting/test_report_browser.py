@@ -265,9 +265,8 @@ def test_paper(browser, pages, name):
     browser.run("Emulation.setEmulatedMedia", media="print", features=[])
     browser.js("window.dispatchEvent(new Event('beforeprint'))")
     assert browser.js("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    widths = browser.js(
-        "return [...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().width)"
-    )
+    plots = "[...document.querySelectorAll('.main-svg')]"
+    widths = browser.js(f"return {plots}.map((s) => s.getBoundingClientRect().width)")
     assert set(widths) == {680}  # of the 688 between the margins of A4
     low = [entry for entry in browser.contrasts() if entry[0] < READABLE]
     assert low == []

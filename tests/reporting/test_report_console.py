@@ -34,9 +34,8 @@ def categories(**sizes):
 
 def test_the_largest_first():
     found = categories(weights=4, adapter=0.5, gradients=0, optimizer_state=1, rest=2)
-    memory = amounts.MemoryAccount(
-        3 * GIB, 8 * GIB, 9 * GIB, 2, {"forward_backward": 8 * GIB, "optimizer": 6 * GIB}, found
-    )
+    by_phase = {"forward_backward": 8 * GIB, "optimizer": 6 * GIB}
+    memory = amounts.MemoryAccount(3 * GIB, 8 * GIB, 9 * GIB, 2, by_phase, found)
     assert list(run_rows.memory_rows(memory)) == [
         (
             "memory",

@@ -218,9 +218,8 @@ def test_memory_over_the_steps_and_its_phases():
 def test_time_against_money():
     dear = dataclasses.replace(FITS, name="A10", run_seconds=7200.0, run_usd=3.0, on_frontier=False, spot=None)
     figure = read(dataclasses.replace(PLAN, gpus=[FITS, dear, TOO_SMALL])).data["figures"]["time-money"]
-    points = {
-        trace["name"]: list(zip(trace["text"], trace["x"], trace["y"], strict=True)) for trace in figure["traces"]
-    }
+    drawn = {trace["name"]: (trace["text"], trace["x"], trace["y"]) for trace in figure["traces"]}
+    points = {name: list(zip(*columns, strict=True)) for name, columns in drawn.items()}
     assert points == {
         "the best choices": [("L4", 1.5, 1.2)],
         "others, on demand": [("A10", 2.0, 3.0)],

@@ -223,9 +223,8 @@ def cost_section(run: RunData) -> Section:
 def _cost_rows(usd_by_phase: Mapping[str, float], joules_by_phase: Mapping[str, float]) -> list[dict[str, Any]]:
     paid, burnt = labels.prices(_with_parts(usd_by_phase)), labels.energies(_with_parts(joules_by_phase))
     known = dict.fromkeys(labels.phases_in_order([*usd_by_phase, *joules_by_phase]), 0.0)
-    return [
-        {**row, "usd": paid.get(row["name"], ""), "joules": burnt.get(row["name"], "")} for row in phase_rows(known)
-    ]
+    rows = [(row, row["name"]) for row in phase_rows(known)]
+    return [{**row, "usd": paid.get(name, ""), "joules": burnt.get(name, "")} for row, name in rows]
 
 
 def _with_parts(by_phase: Mapping[str, float]) -> dict[str, float]:

@@ -57,9 +57,8 @@ def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
     if not len(steps):
         return Missing("Per step", "no step was recorded")
     where, most = draw.step_axis(steps), max(steps.steps)
-    layers = [
-        Layer(phase_label(name), phase_color(name), per_step(held, steps)) for name, held in steps.phase_seconds.items()
-    ]
+    phases = steps.phase_seconds.items()
+    layers = [Layer(phase_label(name), phase_color(name), per_step(held, steps)) for name, held in phases]
     traces = draw.stack_traces(layers, where.centers, where.widths if most > 1 else None)
     top, clipped = _top(steps, times)
     first, last = steps.first_step[0], steps.last_step[-1]
