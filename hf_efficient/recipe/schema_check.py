@@ -230,11 +230,10 @@ def _expected(error: Any) -> str:
     if kind == "literal_error":
         choices = _choices(error)
         return any_of(choices) if len(choices) <= _MOST_SHOWN else "one of its choices"
+    least = context.get("min_length")
     if kind == "too_short":
-        return f"a list of at least {context['min_length']}"
-    return (
-        f"at least {context['min_length']} character long" if kind == "string_too_short" else f"valid: {error['msg']}"
-    )
+        return f"a list of at least {least}"
+    return f"at least {least} character long" if kind == "string_too_short" else f"valid: {error['msg']}"
 
 
 def _remedy(value: Any, errors: list[Any]) -> str:

@@ -14,10 +14,8 @@ from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.errors import SetupError
 from hf_efficient.facts import prices
-from hf_efficient.facts.prices import providers
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.schema import EfficiencySection
 from hf_efficient.records.account import RunAccount
 from tests.conftest import own_environment
 from tests.launch.notes import Notes
@@ -150,8 +148,3 @@ def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monk
     told = f"command line: {flag}: efficiency.price_from: lambda has no known on_demand price for H200; known: A10"
     with pytest.raises(SetupError, match=f"^{told}.*Set efficiency.price_usd_per_hour to what you pay.$"):
         run_recipe(load_recipe(recipe, [flag]))
-
-
-def test_the_schema_names_every_provider():
-    description = EfficiencySection.model_fields["price_from"].description
-    assert f"({', '.join(sorted(providers()))})" in description

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from hf_efficient.errors import SetupError
 from hf_efficient.launch.script import check_target
+from tests.conftest import tiny_chats
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -24,19 +25,11 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory, tiny_tokenizer):
+def inputs(tmp_path_factory, tiny_llama_dir):
     """A tiny model and chats, as arguments of the examples."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("inputs")
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(vocab_size=259, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-    ).save_pretrained(folder / "model")
-    tiny_tokenizer.save_pretrained(folder / "model")
-    chats = [[{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": f"{i}."}] for i in range(8)]
-    (folder / "chats.jsonl").write_text("".join(json.dumps({"messages": one}) + "\n" for one in chats))
-    return ["--model", str(folder / "model"), "--data", str(folder / "chats.jsonl"), "--cpu", "--max-steps", "2"]
+    chats = tmp_path_factory.mktemp("inputs") / "chats.jsonl"
+    chats.write_text("".join(json.dumps(one) + "\n" for one in tiny_chats(8)))
+    return ["--model", str(tiny_llama_dir), "--data", str(chats), "--cpu", "--max-steps", "2"]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from hf_efficient.accounting.account import account_of
 from hf_efficient.launch.command import accelerate_command, layout_of
 from hf_efficient.recipe.load import load_recipe
-from tests.conftest import own_environment
+from tests.conftest import own_environment, tiny_chats
 
 has_one = pytest.mark.skipif(torch.accelerator.is_available(), reason="two processes want two accelerators")
 pytestmark = [pytest.mark.slow, has_one]
@@ -45,17 +45,12 @@ if os.environ["RANK"] == "0":
 """
 
 
-def chat(number: int) -> dict[str, object]:
-    told = [("user", f"How much is {number} and {number}?"), ("assistant", f"It is {2 * number}.")]
-    return {"messages": [{"role": role, "content": content} for role, content in told]}
-
-
 @pytest.fixture(scope="module")
 def output(tmp_path_factory, tiny_llama_dir) -> Path:
     pytest.importorskip("deepspeed")
     folder = tmp_path_factory.mktemp("zero3")
     path, chats, output = folder / "tiny.yaml", folder / "chats.jsonl", folder / "out"
-    chats.write_text("".join(json.dumps(row) + "\n" for row in map(chat, range(24))), encoding="utf-8")
+    chats.write_text("".join(json.dumps(row) + "\n" for row in tiny_chats()), encoding="utf-8")
     path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats, output=output), encoding="utf-8")
     script = folder / "both.py"
     script.write_text(SCRIPT.format(recipe=str(path), output=str(output)), encoding="utf-8")

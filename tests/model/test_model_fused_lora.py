@@ -23,8 +23,11 @@ class Block(nn.Module):
 def adapted(dtype=torch.float32, bias=False, **options):
     """A block with a LoRA whose B is not zero."""
     torch.manual_seed(0)
-    config = LoraConfig(r=4, lora_alpha=12, target_modules=["up", "down"], **options)
-    model = get_peft_model(Block(dtype, bias), config)
+    return with_lora(Block(dtype, bias), **options)
+
+
+def with_lora(block, **options):
+    model = get_peft_model(block, LoraConfig(r=4, lora_alpha=12, target_modules=["up", "down"], **options))
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.3)
@@ -80,11 +83,7 @@ def test_four_bit_layers_are_dequantized_for_forward_and_backward():
         layer.load_state_dict(dense.state_dict(), strict=False)
         layer.support_avx512bf16_for_cpu = False
         setattr(block, name, layer.to("cpu").requires_grad_(False))
-    model = get_peft_model(block, LoraConfig(r=4, lora_alpha=12, target_modules=["up", "down"])).train()
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            nn.init.normal_(parameter, std=0.3)
-    compare(model, torch.randn(2, 7, 24), 1e-4)
+    compare(with_lora(block), torch.randn(2, 7, 24), 1e-4)
 
 
 def test_a_disabled_adapter_and_several_active_ones_go_to_peft():

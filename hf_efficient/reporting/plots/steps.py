@@ -132,12 +132,8 @@ def step_tokens(
 
 
 def _over_steps(where: StepAxis, title: str) -> dict[str, Any]:
-    return {
-        "hovermode": "x unified",
-        "xaxis": where.layout(),
-        "yaxis": draw.axis(title, rangemode="tozero"),
-        "shapes": where.resumptions(),
-    }
+    upwards = draw.axis(title, rangemode="tozero")
+    return {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": upwards, "shapes": where.resumptions()}
 
 
 def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
