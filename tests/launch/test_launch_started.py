@@ -59,9 +59,8 @@ OTHERS_WRAPPED = {**FSDP2, "FSDP_TRANSFORMER_CLS_TO_WRAP": "A,C"}
 TO_HOST = {**ZERO3, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}
 
 
-@pytest.mark.parametrize(
-    ("distributed", "environment", "message"),
-    [
+def test_contradictions_name_both():
+    for distributed, environment, message in (
         ("strategy=zero3", DDP, "strategy: is zero3, but the launcher started data-parallel processes"),
         ("strategy=zero3", {}, "strategy: is zero3, but the launcher started one process"),
         ("strategy=zero2", ZERO3, "strategy: is zero2, but the launcher started zero3."),
@@ -74,12 +73,10 @@ TO_HOST = {**ZERO3, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}
         ("strategy=zero3 offload.optimizer=true", ZERO3, "offload.optimizer: is true, but --offload_optimizer_device"),
         ("strategy=zero3", TO_HOST, "offload.parameters: is false, but --offload_param_device is cpu."),
         ("strategy=zero3", ITS_OWN, "the launcher names a DeepSpeed configuration of its own, mine.json."),
-    ],
-)
-def test_contradictions_name_both(distributed, environment, message):
-    said = engine_contradiction(recipe(*distributed.split()), environment)
-    assert message in said
-    assert "Start with `hf-efficient train`" in said
+    ):
+        said = engine_contradiction(recipe(*distributed.split()), environment)
+        assert message in said
+        assert "Start with `hf-efficient train`" in said
 
 
 def test_fewer_processes_than_the_recipe_says():

@@ -18,9 +18,8 @@ def settled(device="cpu", **fields):
     return found.model.attn_implementation, found.adapter.fused
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
+def test_auto_on_a_cpu():
+    for fields, expected in (
         ({}, ("documents", True)),
         ({"adapter": {"method": "qlora"}}, ("documents", True)),
         ({"train": {"packing": False}}, (None, True)),
@@ -29,10 +28,8 @@ def settled(device="cpu", **fields):
         ({"adapter": {"dora": True}}, ("documents", False)),
         ({"adapter": {"method": "qlora", "quantization": {"bits": 8}}}, ("documents", False)),
         ({"distributed": {"strategy": "fsdp2", "processes": 2}}, ("documents", False)),
-    ],
-)
-def test_auto_on_a_cpu(fields, expected):
-    assert settled(**fields) == expected
+    ):
+        assert settled(**fields) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,9 +53,8 @@ def test_a_run_says_what_is_fast_and_by_which_key():
     assert fast_step_lines(settle_fast_step(recipe(adapter={"method": "full"}, train={"packing": False}), "cpu")) == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
+def test_the_loss_that_auto_means():
+    for fields, expected in (
         ({}, "chunked_nll"),
         ({"adapter": {"method": "full"}}, "chunked_nll"),
         ({"train": {"label_smoothing_factor": 0.1}}, "nll"),
@@ -66,8 +62,6 @@ def test_a_run_says_what_is_fast_and_by_which_key():
         ({"adapter": {"target_modules": ["q_proj", "lm_head"]}}, "nll"),
         ({"distributed": {"strategy": "zero3", "processes": 2}}, "nll"),
         ({"train": {"loss_type": "dft"}}, "dft"),
-    ],
-)
-def test_the_loss_that_auto_means(fields, expected):
-    train = {"loss_type": "auto", **fields.pop("train", {})}
-    assert settled_options(recipe(train=train, **fields))["loss_type"] == expected
+    ):
+        train = {"loss_type": "auto", **fields.pop("train", {})}
+        assert settled_options(recipe(train=train, **fields))["loss_type"] == expected

@@ -304,16 +304,13 @@ def test_the_router_loss_is_the_models_own(coefficient, enabled, kept):
     assert model.config.router_aux_loss_coef == kept
 
 
-@pytest.mark.parametrize(
-    ("train", "said"),
-    [
+def test_a_field_that_does_not_fit_is_named():
+    for train, said in (
         ({"router_aux_loss_coef": 0.1}, "the model has no experts"),
         (
             {"gradient_checkpointing": False, "gradient_checkpointing_kwargs": {"selective": True}},
             r"selective: needs `train\.gradient_checkpointing: true`",
         ),
-    ],
-)
-def test_a_field_that_does_not_fit_is_named(train, said):
-    with pytest.raises(RecipeError, match=said):
-        apply_sft_fields(tiny_model("llama"), SFTConfig("x", use_cpu=True, bf16=False, **train))
+    ):
+        with pytest.raises(RecipeError, match=said):
+            apply_sft_fields(tiny_model("llama"), SFTConfig("x", use_cpu=True, bf16=False, **train))

@@ -45,9 +45,8 @@ def classifier():
     return LlamaForSequenceClassification(LlamaConfig(**{**live().config.to_dict(), "num_labels": 3}))
 
 
-@pytest.mark.parametrize(
-    ("build", "told"),
-    [
+def test_what_is_built_otherwise_is_refused():
+    for build, told in (
         (
             lambda: with_linear("model.layers.1.extra", 64, 8),
             "model.layers.1.extra: a linear layer of 64 to 8 features is not what a llama model",
@@ -59,12 +58,10 @@ def classifier():
         (without_a_layer, "q_proj: the model has no such linear layer in layer 1"),
         (classifier, "score: a linear layer of 64 to 3 features"),
         (lambda: torch.nn.Linear(3, 4), "Linear: it has no configuration"),
-    ],
-)
-def test_what_is_built_otherwise_is_refused(build, told):
-    with pytest.raises(ModelError) as caught:
-        shape_of_model(build())
-    assert str(caught.value).startswith(told)
+    ):
+        with pytest.raises(ModelError) as caught:
+            shape_of_model(build())
+        assert str(caught.value).startswith(told)
 
 
 def found(model):
@@ -119,9 +116,8 @@ def merged():
     return model
 
 
-@pytest.mark.parametrize(
-    ("build", "told"),
-    [
+def test_what_is_neither_full_nor_plain_lora_is_refused():
+    for build, told in (
         (
             lambda: trains(live(), "model.embed_tokens.weight", False),
             "lm_head.weight is trained beside frozen weights|.* is trained beside frozen weights",
@@ -148,8 +144,6 @@ def merged():
             lambda: get_peft_model(live(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)),
             "prompt_encoder.* is trained beside frozen weights",
         ),
-    ],
-)
-def test_what_is_neither_full_nor_plain_lora_is_refused(build, told):
-    with pytest.raises(ModelError, match=f"^({told})"):
-        found(build())
+    ):
+        with pytest.raises(ModelError, match=f"^({told})"):
+            found(build())

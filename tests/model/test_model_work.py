@@ -66,18 +66,15 @@ def mixed():
     return model
 
 
-@pytest.mark.parametrize(
-    ("build", "told"),
-    [
+def test_what_is_computed_again_is_not_guessed_at():
+    for build, told in (
         (selective, "the selective way"),
         (own_function, "a function of its own"),
         (mixed, "in different ways"),
         (lambda: checkpointed(activation_checkpointing_kwargs={"preserve_rng_state": True}), "use_reentrant"),
-    ],
-)
-def test_what_is_computed_again_is_not_guessed_at(build, told):
-    with pytest.raises(ModelError, match=told):
-        checkpointing_of(build())
+    ):
+        with pytest.raises(ModelError, match=told):
+            checkpointing_of(build())
 
 
 def model_of(dtype=torch.float32, quantization=None, layers=()):
@@ -123,9 +120,8 @@ def test_four_bit_layers_multiply_in_their_compute_dtype(compute, weights, expec
     assert matmul_dtype(trainer_of(model, "bf16")) == expected
 
 
-@pytest.mark.parametrize(
-    ("trainer", "told"),
-    [
+def test_a_dtype_that_is_not_one_is_not_guessed_at():
+    for trainer, told in (
         (trainer_of(model_of(), "fp8"), "mixed precision 'fp8'"),
         (trainer_of(model_of(torch.float64)), "the matrix products run in torch.float64, not in one known dtype"),
         (trainer_of(model_of(quantization="gptq")), "weights quantized by gptq"),
@@ -134,11 +130,9 @@ def test_four_bit_layers_multiply_in_their_compute_dtype(compute, weights, expec
             trainer_of(model_of(quantization="bitsandbytes", layers=[four_bit(torch.float32), four_bit(torch.half)])),
             "the matrix products run in torch.float16, torch.float32",
         ),
-    ],
-)
-def test_a_dtype_that_is_not_one_is_not_guessed_at(trainer, told):
-    with pytest.raises(ModelError, match=f"^{told}"):
-        matmul_dtype(trainer)
+    ):
+        with pytest.raises(ModelError, match=f"^{told}"):
+            matmul_dtype(trainer)
 
 
 def test_a_device_of_the_table(monkeypatch):

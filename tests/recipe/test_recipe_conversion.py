@@ -157,21 +157,18 @@ def test_a_key_of_axolotl_changes_the_recipe_or_is_in_the_list(convert, line):
     assert found.text != without.text
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
+def test_what_is_not_mapped_says_why(convert):
+    for line, told in (
         ("learning_rate: fast", "not mapped: learning_rate: as train.learning_rate, is the text 'fast', but must be"),
         ("lerning_rate: 3", "not mapped: lerning_rate: is no argument of the installed TRL's `trl sft`. Did you mean"),
         ("lora_r: 3", "not mapped: lora_r: has no effect in TRL without use_peft: true."),
         ("dataloader_prefetch_factor: 2", "not mapped: dataloader_prefetch_factor: as train.dataloader_prefetch_fa"),
         ("deepspeed: zero.json", "not mapped: deepspeed: its stage is not in the name. Write distributed.strategy:"),
         ("env: {A: b}", "not mapped: env: a recipe sets no environment variables. Export them in the shell."),
-    ],
-)
-def test_what_is_not_mapped_says_why(convert, line, told):
-    _, found = convert(f"model_name_or_path: m\ndataset_name: d/e\n{line}\n")
-    assert found.notes[0].startswith(told)
-    assert "# Not mapped:\n# - " in found.text
+    ):
+        _, found = convert(f"model_name_or_path: m\ndataset_name: d/e\n{line}\n")
+        assert found.notes[0].startswith(told)
+        assert "# Not mapped:\n# - " in found.text
 
 
 def test_zero3_and_offload_by_the_name_of_the_file(convert):
@@ -183,9 +180,8 @@ def test_zero3_and_offload_by_the_name_of_the_file(convert):
     assert any("distributed.offload.optimizer: true" in line for line in found.notes)
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_what_cannot_be_converted(convert):
+    for text, told in (
         ("", "is empty; a configuration is a mapping"),
         ("[a, b]", "holds a list; a configuration is a mapping"),
         ("learning_rate: 1", "are not clearly TRL's or Axolotl's. Write --from trl or axolotl."),
@@ -196,11 +192,9 @@ def test_zero3_and_offload_by_the_name_of_the_file(convert):
         ("base_model: m\nrl: grpo", "rl: grpo has no counterpart."),
         ("base_model: m\ndatasets: 3", "datasets: holds the number 3, but must be a list of mappings."),
         ("base_model: m\nbatch_size: 8\nmicro_batch_size: auto", "micro_batch_size: is the text 'auto', but must be"),
-    ],
-)
-def test_what_cannot_be_converted(convert, text, told):
-    with pytest.raises(RecipeError) as caught:
-        convert(text)
-    assert told in str(caught.value)
-    assert len(caught.value.problems) == 1
-    assert Path(caught.value.problems[0].where).name == "source.yaml"
+    ):
+        with pytest.raises(RecipeError) as caught:
+            convert(text)
+        assert told in str(caught.value)
+        assert len(caught.value.problems) == 1
+        assert Path(caught.value.problems[0].where).name == "source.yaml"

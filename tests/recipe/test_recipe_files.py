@@ -51,9 +51,8 @@ def test_a_file_goes_before_a_shipped_name_and_a_folder_does_not(root, tmp_path,
     assert find_recipe("llama/qlora", root) == Path("llama/qlora")
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
+def test_another_name_is_refused(root):
+    for name, remedy in (
         ("lama/qlora", "Did you mean llama/qlora?"),
         ("qlora", "Did you mean llama/qlora?"),
         ("llama", "Did you mean llama/lora or llama/qlora?"),
@@ -61,12 +60,10 @@ def test_a_file_goes_before_a_shipped_name_and_a_folder_does_not(root, tmp_path,
             (name, "`hf-efficient recipes` lists those that are shipped.")
             for name in ("xyz", "bases/b", "a\0b", "x" * 5000)
         ),
-    ],
-)
-def test_another_name_is_refused(root, name, remedy):
-    with pytest.raises(RecipeError) as caught:
-        find_recipe(name, root)
-    assert str(caught.value) == f"{name}: is neither a file nor the name of a shipped recipe. {remedy}"
+    ):
+        with pytest.raises(RecipeError) as caught:
+            find_recipe(name, root)
+        assert str(caught.value) == f"{name}: is neither a file nor the name of a shipped recipe. {remedy}"
 
 
 def test_the_root_of_a_checkout_holds_the_recipes():
@@ -131,20 +128,17 @@ def test_extends_takes_a_file_before_a_shipped_name_and_no_folder(write):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
+def test_a_name_that_is_neither_file_nor_shipped(write):
+    for name, remedy in (
         ("bases/qlra", "Did you mean bases/qlora?"),
         ("quickstrt/qlora", "Did you mean quickstart/qlora?"),
         ("xyzzy", "Check the path."),
         ("accelerate/x", "Check the path."),
-    ],
-)
-def test_a_name_that_is_neither_file_nor_shipped(write, name, remedy):
-    assert refused(write(f"a: 1\nextends: {name}\n", "deep/r.yaml")) == [
-        f"deep/r.yaml:2: extends: {name} is neither a file (deep/{name}) nor the name of a shipped recipe or base."
-        f" {remedy}"
-    ]
+    ):
+        assert refused(write(f"a: 1\nextends: {name}\n", "deep/r.yaml")) == [
+            f"deep/r.yaml:2: extends: {name} is neither a file (deep/{name}) nor the name of a shipped recipe or base."
+            f" {remedy}"
+        ]
 
 
 def test_problems_of_several_bases_and_flags_come_together(write):
@@ -159,16 +153,13 @@ def test_problems_of_several_bases_and_flags_come_together(write):
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
+def test_what_is_no_mapping(write):
+    for content, problem in (
         ("", "r.yaml: is empty; a recipe is a mapping of keys to values."),
         ("- 1\n", "r.yaml: holds a list; a recipe is a mapping of keys to values."),
         ("hello\n", "r.yaml: holds the text 'hello'; a recipe is a mapping of keys to values."),
-    ],
-)
-def test_what_is_no_mapping(write, content, problem):
-    assert refused(write(content)) == [f"{problem} Start with, for instance, `name: my-run`."]
+    ):
+        assert refused(write(content)) == [f"{problem} Start with, for instance, `name: my-run`."]
 
 
 def test_a_file_that_is_missing_a_folder_binary_or_huge(write):
@@ -199,9 +190,8 @@ def applied(data, *flags: str):
 A, L = {"a": {"b": 1}}, {"l": [{"p": "x"}]}
 
 
-@pytest.mark.parametrize(
-    ("flag", "result"),
-    [
+def test_one_flag():
+    for flag, result in (
         ("a.b=2", {"a": {"b": 2}, **L}),
         ("a.c=1e-4", {"a": {"b": 1, "c": 1e-4}, **L}),
         ("a={c: no}", {"a": {"b": 1, "c": "no"}, **L}),
@@ -211,13 +201,11 @@ A, L = {"a": {"b": 1}}, {"l": [{"p": "x"}]}
         ("l.1.p=y", {**A, "l": [{"p": "x"}, {"p": "y"}]}),
         ("l=[1]", {**A, "l": [1]}),
         ("n.m.0=z", {**A, **L, "n": {"m": ["z"]}}),
-    ],
-)
-def test_one_flag(flag, result):
-    tree = wrap({**A, **L}, Origin("r.yaml", 1))
-    found, problems = apply_overrides(tree, [flag])
-    assert (found.plain(), problems) == (result, [])
-    assert tree.plain() == {**A, **L}  # the tree below is not changed
+    ):
+        tree = wrap({**A, **L}, Origin("r.yaml", 1))
+        found, problems = apply_overrides(tree, [flag])
+        assert (found.plain(), problems) == (result, [])
+        assert tree.plain() == {**A, **L}  # the tree below is not changed
 
 
 @pytest.mark.parametrize("flag", ["", "a", "=1", "a..b=1", ".a=1", "a.=1", "a b=1", "--x"])

@@ -13,20 +13,17 @@ def paths(recipe):
     return [one.path for one in data.train], [one.path for one in data.eval], data.eval_fraction
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_short_forms_are_the_long_one(write):
+    for text in (
         SHORT,
         "model: {id: m}\ndata: {train: a.jsonl}\n",
         "model: m\ndata: {train: {path: a.jsonl}}\n",
         "model: m\ndata: {train: [a.jsonl]}\n",
-    ],
-)
-def test_short_forms_are_the_long_one(write, text):
-    recipe = load_recipe(write(text))
-    long = load_recipe(write("model: {id: m}\ndata: {train: [{path: a.jsonl}]}\n"))
-    assert recipe == long
-    assert str(recipe.provenance["data.train.0.path"]).startswith("r.yaml:2")
+    ):
+        recipe = load_recipe(write(text))
+        long = load_recipe(write("model: {id: m}\ndata: {train: [{path: a.jsonl}]}\n"))
+        assert recipe == long
+        assert str(recipe.provenance["data.train.0.path"]).startswith("r.yaml:2")
 
 
 def test_a_short_form_keeps_the_other_keys_of_its_section(write):
@@ -71,9 +68,8 @@ def test_null_is_a_value_where_the_key_has_one(write):
     assert load_recipe(write(SHORT), ["train.max_length=null"]).train["max_length"] is None
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
+def test_nothing_is_evaluated_on_another_task(write):
+    for flags, expected in (
         ([], (["a.jsonl"], ["b.jsonl"], None)),
         (["data=c.jsonl"], (["c.jsonl"], [], 0.05)),
         (["data.train.0.path=c.jsonl"], (["c.jsonl"], [], 0.05)),
@@ -83,14 +79,12 @@ def test_null_is_a_value_where_the_key_has_one(write):
         (["data.eval_fraction=0.2"], (["a.jsonl"], [], 0.2)),
         (["data.train.0.weight=2.0"], (["a.jsonl"], ["b.jsonl"], None)),
         (["data.train.1=c.jsonl"], (["a.jsonl", "c.jsonl"], ["b.jsonl"], None)),
-    ],
-)
-def test_nothing_is_evaluated_on_another_task(write, flags, expected):
-    path = write(OWN_EVAL, "base.yaml")
-    assert paths(load_recipe(path, flags)) == expected
-    lines = "".join(f"  {flag.removeprefix('data.').replace('=', ': ')}\n" for flag in flags if "data." in flag)
-    if not any(".0" in flag or ".1" in flag or "data=" in flag for flag in flags) and lines:
-        assert paths(load_recipe(write(f"extends: base.yaml\ndata:\n{lines}"))) == expected
+    ):
+        path = write(OWN_EVAL, "base.yaml")
+        assert paths(load_recipe(path, flags)) == expected
+        lines = "".join(f"  {flag.removeprefix('data.').replace('=', ': ')}\n" for flag in flags if "data." in flag)
+        if not any(".0" in flag or ".1" in flag or "data=" in flag for flag in flags) and lines:
+            assert paths(load_recipe(write(f"extends: base.yaml\ndata:\n{lines}"))) == expected
 
 
 def test_evaluation_data_replace_an_inherited_fraction(write):

@@ -37,18 +37,15 @@ def fault(call, *arguments, **named):
     return problem
 
 
-@pytest.mark.parametrize(
-    ("distributed", "expected"),
-    [
+def test_it_follows(load):
+    for distributed, expected in (
         ([], None),
         (["global_batch_size=64"], 16),
         (["global_batch_size=64", "processes=2"], 8),
         (["global_batch_size=64", "processes=8", "nodes=2"], 1),
         (["global_batch_size=64", "processes=auto"], 16),  # as it is planned
-    ],
-)
-def test_it_follows(load, distributed, expected):
-    assert accumulation(load(*distributed)) == expected
+    ):
+        assert accumulation(load(*distributed)) == expected
 
 
 def test_where_it_comes_from(load):

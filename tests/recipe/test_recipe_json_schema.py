@@ -21,9 +21,8 @@ def errors(validator: Draft202012Validator, text: str) -> list[str]:
     return sorted(f"{error.json_path}: {error.message}" for error in validator.iter_errors(data))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_valid(validator):
+    for text in (
         "{}",
         "extends: base.yaml",
         "extends: [a.yaml, b.yaml]\nmodel: {dtype: bfloat16}\ndata: {system: Be short.}",
@@ -37,15 +36,12 @@ def errors(validator: Draft202012Validator, text: str) -> list[str]:
         "data: {train: [a.jsonl, {path: b}]}",
         "name: null\nadapter: null\nevaluate: {generate: null}\ntrain: {packing: null, eval_strategy: null}",
         "objective: dpo\ntrain: {packing: null}",
-    ],
-)
-def test_valid(validator, text):
-    assert errors(validator, text) == []
+    ):
+        assert errors(validator, text) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
+def test_invalid(validator):
+    for text, error in (
         ("nmae: t", "$: Additional properties are not allowed ('nmae' was unexpected)"),
         ("extends: 3", "$.extends: 3 is not valid under any of the given schemas"),
         ("adapter: {r: 0}", "$.adapter.r: 0 is less than or equal to the minimum of 0"),
@@ -58,10 +54,8 @@ def test_valid(validator, text):
         ("adapter: {method: qlra}", "$.adapter.method: 'qlra' is not one of ['full', 'lora', 'qlora', None]"),
         ("objective: dpo\ntrain: {packing: true}", "$.train.packing: True is not of type 'null'"),
         ("objective: sft\ntrain: {beta: 0.1}", "$.train.beta: 0.1 is not of type 'null'"),
-    ],
-)
-def test_invalid(validator, text, error):
-    assert errors(validator, text) == [error]
+    ):
+        assert errors(validator, text) == [error]
 
 
 def test_fields_carry_their_help_and_default():

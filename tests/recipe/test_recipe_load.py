@@ -80,9 +80,8 @@ train:
     ]
 
 
-@pytest.mark.parametrize(
-    ("flag", "problem"),
-    [
+def test_one_wrong_value(problems):
+    for flag, problem in (
         ("adapter.r=true", "adapter.r: is true, but must be a whole number."),
         ("adapter.dropout=1", "adapter.dropout: is the number 1, but must be less than 1."),
         ("adapter.dropout=-0.1", "adapter.dropout: is the number -0.1, but must be at least 0."),
@@ -100,11 +99,9 @@ train:
         ("adapter={alpha: 3, lora_alpha: 3}", "adapter.lora_alpha: is no key of a recipe. Did you mean `alpha`?"),
         ("load_in_4bit=true", "load_in_4bit: is no key of a recipe. Did you mean `adapter.quantization.bits`?"),
         ("distributed.xyzzy=1", "distributed.xyzzy: is no key of a recipe. Valid here: processes, nodes,"),
-    ],
-)
-def test_one_wrong_value(problems, flag, problem):
-    (found,) = problems(HEAD, flag)
-    assert found.startswith(f"command line: {flag}: {problem}")
+    ):
+        (found,) = problems(HEAD, flag)
+        assert found.startswith(f"command line: {flag}: {problem}")
 
 
 def test_a_wrong_key_does_not_make_rules_complain_about_its_default(problems):
@@ -201,18 +198,15 @@ def test_what_a_run_writes_is_read(tmp_path, write):
     assert found.name == loaded.name
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
+def test_what_is_no_resolved_recipe(path):
+    for text, fault in (
         ("recipe: [", "cannot be read"),
         ("a: 1", "holds no recipe; a run writes it when its training starts"),
         ("recipe: !!python/object/apply:os.system ['true']", "cannot be read"),
-    ],
-)
-def test_what_is_no_resolved_recipe(path, text, fault):
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(OutputError, match=fault):
-        read_resolved(path)
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(OutputError, match=fault):
+            read_resolved(path)
 
 
 def test_keys_that_differ():

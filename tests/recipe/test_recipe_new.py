@@ -40,21 +40,18 @@ def test_targets_of_a_chat_are_its_answers():
     assert check_text(recipe_text(new), "r.yaml").data.targets == "assistant"
 
 
-@pytest.mark.parametrize(
-    ("model", "gpu", "adapter"),
-    [
+def test_lora_where_the_weights_leave_room():
+    for model, gpu, adapter in (
         ("meta-llama/Llama-3.1-8B-Instruct", "A10", "qlora"),
         ("meta-llama/Llama-3.1-8B-Instruct", "L40S", "lora"),
         ("meta-llama/Llama-3.2-3B-Instruct", "T4", "qlora"),
         ("meta-llama/Llama-3.2-1B", "T4", "lora"),
         ("unknown/model", "H100 SXM", "qlora"),
         ("meta-llama/Llama-3.1-8B-Instruct", None, "lora"),
-    ],
-)
-def test_lora_where_the_weights_leave_room(model, gpu, adapter):
-    held = gpu and accelerator(gpu)
-    assert fitting_adapter(model, held) == adapter
-    assert bases_of(NewRecipe("r", model, "d", held)) == f"bases/{adapter}"
+    ):
+        held = gpu and accelerator(gpu)
+        assert fitting_adapter(model, held) == adapter
+        assert bases_of(NewRecipe("r", model, "d", held)) == f"bases/{adapter}"
 
 
 def test_a_local_model_is_counted_from_its_configuration(tiny_llama_dir, tmp_path):

@@ -25,9 +25,8 @@ def test_the_fields_are_those_of_the_installed_classes():
         assert list(train_fields(method)) == [field.name for field in dataclasses.fields(config) if field.init]
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "expected"),
-    [
+def test_kinds_choices_and_defaults():
+    for method, name, expected in (
         ("sft", "learning_rate", (("float",), (), (), 2e-5)),
         ("sft", "max_length", (("int", "null"), (), (), 1024)),
         ("sft", "eval_strategy", (("str",), (), ("no", "steps", "epoch"), "no")),
@@ -35,11 +34,9 @@ def test_the_fields_are_those_of_the_installed_classes():
         ("sft", "parallelism_config", (("null",), (), (), None)),
         ("sft", "fsdp", (("str", "null", "bool"), (), (), None)),
         ("dpo", "loss_type", (("list", "str"), ("str",), (), ["sigmoid"])),
-    ],
-)
-def test_kinds_choices_and_defaults(method, name, expected):
-    field = train_fields(method)[name]
-    assert (field.kinds, field.item_kinds, field.choices, field.default) == expected
+    ):
+        field = train_fields(method)[name]
+        assert (field.kinds, field.item_kinds, field.choices, field.default) == expected
 
 
 def test_reports_go_to_what_transformers_knows():
@@ -127,9 +124,8 @@ def test_what_fits(problems, flag):
     assert problems(HEAD, f"train.{flag}") == []
 
 
-@pytest.mark.parametrize(
-    ("flag", "problem"),
-    [
+def test_what_does_not_fit(problems):
+    for flag, problem in (
         ("packing=1", "is the number 1, but must be true or false."),
         ("seed=true", "is true, but must be a whole number."),
         ("seed='3.5'", "is the text '3.5', but must be a whole number."),
@@ -145,12 +141,10 @@ def test_what_fits(problems, flag):
         ("report_to=wadb", "is the text 'wadb', but must be "),
         ("model_init_kwargs={}", "is set elsewhere in a recipe. Write the settings under `model`: dtype, "),
         ("target_modules=1", "is no field of trl.SFTConfig (trl TRL). Did you mean `adapter.target_modules`?"),
-    ],
-)
-def test_what_does_not_fit(problems, flag, problem):
-    (found,) = problems(HEAD, f"train.{flag}")
-    name = flag.partition("=")[0]
-    assert f"train.{name}: {problem.replace('TRL', module.train_versions()['trl'])}" in found
+    ):
+        (found,) = problems(HEAD, f"train.{flag}")
+        name = flag.partition("=")[0]
+        assert f"train.{name}: {problem.replace('TRL', module.train_versions()['trl'])}" in found
 
 
 def test_the_fields_of_another_class(problems):

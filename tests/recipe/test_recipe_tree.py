@@ -85,9 +85,8 @@ def test_32_levels_are_allowed_and_33_are_not():
     assert said("[" * 33 + "]" * 33) == ["r.yaml:1: is not valid YAML: nested more than 32 levels deep (column 33)."]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_what_cannot_be_read_is_told_with_its_line():
+    for text, problem in (
         ("a: 1\nb:\n\t- 1", "r.yaml:3: is not valid YAML: while scanning for the next token, found character '\\t'"),
         ("a: 1\nb: c: d", "r.yaml:2: is not valid YAML: mapping values are not allowed here (column 5). Quote the"),
         ("a: 1\n---\nb: 1", "r.yaml:2: is not valid YAML: expected a single document in the stream, but found"),
@@ -98,11 +97,9 @@ def test_32_levels_are_allowed_and_33_are_not():
         (f"%YAML {'9' * 5000}.1\n---\na: 1", "r.yaml: holds an escape or a directive that stands for no value. Write"),
         ('a: 1\nb: "\\ud800"', "r.yaml:2: b: holds a NUL or half of a surrogate pair, which is not text. Write the"),
         (f"a: {'9' * 5000}", "r.yaml:1: a: is a number of more than 100 characters. Write it shorter, for instance"),
-    ],
-)
-def test_what_cannot_be_read_is_told_with_its_line(text, problem):
-    (found,) = said(text)
-    assert found.startswith(problem)
+    ):
+        (found,) = said(text)
+        assert found.startswith(problem)
 
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)

@@ -228,21 +228,18 @@ SPENT = amounts.MoneyAccount(budget=amounts.BudgetAccount(2.0, None, None, "usd:
 FAILED = {"ended": "error", "error": "ValueError: [no]"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "account", "said"),
-    [
+def test_how_it_stands():
+    for changes, account, said in (
         (SILENT, {}, "no heartbeat for 12.0 s; it had run for 1 min 40 s, in forward"),
         (GONE, {}, f"{KILLED}, in forward"),
         ({}, {"ended": "done"}, "ended after 1 min 40 s"),
         ({}, FAILED, "failed after 1 min 40 s: ValueError: [no]"),
         ({}, {"ended": "done", "money": SPENT}, "ended by its budget after 1 min 40 s: usd: $1.98 of $2.00 spent"),
-    ],
-)
-def test_how_it_stands(changes, account, said):
-    view = replace(VIEW, state="ended", rest=None, total_usd=None, account=replace(ACCOUNT, **account))
-    lines = shown(replace(view, **changes), 160)
-    assert lines[0] == f"outputs/one  {said}"
-    assert "left" not in lines[1]
+    ):
+        view = replace(VIEW, state="ended", rest=None, total_usd=None, account=replace(ACCOUNT, **account))
+        lines = shown(replace(view, **changes), 160)
+        assert lines[0] == f"outputs/one  {said}"
+        assert "left" not in lines[1]
 
 
 def test_bars_of_losses():

@@ -105,18 +105,15 @@ def test_a_file_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
     assert [each.name for each in tmp_path.iterdir()] == ["weighed.json"]
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_what_is_no_record(tmp_path):
+    for text, told in (
         ("{", "weighed.json: cannot be read: Input data was truncated"),
         ("[1]", "weighed.json: is not a weighing: "),
         ('{"grams": "heavy"}', "weighed.json: is not a weighing: Expected `float`, got `str` - at `$.grams`"),
         ('{"schema_version": 4, "kilograms": 1}', "schema_version 4 is newer than 3, which is read here: upgrade"),
-    ],
-)
-def test_what_is_no_record(tmp_path, text, told):
-    path = tmp_path / "weighed.json"
-    path.write_text(text)
-    with pytest.raises(OutputError) as raised:
-        read(path)
-    assert told in str(raised.value)
+    ):
+        path = tmp_path / "weighed.json"
+        path.write_text(text)
+        with pytest.raises(OutputError) as raised:
+            read(path)
+        assert told in str(raised.value)
