@@ -15,8 +15,6 @@ from hf_efficient.reporting.terminal import table
 from hf_efficient.text import count, grams, kilowatt_hours, seconds, share, short_seconds, usd
 
 _STYLES = {"better": "green", "worse": "red", "": "dim"}
-
-
 _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "wall_seconds": ("wall time", seconds),
     "training_seconds": ("time of the training steps", seconds),

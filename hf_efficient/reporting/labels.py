@@ -7,8 +7,7 @@ from hf_efficient.records.account import TimeAccount
 from hf_efficient.records.steps import PHASES
 from hf_efficient.text import count, flops, share, short_seconds, size, usd
 
-OTHER_COLOR = "#7a828c"
-"""Of what a newer version has recorded."""
+OTHER_COLOR = "#7a828c"  # of what a newer version has recorded
 
 # The colours were searched for by the distance in OKLab that is left under the three dichromacies (Machado, Oliveira
 # and Fernandes 2009, severity 1): at least 9 between any two phases of a step, and at least 8 between neighbours in a

@@ -13,7 +13,6 @@ SCHEDULE = IsolationSchedule(
 SECONDS = {"as_is": 1.0, "quiet": 0.95, "logged": 1.05, "held_batches": 0.75, "forward": 0.25, "forward_no_grad": 0.2}
 """Of each step: recording 0.05, a log 0.1, data 0.2, backward and optimizer 0.5, forward 0.25."""
 
-
 OWN: dict[str, dict[str, Any]] = {
     "as_is": {"schedule": SCHEDULE, "micro_batch_seconds": [0.2] * 6, "micro_batch_tokens": [100.0] * 6},
     "micro_batch_halved": {"micro_batch_seconds": [0.15] * 6, "micro_batch_tokens": [50.0] * 6},

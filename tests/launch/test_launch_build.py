@@ -23,7 +23,6 @@ from hf_efficient.recipe.schema import ProfileSection, Recipe
 NOTHING = dict.fromkeys(("dropped_overlong", "truncated", "dropped_masked", "masked"), 0)
 PLAIN = DataStats(examples=40, tokens_total=400, tokens_loss_bearing=300, longest=12, **NOTHING)
 
-
 ODD = {
     "3 examples have no target token: they cost time and teach nothing": {"masked": 3},
     "1 example has no target token: it costs time and teaches nothing": {"masked": 1},

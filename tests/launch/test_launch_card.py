@@ -139,7 +139,6 @@ RSLORA = {"method": "lora", "rslora": True, "dropout": 0.05, "target_modules": [
 INT8 = {"method": "qlora", "quantization": {"bits": 8}, "modules_to_save": ["lm_head"]}
 FP4 = {"type": "fp4", "double_quant": False, "compute_dtype": "float16"}
 
-
 METHODS = {
     "full fine-tuning, all weights": {"method": "full"},
     "LoRA, rank-stabilised, rank 16, alpha 32, dropout 0.05, on q_proj, v_proj": RSLORA,

@@ -106,7 +106,6 @@ WHOLE = rec.Preflight(
     free_bytes=90 * GIB,
 )  # fmt: skip
 
-
 RESTARTS = [
     (
         rec.RestartAccount(1, 5, 3, 2, 20.0, 80.0, 0.1),

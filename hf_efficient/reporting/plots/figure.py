@@ -8,9 +8,8 @@ from hf_efficient.records.amounts import Evaluation
 from hf_efficient.records.series import StepSeries, SystemSeries
 from hf_efficient.reporting.labels import phase_color, phase_label
 
+# Colours of lines that are no phase.
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#2383d2", "#de9b24", "#4c8b5d", "#a45fb5", "#de4605", "#7a828c"
-"""Colours of lines that are no phase."""
-
 GIB = 2**30
 Trace = dict[str, Any]
 _DIGITS = 6
@@ -69,16 +68,8 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 def bar(label: str, color: str, x: Sequence[Any], rows: Sequence[str], told: Sequence[str]) -> Trace:
     """Horizontal, a part of each row, with what a pointer shows."""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": label,
-        "y": list(rows),
-        "x": list(x),
-        "customdata": list(told),
-        "marker": {"color": color},
-        "hovertemplate": "%{customdata}",
-    }
+    places = {"type": "bar", "orientation": "h", "name": label, "y": list(rows), "x": list(x)}
+    return {**places, "customdata": list(told), "marker": {"color": color}, "hovertemplate": "%{customdata}"}
 
 
 def line(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **more: Any) -> Trace:

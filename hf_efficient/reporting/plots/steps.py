@@ -78,18 +78,10 @@ def _side(value: float, histogram: Histogram) -> str:
 def _counts(histogram: Histogram) -> Trace:
     pairs = zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False)
     told = [f"{number:,} of {short_seconds(low)} to {short_seconds(high)}" for low, high, number in pairs]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "steps",
-        "x": draw.rounded(histogram.edges),
-        "y": [*histogram.counts, histogram.counts[-1]],
-        "customdata": [*told, told[-1]],
-        "fill": "tozeroy",
-        "fillcolor": "rgba(35, 131, 210, 0.45)",
-        "line": {"color": draw.BLUE, "width": 1, "shape": "hv"},
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }
+    held = {"x": draw.rounded(histogram.edges), "y": [*histogram.counts, histogram.counts[-1]]}
+    style = {"fillcolor": "rgba(35, 131, 210, 0.45)", "line": {"color": draw.BLUE, "width": 1, "shape": "hv"}}
+    shown = {"customdata": [*told, told[-1]], "hovertemplate": "%{customdata}<extra></extra>"}
+    return {"type": "scatter", "mode": "lines", "name": "steps", **held, "fill": "tozeroy", **style, **shown}
 
 
 def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | Missing:
