@@ -42,28 +42,28 @@ def locked(directory: Path) -> Iterator[None]:
             now = f"another run is writing to {directory} right now"
             raise OutputError(f"output_dir: {now}. Wait for it, or write another output_dir=...") from error
         except OSError:
-            logger.debug("%s lies on a file system without locks.", directory, exc_info=True)
+            logger.debug("%s is on a file system without locks.", directory, exc_info=True)
         yield
 
 
 @dataclass(frozen=True)
 class OutputPlan:
     directory: Path
-    checkpoint: Path | None = None  # to go on from
-    replaces: bool = False  # a run of ours that lies there is removed before the first step, and
+    checkpoint: Path | None = None  # to resume from
+    replaces: bool = False  # a run of ours that is there is removed before the first step, and
     keeps_records: bool = False  # its records stay: it is the same run, whose lost steps were paid for
     remark: str = ""
     agents: tuple[str, ...] = ()  # of the launch that this start belongs to
 
     @property
     def continues(self) -> bool:
-        """Whether this is one more start of a run that lies there, whose account it adds to."""
+        """Whether this is one more start of a run that is there, whose account it adds to."""
         return self.keeps_records or (self.checkpoint is not None and _same(self.checkpoint.parent, self.directory))
 
 
 def plan_output(recipe: Recipe, launch: Launch = ALONE) -> OutputPlan:
     """Decide where the run starts from; changes nothing but creating the directory. A launch that has come to train
-    there before goes on, whatever the recipe says."""
+    there before continues, whatever the recipe says."""
     return replace(_plan(recipe, launch), agents=launch.agents)
 
 

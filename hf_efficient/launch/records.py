@@ -51,7 +51,7 @@ _words = functools.partial(
     BudgetWords,
     key="efficiency.budget.",
     steps_key="train.max_steps",
-    go_on="the same command with `--resume efficiency.budget.{limit}={value}` goes on",
+    go_on="the same command with `--resume efficiency.budget.{limit}={value}` continues",
     meter="limit efficiency.budget.usd or hours instead",
 )
 
@@ -111,7 +111,7 @@ def state(recipe: Recipe, topic: str, facts: Mapping[str, Any]) -> None:
 
 
 class RunStart:
-    """One process of a start; its records lie in ``folder`` until it is ready."""
+    """One process of a start; its records are in ``folder`` until it is ready."""
 
     def __init__(self, recipe: Recipe, plan: OutputPlan, args: TrainingArguments) -> None:
         self.folder = start_folder(plan)
@@ -121,7 +121,7 @@ class RunStart:
         self._rank, self._world_size = args.process_index, args.world_size
 
     def forget_the_last(self) -> None:
-        """Remove what a start left that never came to train, unless this one goes on with it."""
+        """Remove what a start left that never came to train, unless this one continues it."""
         if not (self._continues and self.folder.name == STARTING):
             remove(self._run_folder / STARTING)
 
@@ -135,7 +135,7 @@ class RunStart:
         self._leave()
 
     def fails(self) -> None:
-        """A mistake was found: what this process recorded goes, unless it belongs to a run that lies there."""
+        """A mistake was found: what this process recorded goes, unless it belongs to a run that is there."""
         if not self._records or self._continues or process_timeline().directory != self.folder.absolute():
             return
         process_timeline().discard()
@@ -158,9 +158,9 @@ def recorded_start(
     recipe: Recipe, plan: OutputPlan, args: TrainingArguments, rates: dict[str, dict[str, Any]]
 ) -> Iterator[RunStart]:
     """Record from here on; inside, data and model are read. An exception takes the record back; after a signal or a
-    kill the next start goes on with it, or removes it."""
+    kill the next start continues it, or removes it."""
     start = RunStart(recipe, plan, args)
-    args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
+    args.distributed_state.wait_for_everyone()  # all have seen what is there before it is changed
     with args.main_process_first(local=False, desc="records of the start"):
         if args.process_index == 0:
             start.forget_the_last()
@@ -191,7 +191,7 @@ def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | Non
 
 
 def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float | None) -> None:
-    """Refuse to go on with a run that has spent its budget, before a model is loaded for nothing."""
+    """Refuse to continue a run that has spent its budget, before a model is loaded for nothing."""
     budget = recipe.efficiency.budget
     if budget is None:
         return

@@ -80,7 +80,7 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
     if other is not None:
         raise OutputError(
             f"output_dir: {recipe.output_dir} starts {first or 'nothing'} on {first_host}, and "
-            f"{other[1] or 'nothing'} on {other[0]}: it must lie on storage that all machines share."
+            f"{other[1] or 'nothing'} on {other[0]}: it must be on storage that all machines share."
         )
     return found
 

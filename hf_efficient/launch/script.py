@@ -127,7 +127,7 @@ def with_mixin(cls: type) -> type:
         own = {"__init__": __init__, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         made = types.new_class(cls.__name__, (EfficientTrainerMixin, cls), exec_body=lambda space: space.update(own))
     except Exception:
-        logger.warning("%s is not recorded, because of a fault; training goes on.", cls.__name__, exc_info=True)
+        logger.warning("%s is not recorded, because of a fault; training continues.", cls.__name__, exc_info=True)
         return cls
     return made
 

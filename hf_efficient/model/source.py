@@ -105,7 +105,7 @@ logger = logging.getLogger(__name__)
 
 def dense_folder(folder: str, gguf_file: str) -> Path:
     """The folder of the dense bfloat16 model (safetensors, configuration, tokenizer) made from a GGUF file. Packed GGUF
-    weights can neither be saved nor quantized again. The folder lies in the user's cache, named by the file's content,
+    weights can neither be saved nor quantized again. The folder is in the user's cache, named by the file's content,
     or in a temporary one. Raises ``ModelError``: transformers cannot read the file."""
     target = _target(folder, gguf_file)
     if _is_whole(target):

@@ -148,7 +148,7 @@ def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]
             active = _ranks(name, module, module.active_adapters)
             _check_active(name, module, active)
             if active:
-                # A bias costs no product, and what lies above the adapter asks for gradients anyway.
+                # A bias costs no product, and what is above the adapter asks for gradients anyway.
                 own = [one for part, one in module.named_parameters() if "lora_" in part or one.ndim == 1]
                 yield name, sum(active.values()), own
         elif isinstance(each, ModulesToSaveWrapper):

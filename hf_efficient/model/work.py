@@ -109,7 +109,7 @@ def _head_is_trained(trainer: Any) -> bool:
 
 
 def _own_method(trainer: Any) -> tuple[str | None, bool]:
-    """Which method of the loss is the user's, and whether what lies below it runs too. ``ModelError``: a library's."""
+    """Which method of the loss is the user's, and whether what is below it runs too. ``ModelError``: a library's."""
     own, calls_below = None, True
     for method in _METHODS:
         replaced = vars(trainer).get(method)

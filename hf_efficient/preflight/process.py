@@ -401,7 +401,7 @@ def _facts(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | Preferen
         "device": torch.cuda.get_device_name(args.device) if on_gpu else args.device.type,
         "memory_bytes": int(memory),
         "saves": run_shapes(given, rows_of(data, given), args.world_size, at_end=recipe.evaluate.at_end).saves,
-        "checkpoints_there": 0 if plan.replaces else len(checkpoints(plan.directory)),  # of a run that goes on
+        "checkpoints_there": 0 if plan.replaces else len(checkpoints(plan.directory)),  # of a run that continues
         "save_total_limit": args.save_total_limit,
         "keeps_best": bool(args.load_best_model_at_end),
         "recipe_micro_batches": args.gradient_accumulation_steps,

@@ -9,7 +9,7 @@ from hf_efficient.run_dir.paths import RUN_JSON, rank_files, records_path
 logger = logging.getLogger(__name__)
 
 _PREVIOUS = "previous"
-_KINDS = ("spans", "steps", "system")  # spans first: where those of rank 0 lie tells the others where theirs belong
+_KINDS = ("spans", "steps", "system")  # spans first: where those of rank 0 are shows the others where theirs belong
 _OF_THE_RUN = (RUN_JSON, "report.html", "recipe.resolved.yaml")
 
 
@@ -26,7 +26,7 @@ def make_room(directory: Path, rank: int, world_size: int) -> None:
 
 
 def set_aside(directory: Path, rank: int, world_size: int) -> Path | None:
-    """Move the records that lie in a run's folder to ``previous/N/`` in it, N from 1.
+    """Move the records in a run's folder to ``previous/N/`` in it, N from 1.
 
     Each rank moves its own files and waits for no other; rank 0 also moves what is of the whole run, and of ranks that
     there are no more. All of a run go to one folder: rank 0 takes the next number, and the others follow its spans,

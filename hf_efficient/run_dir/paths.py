@@ -1,4 +1,4 @@
-"""Where the files of a run lie."""
+"""Where the files of a run are."""
 
 import re
 from contextlib import suppress

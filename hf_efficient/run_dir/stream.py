@@ -20,7 +20,7 @@ class FaultLatch:
         with self._lock:
             first, self.told = not self.told, True
         if first:
-            logger.warning("%s cannot be written (%s). Training goes on; its steps are not recorded.", path, error)
+            logger.warning("%s cannot be written (%s). Training continues; its steps are not recorded.", path, error)
 
 
 class JsonlFile:

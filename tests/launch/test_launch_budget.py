@@ -42,7 +42,7 @@ def test_a_run_that_its_budget_ends_and_that_goes_on(load, tmp_path, spent_at_st
     assert notes.result is result
     (told,) = (detail for title, detail in notes.stages if title == "Budget")
     assert told.startswith("efficiency.budget.hours=1 (1 h 00 min): ")
-    assert "the same command with `--resume efficiency.budget.hours=1.1` goes on." in told
+    assert "the same command with `--resume efficiency.budget.hours=1.1` continues." in told
     assert sorted(path.name for path in output.glob("checkpoint-*")) == ["checkpoint-3"]
     assert (output / "adapter_model.safetensors").is_file()
     assert not (output / "merged").exists()
@@ -72,7 +72,7 @@ def test_its_exit_code_is_0_and_the_terminal_says_it(tiny_recipe_file, capsys, s
     assert train.main([str(tiny_recipe_file), "efficiency.budget.hours=1"]) == 0
     told = capsys.readouterr()
     assert "The budget ended the run: hours: " in told.out
-    assert "goes on." in told.out + told.err
+    assert "continues." in told.out + told.err
 
 
 def test_the_forecast_knows_of_the_evaluation_after_the_training(load, tmp_path):
