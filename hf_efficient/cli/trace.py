@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from hf_efficient.cli.output import print_json
+from hf_efficient.errors import SetupError
+
+_TRACES = "*.trace.json*"
 
 
 def trace(
@@ -25,7 +28,12 @@ def trace(
     from hf_efficient.reporting.trace_tables import trace_renderables
     from hf_efficient.trace.breakdown import trace_breakdown
 
-    found = trace_breakdown(file.expanduser())
+    file = file.expanduser()
+    if file.is_dir():
+        held = sorted([*file.glob(_TRACES), *file.glob(f"efficiency/profile/{_TRACES}")])
+        remedy = f"Name a trace in it: {held[0]}" if held else "A run writes one with efficiency.profile.trace={}"
+        raise SetupError(f"{file}: is a folder. {remedy}")
+    found = trace_breakdown(file)
     findings = findings_of_trace(found)
     if as_json:
         print_json({**dataclasses.asdict(found), "findings": [dataclasses.asdict(one) for one in findings]})
