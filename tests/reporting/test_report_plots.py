@@ -90,11 +90,12 @@ def test_losses_rates_and_evaluations():
 
 def test_rewards_of_preferences():
     held = {"margin": [0.0, None, 1.0, 2.0], "chosen_reward": [0.0, None, 0.5, 0.6], "accuracy": [0.5, None, 0.8, 0.9]}
-    figure = draw.preference_curve(steps(preferences=held))
+    figure = draw.preference_curve(steps(preferences=held), "margin 0 to 2")
     found = drawn(figure)
     assert (found["margin"]["x"], found["margin"]["y"]) == ([1.0, 3.0, 4.0], [0.0, 1.0, 2.0])
     assert {name: trace["yaxis"] for name, trace in found.items()} == {"margin": "y", "better": "y", "accuracy": "y2"}
-    assert draw.preference_curve(steps()) is None
+    assert figure.summary.startswith("Margin 0 to 2. Rewards are as TRL's trainer logged them;")
+    assert draw.preference_curve(steps(), "") is None
 
 
 def test_throughput_and_its_mean():

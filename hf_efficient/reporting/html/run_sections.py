@@ -178,7 +178,9 @@ def memory_section(run: RunData) -> Section:
 
 def learning_section(run: RunData) -> Section:
     figure = _no_records("Loss") if run.series is None else training_curve(run.series.steps, run.account.evaluations)
-    preferences = None if run.series is None else preference_curve(run.series.steps)
+    held = run.account.preferences
+    words = "" if held is None else run_rows.preference_words(held)
+    preferences = None if run.series is None else preference_curve(run.series.steps, words)
     figures = [figure, *([preferences] if preferences is not None else [])]
     return Section("learning", "Loss and learning rate", figures, short="Loss", macro="figures")
 

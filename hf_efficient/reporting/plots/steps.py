@@ -188,8 +188,8 @@ _REWARDS = (
 )
 
 
-def preference_curve(steps: StepSeries) -> Figure | None:
-    """Rewards of better and worse answers, their margin and how often it is positive; None of a run without them."""
+def preference_curve(steps: StepSeries, words: str) -> Figure | None:
+    """Rewards of better and worse answers, their margin, the accuracy, and ``words`` on them; None without rewards."""
     held, where = steps.preferences, draw.step_axis(steps)
     if not _is_known(held.get("margin", ())):
         return None
@@ -205,9 +205,8 @@ def preference_curve(steps: StepSeries) -> Figure | None:
             trace["yaxis"] = f"y{suffix}"
         layout[f"yaxis{suffix}"] = draw.axis(title, domain=list(domain), nticks=5)
     layout["xaxis"] = where.layout(anchor="free", position=0)
-    summary = (
-        "Rewards as TRL's trainer logged them; accuracy is the share of pairs in which the better one's is greater."
-    )
+    told = "Rewards are as TRL's trainer logged them; accuracy is the share of pairs that they order rightly."
+    summary = f"{words[:1].upper()}{words[1:]}. {told}" if words else told
     traces = [trace for rows in panels for trace in rows]
     return Figure("preferences", "Preferences", summary, traces, layout, 320, "step")
 
