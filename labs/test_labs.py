@@ -17,7 +17,7 @@ import hf_efficient
 import hf_efficient.callbacks
 from hf_efficient import load_run, prices
 
-OLDER = {"01_first_qlora", "04_profile_like_a_doctor", "07_shard_it"}
+OLDER = {"01_first_qlora", "04_profile_like_a_doctor"}
 NOTEBOOKS = [path for path in sorted(LABS.glob("*.ipynb")) if path.stem not in OLDER]
 PUBLIC = {
     "hf_efficient": {*hf_efficient.__all__, "callbacks"},
@@ -218,7 +218,13 @@ def test_04_profile_like_a_doctor(tmp_path):
 
 def test_07_shard_it(tmp_path):
     pytest.importorskip("deepspeed")
-    found = figures(execute(LABS / "07_shard_it.ipynb", tmp_path).cells[-1])
+    found, committed, _ = run_again("07_shard_it.ipynb", tmp_path)
+    expected = figures(committed.cells[-1])
+    del found["answers"][9], expected["answers"][9]  # two strategies cost nearly the same
+    memory = ("answers", "whole_gib", "pencil_gib", "planned_gib", "small_planned", "paper_mib", "fits")
+    assert differing({key: found[key] for key in memory}, {key: expected[key] for key in memory}, rel=2e-3) == []
+    for key in ("sent_mib", "losses"):
+        assert differing(found[key], expected[key], rel=0.01) == []
     strategies = ["ddp", "zero1", "zero2", "zero3", "fsdp2"]
     assert found["whole_gib"] == pytest.approx(16 * 8_030_261_248 / 2**30, abs=1e-3)
     for one in strategies:
@@ -255,7 +261,6 @@ def test_07_shard_it(tmp_path):
     sent = {"ddp": 1, "zero1": 1.5, "zero2": 1.5, "zero3": 1, "fsdp2": 1.5}
     for one, times in sent.items():
         assert found["sent_mib"][one] == pytest.approx(times * 4 * parameters / 2**20, rel=0.01)
-        assert found["sent_mib_by_plan"][one] == pytest.approx(found["sent_mib"][one], rel=0.01)
 
     assert found["choice"].keys() == {card for card, fitting in found["fits"].items() if fitting}
     assert all(one in found["fits"][card] for card, one in found["choice"].items())
