@@ -50,14 +50,13 @@ def test_the_losses_of_a_strategy_are_those_of_one_process(folder, strategy):
     assert [row for row in rows if not row.holds] == []
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp2"])
-@pytest.mark.parametrize("training", ["full-fp32", "lora-fp32"])
-def test_the_loss_without_whole_logits_is_the_same_under_a_strategy(folder, strategy, training, tmp_path):
-    recipe = write_recipe(strategy, training, folder, max_steps=STEPS)
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])  # which shard the head
+def test_the_loss_without_whole_logits_is_the_same_under_a_strategy(folder, strategy, tmp_path):
+    recipe = write_recipe(strategy, "full-fp32", folder, max_steps=STEPS)
     launch([recipe], folder, [f"output_dir={tmp_path / 'run'}", "train.loss_type=chunked_nll"])
     losses = _losses(tmp_path / "run")
     assert len(losses) == STEPS
-    assert losses == pytest.approx(losses_of(REFERENCE, folder)[training], rel=1e-5)
+    assert losses == pytest.approx(losses_of(REFERENCE, folder)["full-fp32"], rel=1e-5)
 
 
 def test_a_difference_beyond_the_tolerance_does_not_hold():
