@@ -46,10 +46,10 @@ def slow(*values):
         ),
         ("recording.budget.BudgetWatch.look", "The budget is no longer watched, because of a fault.", None, None),
         slow("callbacks.memory.model_tensors", MEMORY, None, None),
-        slow("callbacks.memory._checkpointed", MEMORY, None, None),
+        slow("callbacks.memory._positions", MEMORY, None, None),
         slow("recording.activations.model_tensors", MEMORY, None, None),
         slow("callbacks.run_facts.SilentFailures._fold_losses", COUNTED, None, None),
-        slow("callbacks.run_facts._cores", "How this run was set up", None, None),
+        slow("callbacks.run_facts._device", "How this run was set up", None, None),
         slow("reporting.run_data.diagnose_case", "could not be diagnosed", diagnosis_of, False),
         slow(
             "model.work.formula_of",
