@@ -17,6 +17,7 @@ from hf_efficient.errors import OutputError
 from hf_efficient.launch.command import Engine
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
+from hf_efficient.recipe.schema_check import with_new_names
 from hf_efficient.run_dir.paths import STARTING
 
 EFFICIENCY = "efficiency"  # folder of the records inside the output directory
@@ -224,11 +225,16 @@ _FREE = {
 def check_same_run(directory: Path, recipe: Recipe) -> None:
     """Refuse to resume with a recipe that differs in what the coming steps depend on."""
     try:
-        stored = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))["recipe"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        stored = with_new_names(
+            yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))["recipe"]
+        )
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError):
         return  # not written by us: transformers' own checks remain
     now = recipe.resolved()
     now["adapter"] = _as_settled(now["adapter"], stored.get("adapter") or {})
+    for section, key in (("adapter", "fused"), ("model", "attn_implementation")):
+        if now[section][key] == "auto":  # stored is what the machine chose; a machine chooses again
+            now[section][key] = (stored.get(section) or {}).get(key)
     differing = [
         f"{key} (was {was!r}, is {value!r})"
         for section, free in _FREE.items()

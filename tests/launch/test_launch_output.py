@@ -220,6 +220,22 @@ def test_what_a_machine_has_settled_goes_on_as_the_recipe_that_leaves_it_open(tm
             plan_output(qlora(tmp_path, **other))
 
 
+def test_what_auto_of_the_fast_step_meant_is_no_difference(tmp_path):
+    def of(fused, attention):
+        made = qlora(tmp_path)
+        adapter = made.adapter.model_copy(update={"fused": fused})
+        model = made.model.model_copy(update={"attn_implementation": attention})
+        return made.model_copy(update={"adapter": adapter, "model": model})
+
+    write_resolved_recipe(tmp_path, of(True, "documents"), {"torch": "2"})
+    path = tmp_path / "efficiency/recipe.resolved.yaml"
+    path.write_text(path.read_text().replace("objective: sft", "method: sft"))  # as before that name
+    checkpoint = a_checkpoint(tmp_path / "checkpoint-1")
+    assert plan_output(of("auto", "auto")).checkpoint == checkpoint
+    with pytest.raises(OutputError, match=r"another adapter\.fused \(was True, is False\)"):
+        plan_output(of(False, "auto"))
+
+
 DDP = ["model.safetensors", "rng_state_0.pth", "rng_state_1.pth"]
 ZERO = [f"global_step4/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)]
 ZERO += ["global_step4/zero_pp_rank_0_mp_rank_00_model_states.pt"]
