@@ -22,7 +22,7 @@ from hf_efficient.recording.stop import ShelteredStart, StopRequest
 
 logger = logging.getLogger(__name__)
 
-# What rank 0 tells the others; any other number is one more than the place of a limit among those given.
+# What rank 0 sends to the others; any other number is one more than the place of a limit among those given.
 _GO_ON, _REFUSE = 0, -1
 _METERS_WITHIN_SECONDS = 5.0
 

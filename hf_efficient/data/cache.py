@@ -8,7 +8,8 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -139,19 +140,25 @@ def load_entry(folder: Path, key: str) -> Entry | None:
 
 def save_entry(folder: Path, key: str, entry: Entry) -> bool:
     """Write the entry under a temporary name and rename it; True where it is there afterwards."""
-    draft = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{key[:16]}-", dir=folder))
-        _write(draft, entry)
-        _publish(draft, folder / key)
+        with _published(folder / key) as draft:
+            _write(draft, entry)
     except OSError as error:
         _warn_once(f"The tokenised data cannot be cached in {folder}: {error}.")
         return False
-    finally:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
     return True
+
+
+@contextmanager
+def _published(home: Path) -> Iterator[Path]:
+    """A folder to write to, which is called ``home`` once it is whole."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{home.name[:16]}-", dir=home.parent))
+    try:
+        yield draft
+        _publish(draft, home)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def kept_on_disk(dataset: datasets.Dataset, folder: Path, settings: Sequence[Any]) -> datasets.Dataset:
@@ -161,21 +168,15 @@ def kept_on_disk(dataset: datasets.Dataset, folder: Path, settings: Sequence[Any
     for table in dataset.with_format("arrow").iter(10_000):
         for batch in table.combine_chunks().to_batches():
             digest.update(batch.serialize())
-    home, draft = folder / "references" / digest.hexdigest()[:32], None
+    home = folder / "references" / digest.hexdigest()[:32]
     try:
         if not (home / "state.json").is_file():
-            home.parent.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=f".{home.name[:16]}-", dir=home.parent))
-            with progress_bars(len(dataset)):
+            with _published(home) as draft, progress_bars(len(dataset)):
                 dataset.save_to_disk(str(draft))
-            _publish(draft, home)
         held = datasets.load_from_disk(str(home))
     except _UNREADABLE as error:
         _warn_once(f"The log-probabilities of the reference cannot be kept in {folder}: {error}.")
         return dataset
-    finally:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
     held._fingerprint = home.name
     return held
 

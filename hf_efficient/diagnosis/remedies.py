@@ -52,7 +52,7 @@ def remedy_of(diagnosis: Diagnosis, number: int | None) -> tuple[Finding, Remedy
     if not findings:
         raise OutputError("--apply: there is no finding, and nothing to change. No file is written.")
     what = f"finding {number} is" if number is not None else "the findings are"
-    raise OutputError(f"--apply: {what} not mended in the recipe but in code or machine. No file is written.")
+    raise OutputError(f"--apply: {what} not fixed in the recipe but in code or machine. No file is written.")
 
 
 def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: Mapping[str, Any] | None = None) -> str:

@@ -31,6 +31,7 @@ _EXTRAS = {
     ),
     "bitsandbytes": ("quantization", "quantized models and 8-bit optimizers"),
     "deepspeed": ("deepspeed", "ZeRO"),
+    "lm_eval": ("eval", "benchmark tasks"),
 }
 """Package to the extra that brings it, and what it is for."""
 

@@ -1,17 +1,17 @@
 """Benchmark tasks of lm-evaluation-harness on a run's model, and on its base: the harness's own numbers, paired."""
 
+import importlib.metadata
 import logging
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_efficient.data.sources import replaced
 from hf_efficient.errors import ModelError, OutputError, SetupError, first_line
-from hf_efficient.estimate.paired import paired_test
+from hf_efficient.estimate.statistics import paired_test
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.merge import ADAPTER_CONFIG, find_adapter, load_trained
 from hf_efficient.model.load import load_dense_base, load_tokenizer
@@ -39,13 +39,14 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
     ``efficiency/evaluation.json``; nothing else there is touched.
 
     Raises:
-        SetupError: lm-eval is not installed; a task is not known, or its data are not here.
+        ImportError: lm-eval is not installed.
+        SetupError: a task is not known, or its data are not here.
         ModelError: the model cannot be loaded.
     """
     harness = _harness()
     names, manager = _tasks(harness, how.tasks)
-    run, is_adapter = Path(target).expanduser(), (Path(target).expanduser() / ADAPTER_CONFIG).is_file()
-    if is_adapter:
+    run = Path(target).expanduser()
+    if (run / ADAPTER_CONFIG).is_file():
         source = find_adapter(run)
         model, tokenizer = load_trained(source)
         base = source.model.id if with_base else None
@@ -62,13 +63,13 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
         with model.disable_adapter():
             before = _run(harness, model, tokenizer, names, manager, how)
     seconds = time.perf_counter() - started
-    version = _version()
+    version = importlib.metadata.version("lm-eval")
     device = str(next(model.parameters()).device)
     scores = _scores(after, before)
     found = TaskScores(
         EVALUATION_VERSION, target, base, version, how.template, how.limit, how.batch_size, device, seconds, scores
     )
-    if is_adapter and (run / EFFICIENCY).is_dir():
+    if (run / EFFICIENCY).is_dir():
         _write(run / EFFICIENCY / EVALUATION_JSON, found)
     return found
 
@@ -88,24 +89,13 @@ def _write(path: Path, found: TaskScores) -> None:
 
 
 def _harness() -> Any:
-    try:
-        import lm_eval
-        import lm_eval.evaluator
-        import lm_eval.models.huggingface
-        import lm_eval.tasks
-    except ImportError as error:
-        raise SetupError(
-            f"`hf-efficient eval` needs lm-evaluation-harness ({first_line(error)}). "
-            "Install it: pip install 'hf-efficient[eval]'"
-        ) from error
+    import lm_eval
+    import lm_eval.evaluator
+    import lm_eval.models.huggingface
+    import lm_eval.tasks
+
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     return lm_eval
-
-
-def _version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("lm-eval")
 
 
 def _tasks(harness: Any, asked: Sequence[str]) -> tuple[list[str], Any]:
@@ -136,31 +126,20 @@ def _name_in(path: Path) -> str:
     return found[1]
 
 
-@contextmanager
-def _untouched(model: Any) -> Iterator[None]:
-    """lm-eval sets what it wants of a model's generation config; the next pass begins with the model's own."""
-    kept = model.generation_config.to_dict() if getattr(model, "generation_config", None) is not None else None
-    yield
-    if kept is not None:
-        model.generation_config.update(**kept)
-
-
 def _run(harness: Any, model: Any, tokenizer: Any, names: list[str], manager: Any, how: Evaluation) -> dict[str, Any]:
-    with _untouched(model) if hasattr(model, "generation_config") else nullcontext():
-        wrapped = harness.models.huggingface.HFLM(pretrained=model, tokenizer=tokenizer, batch_size=how.batch_size)
-        with replaced(
-            harness.evaluator, "get_git_commit_hash", lambda: None
-        ):  # git prints where there is no repository
-            found: dict[str, Any] = harness.simple_evaluate(
-                model=wrapped,
-                tasks=names,
-                task_manager=manager,
-                num_fewshot=how.few_shot,
-                limit=how.limit,
-                apply_chat_template=how.template,
-                batch_size=how.batch_size,
-                log_samples=True,
-            )
+    wrapped = harness.models.huggingface.HFLM(pretrained=model, tokenizer=tokenizer, batch_size=how.batch_size)
+    # git prints an error where there is no repository
+    with replaced(harness.evaluator, "get_git_commit_hash", lambda: None):
+        found: dict[str, Any] = harness.simple_evaluate(
+            model=wrapped,
+            tasks=names,
+            task_manager=manager,
+            num_fewshot=how.few_shot,
+            limit=how.limit,
+            apply_chat_template=how.template,
+            batch_size=how.batch_size,
+            log_samples=True,
+        )
     return found
 
 

@@ -381,7 +381,7 @@ class StepRecorder:
 
     def _compiling(self) -> AbstractContextManager[None]:
         if not self._compilation.tells_backward and self.timeline is not None:
-            why = "torch tells it since 2.8; it is in `backward`"
+            why = "torch reports it since 2.8; it is in `backward`"
             self.timeline.state("compilation", {"missing": [{"what": "compilation of the backward", "why": why}]})
         return self.phase("compilation")
 

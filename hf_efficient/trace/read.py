@@ -266,7 +266,7 @@ class _EventStream:
         return events, rest + buffer[borders[0] :], ended
 
     def _one_by_one(self, text: bytes, at_end: bool) -> tuple[list[_Event], bytes, bool]:
-        """As ``_decode``, of a text with a broken event, which is mended, or left out and counted."""
+        """As ``_decode``, of a text with a broken event, which is repaired, or left out and counted."""
         found: list[_Event] = []
         borders = [0, *(place for border in _EVENT_BORDER.finditer(text) for place in border.span()), len(text)]
         for start, stop in zip(borders[::2], borders[1::2], strict=True):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -114,6 +115,16 @@ def test_scores_of_tasks_stand_in_the_report_and_on_its_page(run, output):
     page = (output / "efficiency/report.html").read_text()
     assert "<h3>Benchmark tasks</h3>" in page
     assert verdict in page
+
+
+def test_eval_names_the_extra_that_it_needs(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    done = run("eval", "out", "--tasks", "gsm8k")
+    assert done.code == 2
+    assert (
+        "The package lm_eval, for benchmark tasks, is not installed: run `pip install 'hf-efficient[eval]'`."
+        in done.err
+    )
 
 
 UNKNOWN_PEAK = {"peak_flops_per_second": None, "peak_reason": "the peak of 'X' is not known here"}

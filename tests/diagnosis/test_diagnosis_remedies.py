@@ -70,8 +70,8 @@ def test_the_first_remedy_that_changes_a_recipe_is_taken():
         (diagnosis(), None, "nothing to change"),
         (diagnosis(), 1, "--finding: 1 is no finding of this run: there is none"),
         (diagnosis(finding("a", CHANGE)), 2, "--finding: 2 is no finding of this run: there are 1"),
-        (diagnosis(finding("a", CODE)), None, "not mended in the recipe"),
-        (diagnosis(finding("a", CODE), finding("b", CHANGE)), 1, "finding 1 is not mended in the recipe"),
+        (diagnosis(finding("a", CODE)), None, "not fixed in the recipe"),
+        (diagnosis(finding("a", CODE), finding("b", CHANGE)), 1, "finding 1 is not fixed in the recipe"),
     ],
 )
 def test_where_there_is_nothing_to_apply_it_says_so(found, number, told):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_efficient.estimate.paired import mcnemar, paired_test
+from hf_efficient.estimate.statistics import mcnemar, paired_test
 
 
 @pytest.mark.parametrize(

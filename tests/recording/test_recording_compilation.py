@@ -78,7 +78,7 @@ def test_a_torch_that_does_not_tell_of_the_backward_is_named(hand, tmp_path, mon
     start[0]()  # without arguments, as torch 2.6 calls it
     end[0]()
     recorder.end()
-    missing = {"what": "compilation of the backward", "why": "torch tells it since 2.8; it is in `backward`"}
+    missing = {"what": "compilation of the backward", "why": "torch reports it since 2.8; it is in `backward`"}
     told = {topic: facts for topic, facts in recorder.timeline.facts.items() if topic == "compilation"}
     assert told == ({"compilation": {"missing": [missing]}} if version == "2.6" else {})
     assert (start, end) == ([], [])
