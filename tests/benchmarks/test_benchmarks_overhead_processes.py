@@ -20,34 +20,10 @@ def script(tmp_path, monkeypatch):
     return path
 
 
-def test_a_block_comes_back_from_its_process(script):
-    script.write_text(ECHO)
-    assert train_in_process("tiny", "efficient", 20, 100) == {
-        "case": "tiny",
-        "arm": "efficient",
-        "skip": "20",
-        "steps": "100",
-    }
-
-
 def test_a_process_that_fails_says_how(script):
     script.write_text(FAILS)
     with pytest.raises(RuntimeError, match=r"the process of plain ended with 3: what went wrong"):
         train_in_process("tiny", "plain", 20, 100)
-
-
-def test_a_process_that_leaves_no_result_failed(script):
-    script.write_text("")
-    with pytest.raises(RuntimeError, match="the process of plain ended with 0"):
-        train_in_process("tiny", "plain", 20, 100)
-
-
-@pytest.mark.parametrize(("arm", "flag"), [("traceml", False), ("launcher", True)])
-def test_traceml_runs_by_its_documented_command(tmp_path, arm, flag):
-    command = overhead_arms._traceml(arm, tmp_path, ["train.py", "tiny", arm, "20", "100", "block.json"])
-    assert command[1:5] == ["-m", "traceml_ai.launcher.cli", "run", "train.py"]
-    assert ("--disable-traceml" in command) is flag
-    assert command[command.index("--args") + 1 :] == ["tiny", arm, "20", "100", "block.json"]
 
 
 def test_steps_that_traceml_did_not_trace_are_no_measurement(script, monkeypatch):

@@ -1,8 +1,5 @@
-import dataclasses
-
 import overhead_arms
-import pytest
-from overhead_arms import HandOver, run_turns
+from overhead_arms import run_turns
 from overhead_cases import CASES
 from transformers import TrainerCallback
 
@@ -29,26 +26,3 @@ def test_the_arms_take_turns_step_by_step_in_balanced_orders(monkeypatch):
     assert [arm for _, arm in seen[:4]] == ["efficient", "plain", "plain", "efficient"]
     assert {arm: len(found) for arm, found in blocks.items()} == {"plain": 20, "efficient": 20}
     assert {(one.arm, one.steps) for one in blocks["efficient"]} == {("efficient", 1)}
-
-
-def test_a_block_is_a_turn():
-    first, second = overhead_arms._blocks("plain", [(1_500, 2_000), (15_500, 3_000)])
-    assert (first.wall_us, first.cpu_us, second.wall_us) == (1.5, 2.0, 15.5)
-    assert (first.outside_seconds, first.background_cpu_us) == (None, None)
-
-
-@pytest.mark.parametrize(("skip", "steps"), [(0, 10), (1, 0), (1, 15)])
-def test_steps_that_could_not_be_measured_are_refused(skip, steps):
-    with pytest.raises(ValueError, match=f"tiny on cpu, skip {skip}, steps {steps}"):
-        run_turns(CASES["tiny"], ("plain",), None, skip, steps)
-
-
-def test_a_gpu_is_refused():
-    case = dataclasses.replace(CASES["tiny"], name="gpu", arguments={})
-    with pytest.raises(ValueError, match="gpu on cuda"):
-        run_turns(case, ("plain",), None, 1, 10)
-
-
-def test_a_trainer_outside_a_greenlet_says_so():
-    with pytest.raises(RuntimeError, match="start it by run_turns"):
-        HandOver().on_step_end(None, None, None)

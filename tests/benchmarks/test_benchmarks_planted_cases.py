@@ -1,7 +1,6 @@
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from planted_runs.cases import CASES, PlantedCase, Setup
 from planted_runs.summary import prescription
 
@@ -42,16 +41,6 @@ def test_larger_steps_are_fewer_so_that_as_many_examples_are_trained_on(tmp_path
     assert arguments(tmp_path, overrides, **fields).max_steps == 20  # 16 examples a step become 32
 
 
-def test_a_run_keeps_enough_steps_to_be_measured(tmp_path):
-    overrides = {"train.per_device_train_batch_size": 64}
-    assert arguments(tmp_path, overrides, per_device_train_batch_size=1, max_steps=60).max_steps == 12
-
-
-def test_epochs_are_no_steps(tmp_path):
-    overrides = {"train.per_device_train_batch_size": 64}
-    assert arguments(tmp_path, overrides, max_steps=-1, num_train_epochs=2).max_steps == -1
-
-
 def test_the_top_remedy_is_applied_where_a_recipe_can():
     change = {"train.dataloader_num_workers": 2}
     chosen = prescription(case("better code"), diagnosis(Remedy("take workers", change, gain=GAIN), Remedy("other")))
@@ -65,11 +54,6 @@ def test_the_code_is_changed_where_the_top_remedy_is_no_change_of_a_recipe():
 
 def test_the_code_is_not_changed_for_another_cause():
     assert prescription(case("better code", "memory_growth"), diagnosis(Remedy("write it better", gain=GAIN))) is None
-
-
-@pytest.mark.parametrize("remedies", [[], [Remedy("write it better")]])
-def test_nothing_is_applied_where_nothing_can_be(remedies):
-    assert prescription(case(), diagnosis(*remedies)) is None
 
 
 def test_the_corpus_is_cut_into_rows_and_read_back(tmp_path, monkeypatch):

@@ -47,29 +47,6 @@ def test_tied_weights_and_buffers_of_a_model():
     assert trained == [False, False, True, True, False, False, False, True]
 
 
-def nf4(rows, columns, double):
-    import bitsandbytes
-
-    layer = bitsandbytes.nn.Linear4bit(
-        columns, rows, bias=False, quant_type="nf4", compress_statistics=double, compute_dtype=torch.float32
-    )
-    layer.weight = bitsandbytes.nn.Params4bit(
-        torch.randn(rows, columns), requires_grad=False, quant_type="nf4", compress_statistics=double, module=layer
-    )
-    return layer.to("cpu")
-
-
-@pytest.mark.parametrize("double", [False, True])
-def test_bytes_of_an_nf4_layer(double):
-    rows, columns = 128, 256
-    weights = rows * columns
-    blocks = weights // 64
-    packed, code = weights // 2, 16 * 4
-    # Double quantization: a byte per block, for every 256 of them a float, one offset, and a code book of 256 floats.
-    scales = blocks + blocks // 256 * 4 + 4 + 256 * 4 if double else blocks * 4
-    assert model_bytes(nf4(rows, columns, double)) == {"cpu": packed + code + scales}
-
-
 def test_bytes_of_an_8_bit_layer_before_and_after_its_first_forward():
     import bitsandbytes
 
@@ -186,12 +163,6 @@ def test_no_hook_stays_after_an_exception():
     assert not watching.foreign_hooks()
     assert not model._forward_hooks
     assert not model.first._forward_pre_hooks
-
-
-def test_what_torch_says_where_it_refuses():
-    model = Perceptron()
-    with pytest.raises(RuntimeError, match=watching.HOOKS_REFUSED):
-        kept(model, lambda: torch.func.grad(lambda x: x.sum())(torch.ones(2)))
 
 
 def draw():

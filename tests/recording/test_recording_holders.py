@@ -3,7 +3,7 @@
 import pytest
 
 from hf_efficient.recording.events import EventLog
-from hf_efficient.recording.holders import Holders, is_wrapped
+from hf_efficient.recording.holders import Holders
 
 S = 1_000_000_000
 
@@ -73,16 +73,6 @@ class Owner:
 
     def inner(self):
         self.hand.wait(4)
-
-
-def test_the_time_of_an_inner_method_is_not_the_outer_ones(hand, holders):
-    owner = Owner(hand)
-    for name, phase in (("outer", "optimizer"), ("inner", "forward")):
-        holders.wrap(owner, name, phase, lambda run, *args: run(*args))
-    owner.outer()
-    assert holders.take() == {"forward/Owner.inner": 4 * S, "optimizer/Owner.outer": 3 * S}
-    assert is_wrapped(owner.outer)
-    assert not is_wrapped(Owner(hand).outer)
 
 
 def test_inside_an_opaque_phase_all_is_charged_to_it(hand, holders):

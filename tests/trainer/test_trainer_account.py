@@ -227,6 +227,7 @@ def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
         "HFU; measured energy of CPU; cost; memory of activations and logits"
     )
     assert found.tokens.processed is None
+    assert found.work.reason.startswith("a callback is given neither the trainer nor its batches")
     assert found.steps.count == 8
     assert_closed(found)
 

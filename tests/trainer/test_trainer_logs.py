@@ -1,8 +1,6 @@
 """The figures in a Trainer's logs: what reports have, what people read, and what stays as it was."""
 
 import json
-import struct
-from pathlib import Path
 
 import pytest
 from tiny_training import assert_same_run, build_model, causal_trainer, every, records, train_causal, trl_trainer
@@ -142,27 +140,6 @@ def test_a_bar_of_ones_own_is_left_alone(tiny_dir, tmp_path):
     trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[Own()], disable_tqdm=False)
     bars = [type(one) for one in trainer.callback_handler.callbacks if isinstance(one, ProgressCallback)]
     assert bars == [Own, FigureBar]
-
-
-def events(folder: Path):
-    """Tags and values of a TensorBoard file: length, checksum, event, checksum."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    (path,) = folder.rglob("events.out.tfevents*")
-    data, at = path.read_bytes(), 0
-    while at < len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        event = Event.FromString(data[at + 12 : at + 12 + length])
-        yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
-        at += 12 + length + 4
-
-
-def test_tensorboard_has_them(tiny_dir, tmp_path):
-    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, report_to=["tensorboard"])
-    found = {(tag, step): value for tag, step, value in events(tmp_path / "runs")}
-    for entry in trainer.state.log_history[:3]:
-        for key in ALWAYS:
-            assert found["train/" + key, entry["step"]] == pytest.approx(entry[key], rel=1e-6)
 
 
 def test_the_data_sets_of_an_evaluation_are_one(tiny_dir, tmp_path):

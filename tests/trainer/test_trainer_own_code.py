@@ -52,13 +52,18 @@ def test_a_loss_of_the_users_own_has_its_phase_its_flops_and_its_name(tiny_dir, 
     assert_same_run(trainer, train_causal(OwnLoss, tiny_dir, tmp_path / "b"))
 
 
-def test_the_flops_of_an_own_loss_are_those_of_the_same_loss_below(tiny_dir, tmp_path):
-    work = []
-    for kind in (EfficientTrainer, Inherits):
-        train_causal(kind, tiny_dir, tmp_path / kind.__name__)
-        work.append(valid_account(tmp_path / kind.__name__).work)
-    assert work[0].model_flops == work[1].model_flops
-    assert work[0].hardware_flops == work[1].hardware_flops
+class Cooperative(EfficientTrainer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Inherits, Cooperative])
+def test_the_flops_of_an_own_loss_are_those_of_the_same_loss_below(tiny_dir, tmp_path, kind):
+    for one in (EfficientTrainer, kind):
+        train_causal(one, tiny_dir, tmp_path / one.__name__)
+    below, own = (valid_account(tmp_path / one.__name__).work for one in (EfficientTrainer, kind))
+    assert (own.model_flops, own.hardware_flops) == (below.model_flops, below.hardware_flops)
+    assert own.reason is None
 
 
 class RunsTwice(EfficientTrainer):

@@ -14,7 +14,6 @@ from tiny_training import (
     causal_trainer,
     every,
     gradient_norms,
-    lines,
     losses,
     records,
     rows,
@@ -201,15 +200,6 @@ def test_recording_can_be_switched_off_and_sent_elsewhere(tiny_dir, tmp_path, mo
     assert_same_run(off, plain_run(3))
     causal_trainer(EfficientTrainer, tiny_dir, tmp_path, eval_rows=4).evaluate()  # no training, no file
     assert not (tmp_path / "efficiency").exists()
-
-
-def test_lines_are_strict_json(tiny_dir, tmp_path):
-    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=1)
-    (data,) = lines(tmp_path, "steps.jsonl")
-    assert " ".join(sorted(data)) == (
-        "epoch grad_norm held_seconds learning_rate loader loss micro_batches phase_seconds rank schema_version "
-        "segment sequences started_at_seconds step tokens unattributed_seconds wall_seconds work"
-    )
 
 
 def loader_parts(folder):

@@ -22,7 +22,6 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Mist
 
 from hf_efficient import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer
 from hf_efficient.accounting.account import account_of
-from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.profilers.calibration import MatmulPeak
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.train_fields import trl_class
@@ -172,34 +171,10 @@ def test_a_model_that_is_not_known(tmp_path, warned):
     assert_same_run(trainer, train(Trainer, tmp_path / "off"))
 
 
-class OwnLoss(EfficientTrainer):
-    def compute_loss(self, *args, **kwargs):
-        return super().compute_loss(*args, **kwargs)
-
-
-class UsersLoss(Trainer):
-    def compute_loss(self, *args, **kwargs):
-        return super().compute_loss(*args, **kwargs)
-
-
-class MixinOverUsersLoss(EfficientTrainerMixin, UsersLoss):
-    pass
-
-
-class RunsTwice(OwnLoss):
+class RunsTwice(EfficientTrainer):
     def compute_loss(self, *args, **kwargs):
         super().compute_loss(*args, **kwargs)
         return super().compute_loss(*args, **kwargs)
-
-
-@pytest.mark.parametrize("kind", [OwnLoss, MixinOverUsersLoss])
-def test_a_loss_of_its_own_that_runs_the_model_once_is_counted(tiny_dir, tmp_path, kind):
-    work = []
-    for one in (EfficientTrainer, kind):
-        train_causal(one, tiny_dir, tmp_path / one.__name__)
-        work.append(account_of(tmp_path / one.__name__ / "efficiency").work)
-    assert (work[0].model_flops, work[0].hardware_flops) == (work[1].model_flops, work[1].hardware_flops)
-    assert work[1].reason is None
 
 
 @pytest.mark.slow
@@ -220,15 +195,6 @@ def test_another_objective_is_not_guessed_at(tmp_path, tiny_tokenizer):
     assert found.work.model_flops is None
     assert found.work.reason.startswith("RewardTrainer.compute_loss: how often it runs the model")
     assert found.sequences.samples == 12
-
-
-def test_a_callback_alone_says_why_it_counts_no_flops(tiny_dir, tmp_path):
-    train_causal(Trainer, tiny_dir, tmp_path, callbacks=[AccountCallback()])
-    found = account_of(tmp_path / "efficiency")
-    assert found.work.model_flops is None
-    (gap,) = [gap for gap in found.not_measured if gap.what == "FLOPs, MFU and HFU"]
-    assert gap.why == found.work.reason
-    assert gap.why.startswith("a callback is given neither the trainer nor its batches")
 
 
 @pytest.mark.slow
