@@ -135,6 +135,7 @@ class EfficientTrainerMixin(_Base):
         self._extra_evaluators = tuple(extra_evaluators)
         self._timeline = process_timeline() if record_steps else None
         self._recorder = StepRecorder(self._timeline)
+        self._mark = self._recorder.mark
         self._ranks = RankMarks(self._recorder.log) if self._recorder.several_ranks else None
         self._gradient_check = GradientCheck() if check_gradients else None
         self._activations: ActivationProbe | None = None
@@ -178,22 +179,18 @@ class EfficientTrainerMixin(_Base):
         if self.model is not None:
             # Before a trainer below runs the model while it is built: DPO's precomputed reference does.
             keep_four_bit_trainable(self.model)
-        backward, holders = self.accelerator.backward, self._recorder.holders
+        self._recorder.holders.wrap(self.accelerator, "backward", "backward", self._around_backward)
 
-        @functools.wraps(backward)
-        def timed_backward(*args: Any, **kwargs: Any) -> None:
-            begun, before = holders.begin(), self._mark("backward")
-            try:
-                if self._ranks is None:
-                    backward(*args, **kwargs)
-                    return
-                with self._ranks.backward(args[0] if args else kwargs.get("loss")):
-                    backward(*args, **kwargs)
-            finally:
-                self._mark(before)
-                holders.end(begun, None)
-
-        self.accelerator.backward = timed_backward
+    def _around_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        before = self._mark("backward")
+        try:
+            if self._ranks is None:
+                run(*args, **kwargs)
+                return
+            with self._ranks.backward(args[0] if args else kwargs.get("loss")):
+                run(*args, **kwargs)
+        finally:
+            self._mark(before)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and record the steps of this call as one segment of ``steps.jsonl``."""
@@ -405,9 +402,6 @@ class EfficientTrainerMixin(_Base):
             self._forwards = None
             self._recorder.count_work(None)
             self._timeline.state("work", corrected.facts())
-
-    def _mark(self, phase: PhaseName | None) -> PhaseName | None:
-        return self._recorder.mark(phase)
 
     def _phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         return self._recorder.phase(name, opaque=opaque)

@@ -265,19 +265,24 @@ class EventLog:
         if self._ranges is not None:
             self._ranges.leave(token)
 
-    @_guarded
     def mark(self, phase: PhaseName | None) -> PhaseName | None:
-        """From here on the time belongs to this phase of the loop; returns the one before, to go back to."""
+        """From here on the time belongs to this phase of the loop; returns the one before, to go back to. A step calls
+        this a dozen times, hence a guard for the rare part alone."""
         before = self.marked
-        if self._opaque or not self.in_loop:
+        if self._opaque or not self.in_loop or self.broken:
             return before
         self._events.append(("mark", self.now(), phase, None))
         self.marked = phase
+        if self._device is not None or self._ranges is not None:
+            self._mark_elsewhere(phase)
+        return before
+
+    @_guarded
+    def _mark_elsewhere(self, phase: PhaseName | None) -> None:
         if self._device is not None:
             self._mark_device(None if phase in _HOST_ALONE else phase)
         if self._ranges is not None:
             self._ranges.mark(phase)
-        return before
 
     @_guarded
     def cut(self, step: Any = None, at_ns: int | None = None) -> None:

@@ -7,35 +7,32 @@ from typing import Any
 from hf_efficient.recording.events import EventLog
 from hf_efficient.records.steps import PhaseName
 
-_LIBRARIES = ("transformers.", "trl.", "hf_efficient.")
+_LIBRARIES = ("transformers.", "trl.", "accelerate.", "hf_efficient.")
 """Their methods are what the phases are named after; those of other modules are named one by one."""
 
-Begun = tuple[int, int]
+Held = dict[tuple[PhaseName | None, str], int]
 
 
 class Holders:
-    """Adds up nanoseconds by ``PHASE/Class.method``; the time of an inner one is not counted for the outer. ``take``
-    returns what was added since it was called last. One thread uses it, the one that trains."""
+    """Adds up nanoseconds by phase and ``Class.method``; the time of an inner one is not counted for the outer.
+    ``take`` returns what was added since it was called last. One thread uses it, the one that trains."""
 
     def __init__(self, log: EventLog) -> None:
-        self._log = log
-        self._charged_ns = 0
-        self._held: dict[str, int] = {}
+        self.log = log
+        self.charged_ns = 0
+        self._held: Held = {}
         self._around: PhaseName | None = None
 
-    def begin(self) -> Begun:
-        return self._log.now(), self._charged_ns
-
-    def end(self, begun: Begun, name: str | None, phase: PhaseName | None = None) -> None:
-        """Charge the time since ``begun`` that nothing inside was charged for; without a name to nobody."""
-        began_ns, charged_ns = begun
-        own_ns = self._log.now() - began_ns - (self._charged_ns - charged_ns)
-        self._charged_ns += own_ns
-        if name is not None and self._log.in_loop:
-            key = f"{self._around or phase or self._log.marked or 'unattributed'}/{name}"
+    def charge(self, began_ns: int, charged_ns: int, name: str | None, phase: PhaseName | None) -> None:
+        """Charge the time since ``began_ns`` but for what was charged since ``charged_ns``; without a name to nobody.
+        A step calls this some twenty times."""
+        own_ns = self.log.now() - began_ns - (self.charged_ns - charged_ns)
+        self.charged_ns += own_ns
+        if name is not None and self.log.in_loop:
+            key = (self._around or phase or self.log.marked, name)  # text costs more than the sum
             self._held[key] = self._held.get(key, 0) + own_ns
 
-    def take(self) -> dict[str, int]:
+    def take(self) -> Held:
         held, self._held = self._held, {}
         return held
 
@@ -46,21 +43,23 @@ class Holders:
         an ``opaque`` phase all that is charged is charged to it. The class is asked at each call: it may change, also
         to what calls the instance's method in its turn (``patch.object(Trainer, name, wraps=trainer.method)``)."""
         first, running = _of_class(owner, name), False
+        own_name, defined = _own_name(first), getattr(type(owner), name)
 
         @functools.wraps(getattr(owner, name))
         def timed(*args: Any, **kwargs: Any) -> Any:
             nonlocal running
-            method = _of_class(owner, name)
+            same = getattr(type(owner), name, None) is defined  # a lookup in C
+            method = first if same else _of_class(owner, name)
             if running and method != first:
                 return first(*args, **kwargs)
             before, running = running, True
-            begun, outer = self.begin(), self._around
+            began_ns, charged_ns, outer = self.log.now(), self.charged_ns, self._around
             if opaque:
                 self._around = outer or phase
             try:
                 return around(method, *args, **kwargs)
             finally:
-                self.end(begun, _own_name(method), phase)
+                self.charge(began_ns, charged_ns, own_name if same else _own_name(method), phase)
                 self._around, running = outer, before
 
         timed.timed = timed  # type: ignore[attr-defined]
@@ -87,6 +86,7 @@ class TimedCallbacks(list[Any]):
         super().__init__(callbacks)
         self.event: str | None = None
         self._holders = holders
+        self._names: dict[tuple[type, str], str | None] = {}
 
     def __iter__(self) -> Iterator[Any]:
         event, self.event = self.event, None
@@ -95,10 +95,28 @@ class TimedCallbacks(list[Any]):
         return self._timed(event)
 
     def _timed(self, event: str) -> Iterator[Any]:
+        holders, names = self._holders, self._names
+        log = holders.log
         for callback in super().__iter__():
-            begun, phase = self._holders.begin(), self._holders._log.marked
+            key = (type(callback), event)
+            name = names[key] if key in names else names.setdefault(key, _event_name(*key))
+            if name is None:
+                yield callback
+                continue
+            began_ns, charged_ns, phase = log.now(), holders.charged_ns, log.marked
             yield callback
-            self._holders.end(begun, f"{type(callback).__name__}.{event}", phase)
+            holders.charge(began_ns, charged_ns, name, phase)
+
+
+def _event_name(kind: type, event: str) -> str | None:
+    """``Class.event``; None where the class does nothing at that event."""
+    inherited = getattr(getattr(kind, event, None), "__qualname__", "") == f"TrainerCallback.{event}"
+    return None if inherited else f"{kind.__name__}.{event}"
+
+
+def held_seconds(held: Held, least_ns: int = 0) -> dict[str, float]:
+    """Seconds by ``PHASE/Class.method`` of those that took at least so long."""
+    return {f"{phase or 'unattributed'}/{name}": ns / 1e9 for (phase, name), ns in held.items() if ns >= least_ns}
 
 
 def is_wrapped(method: Any) -> bool:

@@ -20,7 +20,7 @@ from hf_efficient.recording.compilation import CompilationWatch
 from hf_efficient.recording.device import DeviceTimes, DeviceWatch, watch_device
 from hf_efficient.recording.events import EventLog, Span
 from hf_efficient.recording.guard import guard
-from hf_efficient.recording.holders import Holders
+from hf_efficient.recording.holders import Held, Holders, held_seconds
 from hf_efficient.recording.live import WHOLE_PREFIX, LiveRun, RunningFigures, log_figures
 from hf_efficient.recording.loader import LoaderMark, LoaderWatch, step_loader, watch_stated
 from hf_efficient.recording.ranks import CollectiveWatch
@@ -83,7 +83,7 @@ class StepDraft:
         self.cpu_to_ns: int | None = None
         self.loader_from = loader_from
         self.loader_to: LoaderMark | None = None
-        self.held_ns: Mapping[str, int] = {}
+        self.held_ns: Held = {}
         self._counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
 
     def ready(self, *, wait: bool, patient: bool) -> bool:
@@ -122,7 +122,7 @@ class StepDraft:
             loader=None if begins is None or ends is None else step_loader(begins, ends),
             cpu_seconds=None if cpu_ns is None else cpu_ns / 1e9,
             waited_seconds=in_seconds(span.waits_ns) or None,
-            held_seconds={name: ns / 1e9 for name, ns in self.held_ns.items() if 1000 * ns >= wall_ns} or None,
+            held_seconds=held_seconds(self.held_ns, wall_ns // 1000) or None,
             **self.logged,
         )
 
