@@ -5,8 +5,6 @@ run in its logs and beside its progress bar, a budget, evaluations that leave no
 your own, and a check of the first step's gradients.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence

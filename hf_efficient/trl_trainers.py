@@ -3,8 +3,6 @@
 The signatures are for type checkers and editors; ``help`` shows those of the installed TRL.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from trl import DPOTrainer, KTOTrainer, RewardTrainer, SFTTrainer

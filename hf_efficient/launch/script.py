@@ -1,7 +1,5 @@
 """A training script of the user's own, run unchanged: each Trainer in it is built with ``EfficientTrainerMixin``."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.util

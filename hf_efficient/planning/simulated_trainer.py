@@ -1,7 +1,5 @@
 """A Trainer that reports the phase and use of what a simulated training does, and evaluates one batch."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
