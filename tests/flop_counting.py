@@ -5,11 +5,27 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import TrainerCallback
 
 
 def counting() -> FlopCounterMode:
     """Counts what runs inside; the attention must be ``eager``, for there is no formula of SDPA on a CPU."""
     return FlopCounterMode(display=False, custom_mapping=_formulas())
+
+
+class Counted(TrainerCallback):
+    """Counts the FLOPs between the events that begin and end a step."""
+
+    def __init__(self) -> None:
+        self.flops: list[int] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.mode = counting()
+        self.mode.__enter__()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.mode.__exit__(None, None, None)
+        self.flops.append(self.mode.get_total_flops())
 
 
 def gemm_4bit_flops(a_shape: Any, b_shape: Any, weight_shape: Any, *args: Any, **kwargs: Any) -> int:

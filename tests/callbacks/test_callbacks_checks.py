@@ -34,15 +34,6 @@ def dequantized(layer):
     return bitsandbytes.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
 
 
-def test_every_layer_is_guarded():
-    model = quantized()
-    assert checks.keep_four_bit_trainable(model) == 2
-    assert [model[0].support_avx512bf16_for_cpu, model[2]["inner"].support_avx512bf16_for_cpu] == [False, False]
-    model[0].eval()(torch.ones(1, 128))
-    assert not getattr(model[0].weight.quant_state, "packing_format_for_cpu", False)
-    assert checks.keep_four_bit_trainable(model) == 2
-
-
 @pytest.mark.skipif(not bitsandbytes.functional.has_avx512bf16(), reason="without AVX512-BF16 nothing is repacked")
 @pytest.mark.parametrize("double_quant", [True, False])
 def test_repacked_weights_are_unpacked(caplog, double_quant):

@@ -94,18 +94,6 @@ def test_a_reference_model_is_counted_with_the_weights_and_what_it_shares_once(f
     assert facts.bytes("note") == {"weights": "when training begins, with the reference model"}
 
 
-def test_a_fault_is_one_warning_and_the_end_of_it(facts, caplog):
-    count = MemoryCount(facts, lambda: 1 / 0)
-    model = trained()
-    count.begin(ON_CPU, model)
-    count.before_step(model)
-    assert [record.getMessage() for record in caplog.records] == [
-        "Memory is no longer counted by category, because of a fault; training goes on."
-    ]
-    assert not count.active
-    assert facts.memory == {}
-
-
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [

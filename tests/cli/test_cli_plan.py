@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import torch  # noqa: F401  a process that has loaded it is not the plan's own
 
-from hf_efficient.cli.output import with_num_gpus
-from hf_efficient.errors import SetupError
 from hf_efficient.facts import accelerators as accelerators_module
 from hf_efficient.recipe.load import load_recipe
 
@@ -129,6 +127,7 @@ def test_fix_where_nothing_helps(run, tiny, shrunk):
         ("--fix none/out.yaml --gpu L4", "--fix: there is no folder none."),
         ("--html none/plan.html", "--html: there is no folder none. Name a file in a folder"),
         ("--html .", "--html: . is a folder. Name a file"),
+        ("--gpu L4 --num-gpus 0", "--num-gpus: 0 cannot train"),
         ("--gpu L4 efficiency.price_usd_per_hour=-1", "efficiency.price_usd_per_hour"),
         ("--gpu L4 model.id=nobody/nothing", "Write a local folder that holds its config.json"),
         ("--gpu L4 model.id=./nowhere", "model.id: "),
@@ -209,16 +208,6 @@ def test_equal_tensors_are_one_row_whose_bytes_are_those_of_shape_and_dtype(run,
     keys = [(one["bytes"], one["category"], *one["shape"], one["dtype"]) for one in largest]
     assert len(set(keys)) == len(keys)
     assert max(one["count"] for one in largest) > 1
-
-
-def test_num_gpus_is_an_override():
-    assert with_num_gpus(["train.max_steps=3"], 8) == ["train.max_steps=3", "distributed.processes=8"]
-    assert with_num_gpus(["train.max_steps=3"], None) == ["train.max_steps=3"]
-    assert with_num_gpus(["distributed.processes=8"], 8)[-1] == "distributed.processes=8"
-    with pytest.raises(SetupError, match="--num-gpus: 0 cannot train"):
-        with_num_gpus([], 0)
-    with pytest.raises(SetupError, match=r"is 4, but distributed\.processes=2 was written as well"):
-        with_num_gpus(["distributed.processes=2"], 4)
 
 
 LOADING = """

@@ -4,12 +4,9 @@ import datasets
 from made_data import arguments, recipe
 
 from hf_efficient.data import docstrings
-from hf_efficient.data.cache import Entry, cache_key, load_entry, save_entry, tokenizer_identity
+from hf_efficient.data.cache import cache_key, tokenizer_identity
 from hf_efficient.data.examples import open_sources
-from hf_efficient.data.stats import DataStats
 from hf_efficient.recipe.schema import Recipe
-
-STATS = DataStats(2, 0, 0, 0, 0, 5, 4, 3)
 
 
 def key(made: Recipe, tokenizer: Any, **settings: Any) -> str:
@@ -66,15 +63,3 @@ def test_the_key_of_builtins_and_hub_data_sets(tokenizer, monkeypatch):
         monkeypatch.setattr(datasets, "load_dataset", lambda *_, dataset=dataset, **__: dataset)
         keys.append(key(recipe("owner/set"), tokenizer))
     assert keys[0] == keys[2] != keys[1]
-
-
-def test_an_entry_comes_back_as_it_was_written(tmp_path):
-    rows = datasets.Dataset.from_list([{"input_ids": [1, 2], "labels": [-100, 2]}, {"input_ids": [3], "labels": [3]}])
-    examples = [{"prompt": [{"role": "user", "content": "q"}], "answer": "ä"}]
-    entry = Entry(rows, rows.select([0]), STATS, STATS, examples)
-    assert load_entry(tmp_path / "c", "k") is None
-    assert save_entry(tmp_path / "c", "k", entry)
-    read = load_entry(tmp_path / "c", "k")
-    assert (read.train[:], read.eval[:]) == (rows[:], rows[:1])
-    assert (read.stats, read.eval_stats, read.eval_examples) == (STATS, STATS, examples)
-    assert [path.name for path in (tmp_path / "c").iterdir()] == ["k"]

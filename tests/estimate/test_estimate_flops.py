@@ -163,14 +163,6 @@ def products(shape):
     return sum(one.parameters for n in range(shape.layers) for one in linears_of_layer(shape, n).values())
 
 
-def test_full_training_costs_six_flops_per_parameter_and_token():
-    shape = shape_of(tiny_config("llama"))
-    flops, _ = training_flops(shape, Trained.full(), BATCH)
-    pairs = 2 * 48 * 49 // 2
-    attention = 3 * 12 * 64 * pairs
-    assert flops.total == 6 * 96 * (products(shape) + 96 * 64) + attention
-
-
 def test_the_model_s_flops_leave_out_padding_masked_pairs_and_recompute():
     shape = shape_of(tiny_config("mistral", sliding_window=3))
     packed = Work([4, 2], rows=[10])

@@ -203,22 +203,10 @@ def test_a_region(region, code, grams, year):
     assert (held.code, held.grams_per_kwh, held.year) == (code, grams, year)
 
 
-def test_a_figure_of_the_user_s_own():
-    held = grid_intensity(120)
-    assert (held.code, held.grams_per_kwh, held.year) == ("user", 120.0, None)
-
-
 @pytest.mark.parametrize("number", [-1, float("nan"), float("inf")])
 def test_an_impossible_figure_is_refused(number):
     with pytest.raises(SetupError, match=r"gCO2e/kWh: write a number from 0, or a country\.$"):
         grid_intensity(number)
-
-
-def test_an_unknown_region_is_refused_with_the_nearest():
-    with pytest.raises(SetupError) as error:
-        grid_intensity("Frnace")
-    assert str(error.value).startswith("'Frnace' is no region with known figures. Did you mean France")
-    assert str(error.value).endswith("Or give the number of gCO2e/kWh.")
 
 
 def test_every_row_is_whole():

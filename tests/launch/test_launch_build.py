@@ -78,10 +78,10 @@ def profiled(model, source, output, profile):
 def test_a_callback_per_instrument_that_is_switched_on():
     assert instrument_callbacks(ProfileSection()) == []
     functions = {"lines": ["json:dumps"], "host_memory": ["json:dumps"]}
-    section = ProfileSection(trace={}, memory={}, python={}, nvtx=True, capture={}, **functions)
+    section = ProfileSection(trace={}, memory={}, python={}, nvtx=True, capture={}, synchronisations={}, **functions)
     assert " ".join(type(callback).__name__ for callback in instrument_callbacks(section)) == (
         "TorchTraceCallback MemoryHistoryCallback PythonProfileCallback LineTimesCallback HostMemoryCallback "
-        "NvtxCallback CaptureCallback"
+        "NvtxCallback CaptureCallback SynchronisationsCallback"
     )
 
 

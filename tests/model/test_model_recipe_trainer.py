@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from datasets import Dataset
-from flop_counting import counting
+from flop_counting import Counted
 from live_models import DIMENSIONS
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -191,21 +191,9 @@ def test_whoever_wants_logits_gets_them(tmp_path):
 
 @pytest.mark.parametrize(("packed", "adapter"), [(False, ALL_LINEAR), (True, None)])
 def test_its_flops_are_those_that_torch_counts(packed, adapter, tmp_path):
-    class Counted(TrainerCallback):
-        flops: list[int]
-
-        def on_step_begin(self, args, state, control, **kwargs):
-            self.mode = counting()
-            self.mode.__enter__()
-
-        def on_pre_optimizer_step(self, args, state, control, **kwargs):
-            self.mode.__exit__(None, None, None)
-            self.flops.append(self.mode.get_total_flops())
-
     model = tiny_model("llama", adapter=adapter)
     getattr(model, "get_base_model", lambda: model)().set_attn_implementation("eager")
     counted = Counted()
-    counted.flops = []
     trained(model, CHUNKED_NLL, tmp_path, packed=packed, callbacks=[counted])
     steps = read_steps(tmp_path / CHUNKED_NLL / "efficiency" / "steps.jsonl")
     assert [one.work.hardware_flops for one in steps] == counted.flops

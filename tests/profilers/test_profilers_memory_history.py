@@ -77,15 +77,6 @@ def test_when_memory_runs_out(tmp_path):
     assert len(fake.observers) == 1  # torch cannot take one back: there is one for all trainings
 
 
-def test_without_cuda_it_says_so_and_the_run_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(CudaAllocator, "is_here", lambda self: False)
-    history = MemoryHistory(at_steps=[1], at_end=True)
-    train(history, tmp_path)
-    history.stop()
-    assert history.notes == ["needs a CUDA device, and there is none"]
-    assert names(tmp_path) == []
-
-
 def test_allocations_are_labelled_by_their_module_until_it_stops(tmp_path):
     fake, model = Fake(labels=[]), nn.Sequential(nn.Linear(2, 2))
     history = MemoryHistory(allocator=fake)

@@ -7,7 +7,7 @@ import pytest
 from hand_clock import SECOND, timeline_of
 
 from hf_efficient.estimate.forecast import Limits, Schedule, Spent
-from hf_efficient.recording.budget import BudgetWatch, Look, Passing
+from hf_efficient.recording.budget import BudgetWatch, Look
 from hf_efficient.recording.earlier import read_earlier
 from hf_efficient.recording.live import Earlier, LiveRun, Outlook, RecentSpeed, RunningFigures, log_figures
 from hf_efficient.records.steps import StepMemory, StepRecord, StepWork, TokenCounts
@@ -213,19 +213,6 @@ def run(hand, steps=6, wall=1.0, max_steps=1000):
 def test_the_next_look_comes_when_it_is_worth_it(hand, seconds, next_step):
     look = BudgetWatch(Limits(hours=seconds / 3600)).look(run(hand, max_steps=7), 6, evaluates=False, saves=False)
     assert look == Look(None, None, next_step)
-
-
-def test_a_forecast_that_passes(hand):
-    look = BudgetWatch(Limits(hours=0.1)).look(run(hand), 6, evaluates=False, saves=False)
-    # 994 steps of 1 s are left, and 260 s.
-    assert look.passing == Passing("hours", pytest.approx(1094 / 3600), 266, 994.0, False)
-
-
-def test_a_pace_of_few_steps_is_no_forecast(hand):
-    look = BudgetWatch(Limits(hours=0.1)).look(run(hand, steps=4), 4, evaluates=False, saves=False)
-    assert look.passing is None
-    # Nor is there one of a limit that nothing is known about.
-    assert BudgetWatch(Limits(usd=1.0)).look(run(hand), 6, evaluates=False, saves=False) == Look(None, None, 7)
 
 
 START = {"kind": "process", "schema_version": 1, "way": "recipe", "process_start_from": "kernel"}

@@ -15,21 +15,10 @@ from waiting import wait_for, wait_for_line
 from hf_efficient.accounting.account import account_of
 from hf_efficient.errors import OutputError
 from hf_efficient.recording import run_files
-from hf_efficient.recording.run_files import DONE, ending_of
-from hf_efficient.recording.stop import EndedBySignal, RunStopped
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import StepRecord, TokenCounts
 from hf_efficient.run_dir.reading import last_record, read_steps
 from hf_efficient.run_dir.stream import JsonlFile
-
-
-def test_endings():
-    assert ending_of(None) == DONE
-    assert ending_of(ValueError("first\nsecond")) == ("error", "ValueError: first")
-    assert ending_of(KeyboardInterrupt()) == ("error", "KeyboardInterrupt")
-    assert ending_of(EndedBySignal(15)) == ("error", "EndedBySignal: SIGTERM")
-    assert ending_of(RunStopped(7, 60)) == ("stopped", "after step 7 of 60; checkpoint-7 is saved")
-
 
 YOUNG = """
 import sys, time

@@ -3,14 +3,13 @@
 import logging
 import math
 
-import numpy as np
 import pytest
 import torch
 from hand_clock import timeline_of
 
 from hf_efficient.accounting.processes import read_processes
 from hf_efficient.recording.events import Span
-from hf_efficient.recording.steps import Counting, Segment, StepDraft, StepRecorder, metrics_to_note
+from hf_efficient.recording.steps import Counting, Segment, StepDraft, StepRecorder
 from hf_efficient.records.steps import SequenceCounts, StepRecord, TokenCounts
 from hf_efficient.run_dir.reading import read_steps
 
@@ -134,11 +133,3 @@ def test_evaluations_and_saves_are_noted(recorder, hand, tmp_path):
     noted = [(note["step"], note["seconds"], note["metrics"]) for note in process.notes["evaluation"]]
     assert noted == [(5, 2.5, {"loss": 3.0, "perplexity": None}), (6, 1.5, {})]
     assert [(note["step"], note["seconds"]) for note in process.notes["save"]] == [(5, 0.5)]
-
-
-def test_metrics_are_numbers_without_prefix_and_speed():
-    metrics = {"eval_loss": np.float32(0.5), "eval_accuracy": 1, "eval_perplexity": math.inf, "eval_report": "text"}
-    speeds = ("runtime", "samples_per_second", "steps_per_second", "other_runtime", "model_preparation_time")
-    metrics |= {"epoch": 1.0, **{f"eval_{name}": 2.0 for name in speeds}}
-    assert metrics_to_note(metrics) == {"loss": 0.5, "accuracy": 1.0, "perplexity": None}
-    assert metrics_to_note({"test_loss": 1.0, "eval_loss": 2.0}, "test") == {"loss": 1.0, "eval_loss": 2.0}

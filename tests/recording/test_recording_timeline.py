@@ -3,8 +3,6 @@
 import json
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -124,17 +122,6 @@ def test_a_second_run_begins_where_it_begins(timeline, hand, tmp_path):
         ("end", 107.0),
     ]
     assert told(tmp_path / "b") == [("process", 55.0), ("end", 56.0)]
-
-
-def test_the_start_of_this_process():
-    code = (
-        "import time; time.sleep(0.5)\nfrom hf_efficient.recording.clocks import process_start\nstart = "
-        "process_start(); print(start.source, (time.perf_counter_ns() - start.perf_ns) / 1e9)"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    source, age = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).split()
-    assert source == ("kernel" if Path("/proc/self/stat").exists() else "psutil")
-    assert 0.5 <= float(age) < 30
 
 
 def samplers():

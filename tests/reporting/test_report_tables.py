@@ -145,7 +145,6 @@ SNAPSHOT = profile.MemorySnapshot(
     ],
     other_modules_bytes=8 * MIB,
 )  # fmt: skip
-INSTRUMENT = profile.InstrumentAccount("trace", 1.5, 1.25, 3, ["profile/t"], "n")
 PROFILE = profile.ProfileAccount(
     [
         profile.InstrumentAccount("trace", 1.5, 1.25, 3, ["profile/t"], "n"),

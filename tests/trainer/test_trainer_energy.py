@@ -79,15 +79,6 @@ def test_a_callback_alone_tells_the_same(tiny_dir, tmp_path, sampled_often, writ
     assert writers() == []
 
 
-def test_without_rates_a_cpu_has_no_price_and_the_worlds_grid(tiny_dir, tmp_path):
-    train_causal(EfficientTrainer, tiny_dir, tmp_path)
-    found = valid_account(tmp_path)
-    assert found.money.cost_usd is None
-    reason = {gap.what: gap.why for gap in found.not_measured}["cost"]
-    assert reason.startswith("no price is known of a machine without a GPU; set efficiency.price_usd_per_hour")
-    assert found.energy.grid_source == "World 2023, Ember, July 2024"
-
-
 def test_a_provider_without_this_gpu_stops_the_trainer_before_it_trains(tiny_dir, tmp_path, monkeypatch):
     known = prices.price_facts
     monkeypatch.setattr(prices, "price_facts", lambda rates, _, gpus: known(rates, "NVIDIA H200", gpus))

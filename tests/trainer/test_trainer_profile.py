@@ -21,9 +21,7 @@ from hf_efficient.callbacks.profilers import (
     SynchronisationsCallback,
     TorchTraceCallback,
 )
-from hf_efficient.launch.build import instrument_callbacks
 from hf_efficient.profilers.torch_trace import TorchTrace
-from hf_efficient.recipe.schema import ProfileSection
 from hf_efficient.trainer import EfficientTrainer
 
 
@@ -83,7 +81,7 @@ def test_the_account_tells_cost_and_operators(tiny_dir, tmp_path, kind, others):
     assert profile.operators.steps == 2
 
 
-def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch):
+def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch, warned):
     def full(self, profiler):
         raise OSError("disk full")
 
@@ -92,6 +90,9 @@ def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch):
     trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, callbacks=[callback])
     assert trainer.state.global_step == 4
     assert "ended by a fault: OSError: disk full" in load_run(tmp_path).profile.instruments[0].note
+    assert [one for one in warned() if one.startswith("profile.")] == [
+        "profile.trace ends here, because of a fault; training goes on."
+    ]
 
 
 def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
@@ -219,11 +220,6 @@ def test_nothing_watches_after_the_counted_steps(tiny_dir, tmp_path, callback, c
     assert callback.facts["steps"] == counted
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     assert torch.overrides._get_current_function_mode() is None
-
-
-def test_a_recipe_asks_for_it():
-    (callback,) = instrument_callbacks(ProfileSection(synchronisations={"after_step": 1, "steps": 4}))
-    assert isinstance(callback, SynchronisationsCallback)
 
 
 @pytest.mark.parametrize("counts", [(-1, 1), (0, 0)])

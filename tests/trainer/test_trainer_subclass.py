@@ -3,7 +3,6 @@
 from unittest.mock import patch
 
 import pytest
-import torch
 from tiny_training import arguments, assert_same_run, build_model, collator, losses, records, rows, train_causal
 from transformers import Trainer
 
@@ -93,24 +92,6 @@ def test_a_subclass_of_ours_that_goes_its_own_way(tiny_dir, tmp_path):
     ours = train_causal(BelowEfficient, tiny_dir, tmp_path / "b")
     assert losses(ours) == losses(plain)
     assert phases(tmp_path / "b") == [{"data_wait", "forward", "optimizer", "bookkeeping", "logging"}] * 3
-
-
-@pytest.mark.slow
-def test_every_argument_of_trainer_goes_through(tiny_dir, tmp_path, tiny_tokenizer):
-    """Positional ones included, in Trainer's order."""
-    model = build_model(tiny_dir, "lora")
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    data, eval_data, collate = rows(), rows(4), collator()
-    inputs = (model, arguments(tmp_path), collate, data, eval_data, tiny_tokenizer)
-    trainer = EfficientTrainer(*inputs, optimizers=(optimizer, schedule), efficiency_dir=tmp_path / "here")
-    assert trainer.train_dataset is data
-    assert trainer.eval_dataset is eval_data
-    assert trainer.data_collator is collate
-    assert trainer.processing_class is tiny_tokenizer
-    assert trainer.optimizer is optimizer
-    trainer.train()
-    assert [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry] == [0.5] * 3
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from flop_counting import counting
+from flop_counting import Counted
 from tiny_training import (
     VOCABULARY,
     arguments,
@@ -18,7 +18,7 @@ from tiny_training import (
     train_causal,
     trl_trainer,
 )
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Trainer, TrainerCallback
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Trainer
 
 from hf_efficient import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer
 from hf_efficient.accounting.account import account_of
@@ -26,21 +26,6 @@ from hf_efficient.profilers.calibration import MatmulPeak
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.train_fields import trl_class
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
-
-
-class Counted(TrainerCallback):
-    """Counts the FLOPs between the events that begin and end a step."""
-
-    def __init__(self):
-        self.flops, self.mode = [], None
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        self.mode = counting()
-        self.mode.__enter__()
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        self.mode.__exit__(None, None, None)
-        self.flops.append(self.mode.get_total_flops())
 
 
 def eager(model):
