@@ -90,7 +90,7 @@ class MissingPackageError(SetupError, ImportError):
 
 
 class TrainingCheckError(HfEfficientError):
-    """A check of the running training failed, so that going on would waste the run."""
+    """A check of the running training failed, so that continuing would waste the run."""
 
 
 class PreflightError(HfEfficientError):

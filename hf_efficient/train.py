@@ -121,7 +121,7 @@ def _lost(why: str) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """A training that goes on stops after its step; everything else ends here, and a training that does not stop."""
+    """A training under way stops after its step; everything else ends here, and a training that does not stop."""
     request = stop_request()
     if number == signal.SIGTERM and request.heard and request.ask(time.monotonic()):
         return

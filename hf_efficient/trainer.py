@@ -417,7 +417,7 @@ class EfficientTrainerMixin(_Base):
 
     @contextmanager
     def _unnoticed(self) -> Iterator[None]:
-        """What happens inside leaves no trace in a training that goes on.
+        """What happens inside leaves no trace in a training that continues.
 
         The model stays in eval mode, as the Trainer leaves it until the next step: logs of TRL depend on the mode.
         """

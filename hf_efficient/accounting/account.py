@@ -44,7 +44,7 @@ class AccountedRun:
 
 
 def account_run(directory: Path, reader: RunReader | None = None) -> AccountedRun:
-    """The run in an ``efficiency`` folder, whether it goes on, ended or died; a ``reader`` reads only what is new.
+    """The run in an ``efficiency`` folder, whether it runs, ended or died; a ``reader`` reads only what is new.
     Raises ``OutputError``: there are no records, or they cannot be read."""
     records = (reader or RunReader(directory)).look()
     return AccountedRun(records, build_account(records))

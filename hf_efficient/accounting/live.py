@@ -1,4 +1,4 @@
-"""A run that goes on, as an onlooker sees it: where it is, what is to come, what it did last."""
+"""A run under way, as an onlooker sees it: where it is, what is to come, what it did last."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from hf_efficient.records.series import StepSeries
 from hf_efficient.records.steps import COARSE_PHASES, STEP_PHASES
 
 SILENT_SECONDS = 10.0
-"""A run that goes on writes a heartbeat every second; after ten without one something is wrong."""
+"""A run under way writes a heartbeat every second; after ten without one something is wrong."""
 
 GONE_SECONDS = 60.0
 """After so long without a heartbeat the run is taken to be over."""

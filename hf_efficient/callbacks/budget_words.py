@@ -17,12 +17,12 @@ def amount(limit: LimitName, value: float) -> str:
 @dataclass(frozen=True)
 class BudgetWords:
     """The sentences of one run, which differ by where its budget is written. ``key`` stands before a limit's name;
-    ``go_on`` says how a saved run resumes with ``{limit}`` raised to ``{value}``."""
+    ``resume`` says how a saved run resumes with ``{limit}`` raised to ``{value}``."""
 
     limits: Limits
     key: str = "budget: "
     steps_key: str = "max_steps"
-    go_on: str = "trainer.train(resume_from_checkpoint=True) with {limit}={value} goes on"
+    resume: str = "trainer.train(resume_from_checkpoint=True) with {limit}={value} continues"
     meter: str = "set a limit of usd or hours instead"
 
     def will_pass(
@@ -39,12 +39,12 @@ class BudgetWords:
     def stopped(self, limit: LimitName, spent: float, step: int, steps: int, enough: float, *, exact: bool) -> str:
         """The run ends here, and would take ``enough``; ``exact``: the checkpoint holds all that a resumption needs."""
         value = f"{_rounded_up(max(enough, self.limits.given()[limit])):g}"
-        going_on = self.go_on.format(limit=limit, value=value)
+        remedy = self.resume.format(limit=limit, value=value)
         if not exact:
-            going_on = "with save_only_model the checkpoint holds the weights alone, and the run cannot go on from it"
+            remedy = "with save_only_model the checkpoint holds the weights alone, and the run cannot resume from it"
         return (
             f"{self._head(limit)}: {amount(limit, spent)} are spent after step {step:,} of {steps:,}, and what comes "
-            f"next does not fit. The run is saved in checkpoint-{step} and ends here; {going_on}."
+            f"next does not fit. The run is saved in checkpoint-{step} and ends here; {remedy}."
         )
 
     def reached(self, limit: LimitName, spent: float, step: int, steps: int) -> str:

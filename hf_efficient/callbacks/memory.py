@@ -82,7 +82,7 @@ class MemoryCount:
         except Exception:
             self.active = False
             self.wanted.clear()
-            what = "Memory is no longer counted by category, because of a fault; training goes on."
+            what = "Memory is no longer counted by category, because of a fault; training continues."
             logger.warning(what, exc_info=True)
             return None
 

@@ -28,7 +28,7 @@ _METERS_WITHIN_SECONDS = 5.0
 
 
 class Stopping(TrainerCallback):
-    """Saves and stops one training after a step; the checkpoint is one of a training that goes on. ``end_if``
+    """Saves and stops one training after a step; the checkpoint is one of a training that continues. ``end_if``
     asks for the checkpoint, ``on_save`` stops, ``on_epoch_end`` keeps what would follow from being done."""
 
     stopping = False

@@ -52,7 +52,7 @@ def _ask(rules: Sequence[Rule[S]], subject: S) -> _Said:
 
 def diagnose(run_dir: str | Path) -> Diagnosis:
     """What is wrong with a run, what to change, and what that would give. ``run_dir`` is the output directory of a run,
-    or its ``efficiency`` folder; the run may go on, have ended or died. Raises ``OutputError``: there is no such
+    or its ``efficiency`` folder; the run may be under way, have ended or died. Raises ``OutputError``: there is no such
     folder, no record in it, they cannot be read, or are of a newer version."""
     return diagnose_case(read_case(records_folder(run_dir)))
 

@@ -155,7 +155,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def fault_of(checkpoint: Path) -> str | None:
-    """What keeps a run from going on exactly from here; None where weights, optimizer, schedule and random state are
+    """What keeps a run from continuing exactly from here; None where weights, optimizer, schedule and random state are
     whole. DeepSpeed's own layout is left to DeepSpeed."""
     if not checkpoint.is_dir():
         return "there is no such folder"

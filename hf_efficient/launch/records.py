@@ -51,7 +51,7 @@ _words = functools.partial(
     BudgetWords,
     key="efficiency.budget.",
     steps_key="train.max_steps",
-    go_on="the same command with `--resume efficiency.budget.{limit}={value}` continues",
+    resume="the same command with `--resume efficiency.budget.{limit}={value}` continues",
     meter="limit efficiency.budget.usd or hours instead",
 )
 

@@ -122,9 +122,9 @@ def meet_anew(environment: MutableMapping[str, str]) -> None:
         if is_first:
             _opened(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
         else:
-            reached_store(environment, _MEET_SECONDS)
+            _reached_store(environment, _MEET_SECONDS)
     elif _restarts(environment) and started_nodes(environment) == 1:
-        kept = reached_store(environment, _MEET_SECONDS)
+        kept = _reached_store(environment, _MEET_SECONDS)
         key = f"hf_efficient/port/{environment['TORCHELASTIC_RESTART_COUNT']}"
         if is_first:
             kept.set(key, str(_opened(environment["MASTER_ADDR"], 0).port))
@@ -142,7 +142,7 @@ def _opened(host: str, port: int) -> TCPStore:
     return store
 
 
-def reached_store(environment: Mapping[str, str], patience_seconds: float) -> TCPStore:
+def _reached_store(environment: Mapping[str, str], patience_seconds: float) -> TCPStore:
     """A connection to the store that the processes meet in."""
     from torch.distributed import TCPStore
 
@@ -221,7 +221,7 @@ def watch_peers(environment: Mapping[str, str], leave: Callable[[str], Any]) -> 
         return lambda: None
     import torch.distributed
 
-    store = reached_store(environment, SILENT_SECONDS)
+    store = _reached_store(environment, SILENT_SECONDS)
     watch = PeerWatch(store, int(environment["GROUP_RANK"]), nodes, met=torch.distributed.is_initialized)
     ended = threading.Event()
     answered = [time.monotonic()]

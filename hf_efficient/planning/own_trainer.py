@@ -4,10 +4,8 @@ values. ``plan`` takes a recipe as well."""
 from __future__ import annotations
 
 import copy
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,7 @@ from hf_efficient.planning.plan import plan as plan_recipe
 from hf_efficient.planning.ranks.rank import spread
 from hf_efficient.planning.ranks.shares import sharding_of
 from hf_efficient.planning.run_shapes import RunRows, RunShapes, run_shapes
-from hf_efficient.planning.simulated_trainer import SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
+from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, is_evaluated
 from hf_efficient.planning.simulation import Simulation, simulation_of
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.plan import Plan, PlannedData
@@ -243,7 +241,7 @@ def _copied(
     return made
 
 
-class _OwnSteps(SimulatedTrainer):
+class _OwnSteps(HeadOfAGpu):
     """Leftmost over the class of a user's trainer."""
 
     evaluated: Any = None
@@ -254,18 +252,6 @@ class _OwnSteps(SimulatedTrainer):
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         return torch.utils.data.SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        with self._as_on_a_gpu():
-            return super().training_step(*args, **kwargs)
-
-    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        with self._as_on_a_gpu():
-            return super().prediction_step(*args, **kwargs)
-
-    def _as_on_a_gpu(self) -> AbstractContextManager[None]:
-        """TRL's fused head, where a trainer of TRL has one."""
-        return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu and "trl" in sys.modules else nullcontext()
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         assert self.eval_lengths is not None

@@ -1,8 +1,9 @@
 """A Trainer that reports the phase and use of what a simulated training does, and evaluates one batch."""
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -115,6 +116,21 @@ class SimulatedTrainer(Trainer):
     def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         self.phase = "optimizer"
         return super()._clip_grad_norm(*args, **kwargs)
+
+
+class HeadOfAGpu(SimulatedTrainer):
+    """TRL's fused head computes as on a GPU where the plan is for one."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._as_on_a_gpu():
+            return super().training_step(*args, **kwargs)
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._as_on_a_gpu():
+            return super().prediction_step(*args, **kwargs)
+
+    def _as_on_a_gpu(self) -> AbstractContextManager[None]:
+        return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu and "trl" in sys.modules else nullcontext()
 
 
 class _Marks(TrainerCallback):

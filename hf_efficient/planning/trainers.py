@@ -15,7 +15,7 @@ from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.model.preference_trainer import preference_trainer_class, train_in_float32
 from hf_efficient.model.recipe_trainer import RecipeTrainerMixin, apply_sft_fields, objective
 from hf_efficient.planning.arguments import stand_in
-from hf_efficient.planning.simulated_trainer import SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
+from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import Recipe
 
@@ -88,22 +88,11 @@ def simulation_trainer(
     return trainer
 
 
-class _PreferenceSimulation(SimulatedTrainer):
+class _PreferenceSimulation(HeadOfAGpu):
     objective: ObjectiveName
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         return _preferences(self.objective, length, count)
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        with self._fused_kernels():
-            return super().training_step(*args, **kwargs)
-
-    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        with self._fused_kernels():
-            return super().prediction_step(*args, **kwargs)
-
-    def _fused_kernels(self) -> AbstractContextManager[None]:
-        return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu else nullcontext()
 
 
 def preference_trainer(recipe: Recipe, model: Any, reference: Any, args: DPOConfig, length: int) -> SimulatedTrainer:

@@ -185,7 +185,7 @@ class InstrumentRun:
             method()
         except Exception as error:
             name = self._instrument.name
-            logger.warning("profile.%s ends here, because of a fault; training goes on.", name, exc_info=True)
+            logger.warning("profile.%s ends here, because of a fault; training continues.", name, exc_info=True)
             self._instrument.notes.append(f"ended by a fault: {type(error).__name__}: {error}")
             self._stop_after_fault()
         now = self._now()
@@ -193,7 +193,7 @@ class InstrumentRun:
         if between:
             self._since, self._was_active = now, self._instrument.active
         else:
-            self._since += now - began  # the step goes on
+            self._since += now - began  # the step continues
 
     def _stop_after_fault(self) -> None:
         try:

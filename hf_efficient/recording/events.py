@@ -42,7 +42,7 @@ class Span:
     step: Any = None
     """What the step that ends here is known by; None outside the training loop."""
     open_phase: str | None = None
-    """Of a span that goes on."""
+    """Of a span under way."""
 
 
 class Fold:
@@ -52,7 +52,7 @@ class Fold:
         self.since_ns = start_ns
         """The last event; what came after it is not charged yet."""
         self.start_ns = start_ns
-        """Of the span that goes on."""
+        """Of the span under way."""
         self._held: dict[str, int] = {}
         self._waits: dict[str, int] = {}
         self._wait: tuple[int, int] | None = None
@@ -247,7 +247,7 @@ class EventLog:
 
     @_guarded
     def leave(self, token: int | None, on_device: str | None = None, then: str | None = None) -> None:
-        """Close a phase, if open; on the device ``on_device`` ends and ``then`` goes on."""
+        """Close a phase, if open; on the device ``on_device`` ends and ``then`` continues."""
         if not token:
             return
         self._events.append(("leave", self.now(), token, None))

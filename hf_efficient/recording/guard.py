@@ -1,4 +1,4 @@
-"""The one guard of everything that records: a fault is logged once and switches its part off; training goes on."""
+"""The one guard of everything that records: a fault is logged once and switches its part off; training continues."""
 
 import functools
 import logging
@@ -34,7 +34,7 @@ def guard(
             except Exception:
                 if not self.broken:
                     self.broken = True
-                    logger.warning("%s, because of a fault; training goes on.", consequence, exc_info=True)
+                    logger.warning("%s, because of a fault; training continues.", consequence, exc_info=True)
                     then(self)
                 return None
 

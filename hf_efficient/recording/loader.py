@@ -367,7 +367,7 @@ class LoaderWatch:
 
 
 def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, Any]], None]) -> None:
-    """Watch a loader and state its facts; one that cannot be watched is logged once, and training goes on."""
+    """Watch a loader and state its facts; one that cannot be watched is logged once, and training continues."""
     try:
         state(loader_facts(loader))
         watch.watch(loader, lambda batch: state(batch_facts(batch)))

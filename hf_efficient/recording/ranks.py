@@ -86,7 +86,7 @@ class RankMarks:
                 hook.remove()
 
     def end_wait(self, then: str | None = None) -> None:
-        """The wait is over, if there was one; on the device ``then`` goes on."""
+        """The wait is over, if there was one; on the device ``then`` continues."""
         token, self._wait = self._wait, None
         on_device = self._is_on_device
         self._log.leave(token, "communication" if on_device else None, then if on_device else None)

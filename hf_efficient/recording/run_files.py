@@ -65,7 +65,7 @@ class Draft(Protocol):
 
 
 class RunFiles:
-    """Of one run in one process. The thread runs from ``start`` to ``stop``; a run that goes on starts it again.
+    """Of one run in one process. The thread runs from ``start`` to ``stop``; a run that continues starts it again.
     ``way`` is that of the last training. ``gone``: somebody removed the directory after the run ended; ``dirty``:
     something came since the end was written; ``latch`` logs once what cannot be written."""
 

@@ -334,7 +334,7 @@ class StepRecorder:
             return log_figures(live.figures.take_window(self.under_way()), live, live.outlook(step))
         except Exception:
             self._figures_broken = True
-            logger.warning("The logs carry no figures any more, because of a fault; training goes on.", exc_info=True)
+            logger.warning("The logs carry no figures any more, because of a fault; training continues.", exc_info=True)
             return {}
 
     def under_way(self) -> StepRecord | None:

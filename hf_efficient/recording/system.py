@@ -60,7 +60,7 @@ class SystemSampler:
     def _warn(self, what: str) -> None:
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
-        logger.log(level, "%s Training goes on; the account names what is missing.", what)
+        logger.log(level, "%s Training continues; the account names what is missing.", what)
 
     def _sample(self) -> dict[str, Any]:
         at, version = self._now_seconds(), SCHEMA_VERSION

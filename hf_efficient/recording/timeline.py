@@ -190,7 +190,7 @@ class Timeline:
 
     @_guarded
     def train_ends(self, error: BaseException | None = None) -> None:
-        """The call is over; does nothing where none goes on."""
+        """The call is over; does nothing where none is under way."""
         self._train_ends(ending_of(error), self.log.now())
 
     @_guarded
@@ -221,7 +221,7 @@ class Timeline:
 
     @_guarded
     def end(self, error: BaseException | None = None) -> None:
-        """The run is over, as far as is known now; everything is in the files afterwards. It may go on."""
+        """The run is over, as far as is known now; everything is in the files afterwards. It may continue."""
         if self.files is None:
             return
         self._name_gap(self._gap, "shutdown" if self.way == "recipe" else "outside_trainer")

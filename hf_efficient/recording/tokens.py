@@ -190,7 +190,7 @@ def document_starts(positions: torch.Tensor, shape: tuple[int, ...]) -> torch.Te
 
 
 def documents_of_starts(starts: torch.Tensor) -> list[int] | None:
-    """Tokens of each document, from starts on the host; None where a row goes on with the document of another."""
+    """Tokens of each document, from starts on the host; None where a row continues the document of another."""
     firsts = starts.reshape(-1).nonzero().flatten().tolist()
     rows, length = starts.shape
     if len(firsts) < rows or not all(starts[:, 0].tolist()):

@@ -100,7 +100,7 @@ class Tail:
         """What came since the last call. Raises ``OutputError``: the file cannot be read; ``Replaced``."""
         try:
             with self.path.open("rb") as file:
-                self._go_on(file)
+                self._continue(file)
                 yield from self._blocks(file)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and self._offset:
@@ -108,7 +108,7 @@ class Tail:
             message = f"{self.path}: cannot be read ({error.strerror}); name a run's {self.path.name}"
             raise OutputError(message) from error
 
-    def _go_on(self, file: BinaryIO) -> None:
+    def _continue(self, file: BinaryIO) -> None:
         file.seek(self._offset - len(self._mark))
         if file.read(len(self._mark)) != self._mark:
             raise Replaced(str(self.path))

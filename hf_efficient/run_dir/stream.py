@@ -51,7 +51,7 @@ class JsonlFile:
         self._tail_length = len(text) - len(lines) if tail else 0
 
     def move_to(self, path: Path) -> None:
-        """Go on in another file of this file system, to which what was written goes."""
+        """Continue in another file of this file system, to which what was written goes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             self.path.replace(path)

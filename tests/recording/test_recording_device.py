@@ -306,9 +306,8 @@ def test_a_fault_is_one_warning_and_the_steps_go_on(device, tmp_path, caplog):
     for number in (1, 2):
         record_step(recorder, device, number)
     recorder.end()
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.WARNING, "Time and memory of the device are no longer told, because of a fault; training goes on.")
-    ]
+    said = "Time and memory of the device are no longer recorded, because of a fault; training continues."
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(logging.WARNING, said)]
     assert not any({"device_seconds", "memory"} & set(line) for line in lines(tmp_path / "steps.jsonl"))
 
 

@@ -237,7 +237,7 @@ def test_the_guard_lets_through_what_is_no_fault_and_tells_of_one_once(caplog):
     assert not counter.broken
     assert [counter.count("apples"), counter.count("pears"), counter.count(1)] == [None] * 3
     (record,) = caplog.records
-    assert record.getMessage() == "Nothing is counted any more, because of a fault; training goes on."
+    assert record.getMessage() == "Nothing is counted any more, because of a fault; training continues."
     assert (record.name, record.exc_info[0]) == (__name__, TypeError)
 
 

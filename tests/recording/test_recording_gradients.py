@@ -93,5 +93,5 @@ def test_a_fault_does_not_reach_the_backward(caplog):
     model(torch.ones(2, 8)).sum().backward()
     assert counted.broken
     assert [record.getMessage() for record in caplog.records] == [
-        "The memory of the gradients is no longer counted, because of a fault; training goes on."
+        "The memory of the gradients is no longer counted, because of a fault; training continues."
     ]

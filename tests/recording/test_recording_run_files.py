@@ -105,7 +105,7 @@ def test_a_probe_that_hangs_is_left_behind_and_the_records_are_written(timeline,
     assert not (tmp_path / "system.jsonl").exists()
     assert [message for message in caplog.messages if "hf" not in message][:1] == [
         "Memory and energy of this process are no longer sampled (TimeoutError: no answer within 0.1 s). "
-        "Training goes on; the account names what is missing."
+        "Training continues; the account names what is missing."
     ]
 
 

@@ -128,7 +128,7 @@ def test_a_gpu_that_is_lost_is_one_warning_and_asked_again(sampler, hand, monkey
     assert one.joules == 1200.0
     assert warnings_of(caplog) == [
         "GPU 3 cannot be measured (NVMLError_Unknown: Unknown Error). "
-        "Training goes on; the account names what is missing."
+        "Training continues; the account names what is missing."
     ]
 
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_gone_on_with_is_one_warning_and_the_end(sampler, hand, c
     assert rounds(one, hand, 1) == [None, None]
     assert warnings_of(caplog) == [
         "Memory and energy of this process are no longer sampled (SystemExit: dead). "
-        "Training goes on; the account names what is missing."
+        "Training continues; the account names what is missing."
     ]
 
 

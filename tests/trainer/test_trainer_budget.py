@@ -137,7 +137,7 @@ def test_it_stops_where_the_next_step_and_its_checkpoint_no_longer_fit(train, tm
     # the process that goes on trains.
     assert said[-1] == (
         "budget: usd=2.28: $2.20 are spent after step 8 of 12, and what comes next does not fit. The run is saved in "
-        "checkpoint-8 and ends here; trainer.train(resume_from_checkpoint=True) with usd=4.8 goes on."
+        "checkpoint-8 and ends here; trainer.train(resume_from_checkpoint=True) with usd=4.8 continues."
     )
 
 

@@ -1,4 +1,4 @@
-"""Energy and money of real trainings, and faults of what samples them: training goes on, one warning."""
+"""Energy and money of real trainings, and faults of what samples them: training continues, one warning."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Faults of the recording and of its folder: training goes on as without, after one warning."""
+"""Faults of the recording and of its folder: training continues as without, after one warning."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ from hf_efficient.accounting.account import account_of
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.trainer import EfficientTrainer
 
-MEMORY = "Memory is no longer counted by category, because of a fault; training goes on."
-COUNTED = "Silent failures are no longer counted, because of a fault; training goes on."
+MEMORY = "Memory is no longer counted by category, because of a fault; training continues."
+COUNTED = "Silent failures are no longer counted, because of a fault; training continues."
 
 
 def work_of(output):
@@ -40,7 +40,7 @@ def slow(*values):
         ("recording.loader.Taken.add", "", loaders, [None] * 3),
         (
             "recording.steps.log_figures",
-            "The logs carry no figures any more, because of a fault; training goes on.",
+            "The logs carry no figures any more, because of a fault; training continues.",
             None,
             None,
         ),
