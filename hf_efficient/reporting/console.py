@@ -142,15 +142,15 @@ def _end(account: RunAccount, starts: str) -> tuple[str, str]:
 def _progress(view: RunView) -> list[RenderableType]:
     if view.max_steps is None:
         return []
-    told = [f"{view.step:,}/{view.max_steps:,} steps"]
+    parts = [f"{view.step:,}/{view.max_steps:,} steps"]
     if view.rest is not None:
         more = "more than " if view.rest.lower_bound else ""
-        told.append(f"{more}{clock(view.rest.seconds)} left")
+        parts.append(f"{more}{clock(view.rest.seconds)} left")
     cost = view.account.money.cost_usd
     if cost is not None:
-        told.append(usd(cost) if view.total_usd is None else f"{usd(cost)} of about {usd(view.total_usd)}")
+        parts.append(usd(cost) if view.total_usd is None else f"{usd(cost)} of about {usd(view.total_usd)}")
     row = Table.grid(padding=(0, 2, 0, 0), expand=False)
-    row.add_row(ProgressBar(total=view.max_steps, completed=view.step, width=30), ", ".join(told))
+    row.add_row(ProgressBar(total=view.max_steps, completed=view.step, width=30), ", ".join(parts))
     return [row]
 
 
@@ -161,7 +161,7 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
     if steps.p50_seconds is not None and steps.p95_seconds is not None:
         rows.append(("steps", f"p50 {short_seconds(steps.p50_seconds)}, p95 {short_seconds(steps.p95_seconds)}"))
     rows += [("tokens", _tokens(account)), ("memory", run_rows.memory_peaks(account.memory))]
-    return [(name, told) for name, told in rows if told]
+    return [(name, text) for name, text in rows if text]
 
 
 def _evaluated(account: RunAccount) -> str:
@@ -173,11 +173,11 @@ def _evaluated(account: RunAccount) -> str:
 
 
 def _tokens(account: RunAccount) -> str:
-    tokens, told = account.tokens, []
+    tokens, parts = account.tokens, []
     if tokens.non_padding_tokens_per_second is not None:
-        told.append(f"{short_count(tokens.non_padding_tokens_per_second)} per second without padding")
+        parts.append(f"{short_count(tokens.non_padding_tokens_per_second)} per second without padding")
     if tokens.padding_share is not None:
-        told.append(f"{share(tokens.padding_share)} padding")
+        parts.append(f"{share(tokens.padding_share)} padding")
     if account.work.mfu is not None:
-        told.append(f"{share(account.work.mfu)} MFU")
-    return ", ".join(told)
+        parts.append(f"{share(account.work.mfu)} MFU")
+    return ", ".join(parts)

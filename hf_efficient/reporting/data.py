@@ -40,10 +40,10 @@ def data_as_json(look: DataLook) -> dict[str, Any]:
 
 
 def _heading(example: ShownExample) -> str:
-    told = f"{example.where}{f', {example.part}' if example.part else ''}: {count(example.tokens)} tokens"
+    text = f"{example.where}{f', {example.part}' if example.part else ''}: {count(example.tokens)} tokens"
     if example.cut_tokens == example.tokens:
-        return f"{told}, left out: longer than train.max_length"
-    return f"{told}, the last {count(example.cut_tokens)} cut" if example.cut_tokens else told
+        return f"{text}, left out: longer than train.max_length"
+    return f"{text}, the last {count(example.cut_tokens)} cut" if example.cut_tokens else text
 
 
 def _drawn(example: ShownExample, colour: bool) -> Text:

@@ -64,14 +64,14 @@ def cost_words(cost: Cost, loop_seconds: float = 0.0) -> str:
 
 def gain_words(gain: Gain, of: str = OF_THE_LOOP) -> str:
     """A prediction; ``of`` is what its share is of."""
-    told = []
+    parts = []
     if gain.share is not None and gain.seconds is not None:
-        told.append(f"about {share(gain.share)} of {of}, {_duration(gain.seconds)}")
+        parts.append(f"about {share(gain.share)} of {of}, {_duration(gain.seconds)}")
     if gain.bytes is not None:
-        told.append(f"about {size(gain.bytes)}")
+        parts.append(f"about {size(gain.bytes)}")
     if gain.usd:
-        told.append(usd(gain.usd))
-    return ", ".join(told) or "gain not predicted"
+        parts.append(usd(gain.usd))
+    return ", ".join(parts) or "gain not predicted"
 
 
 def _duration(value: float) -> str:
@@ -124,7 +124,7 @@ def _came(held: Confirmation, value: float) -> str:
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
     """The tested prediction, the findings, the limit of a run without any, and what could not be judged.
     ``evidence=False``, a short form below the account: a line per finding and its first remedy."""
-    abstained = [f"{rules}: {told}" for told, rules in abstentions_words(diagnosis)]
+    abstained = [f"{rules}: {why}" for why, rules in abstentions_words(diagnosis)]
     return [
         *(_end(diagnosis) if evidence else []),
         *(_confirmation(held) for held in diagnosis.confirmations),
@@ -160,8 +160,8 @@ def _end(diagnosis: Diagnosis) -> Iterator[RenderableType]:
 
 
 def _confirmation(held: Confirmation) -> Text:
-    told = Text(f"{VERDICTS[held.verdict]}: ", _VERDICT_STYLES.get(held.verdict, "bold"))
-    return told.append(f"{confirmation_words(held)}.", "not bold default")
+    verdict = Text(f"{VERDICTS[held.verdict]}: ", _VERDICT_STYLES.get(held.verdict, "bold"))
+    return verdict.append(f"{confirmation_words(held)}.", "not bold default")
 
 
 def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
@@ -178,9 +178,9 @@ def _finding(number: int, finding: Finding, full: bool, of: str) -> Iterator[Ren
     title = Text(f"{number}. {finding.title}", _STYLES[finding.severity])
     title.append(f"  [{finding.severity}, {finding.confidence}: {finding.rule}]", "dim")
     yield title
-    told = cost_words(finding.cost)
-    if told:
-        yield _indented(Text(f"costs {told}"), 3)
+    cost = cost_words(finding.cost)
+    if cost:
+        yield _indented(Text(f"costs {cost}"), 3)
     if full:
         yield _evidence(finding.evidence)
     for remedy in finding.remedies if full else finding.remedies[:1]:

@@ -104,10 +104,10 @@ def _apart_rows(found: Isolation) -> list[tuple[str, str]]:
     rows = []
     loader, tokenised, line = found.loader, found.tokenisation, found.micro_batch
     if loader is not None:
-        told = f"{short_seconds(loader.step_seconds)} for the batches of a step"
+        text = f"{short_seconds(loader.step_seconds)} for the batches of a step"
         if loader.model_step_seconds is not None:
-            told += f", where the model alone takes {short_seconds(loader.model_step_seconds)}"
-        rows.append(("the loader alone", told))
+            text += f", where the model alone takes {short_seconds(loader.model_step_seconds)}"
+        rows.append(("the loader alone", text))
     if tokenised is not None:
         rates = f"{count(round(tokenised.examples_per_second))} examples/s"
         rates += f", {tokens_per_second(tokenised.tokens_per_second)}"
@@ -117,8 +117,8 @@ def _apart_rows(found: Isolation) -> list[tuple[str, str]]:
         rows.append(("a micro-batch", f"{short_seconds(line.fixed_seconds)} before it holds a token, {of}"))
     if found.forward_without_graph_seconds is not None:
         alone = short_seconds(found.forward_without_graph_seconds)
-        told = f"{alone} of a step where nothing is kept for a backward (torch.no_grad)"
-        rows.append(("the forward", told))
+        text = f"{alone} of a step where nothing is kept for a backward (torch.no_grad)"
+        rows.append(("the forward", text))
     return rows
 
 
@@ -134,5 +134,5 @@ def _variant_cells(one: VariantOutcome) -> tuple[str, str, Text]:
         return "", "", Text(f"left out: {one.left_out}", "dim")
     seconds = [value for run in one.runs for value in run.step_seconds]
     step = short_seconds(statistics.median(seconds)) if seconds else ""
-    told = Text(f"failed: {one.failure}", "yellow") if one.failure else Text(one.what, "dim")
-    return str(len(one.runs)), step, told
+    note = Text(f"failed: {one.failure}", "yellow") if one.failure else Text(one.what, "dim")
+    return str(len(one.runs)), step, note

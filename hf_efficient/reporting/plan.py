@@ -57,17 +57,17 @@ def answer(plan: rec.Plan) -> str:
         each = f"{plan.ranks.count} x " if plan.ranks is not None and plan.ranks.count > 1 else ""
         figures = ", ".join(filter(None, _price_and_time(gpu)))
         return "; ".join(filter(None, [f"Fits {each}{gpu.name}: {needs}", figures]))
-    told = []
+    parts = []
     priced = [gpu for gpu in fitting if _price_and_time(gpu)[0]]
     timed = [gpu for gpu in fitting if gpu.step_seconds is not None]
     if priced:
         cheapest = min(priced, key=lambda gpu: gpu.run_usd or gpu.usd_per_million_tokens or 0.0)
-        told.append(f"cheapest {cheapest.name} at {_price_and_time(cheapest)[0]}")
+        parts.append(f"cheapest {cheapest.name} at {_price_and_time(cheapest)[0]}")
     if timed:
         fastest = min(timed, key=lambda gpu: gpu.step_seconds or 0.0)
         took = "" if fastest.run_seconds is None else f" in {seconds(fastest.run_seconds)}"
-        told.append(f"fastest {fastest.name}{took}")
-    return "; ".join(filter(None, [f"Fits {len(fitting)} of {len(plan.gpus)} GPUs", ", ".join(told)]))
+        parts.append(f"fastest {fastest.name}{took}")
+    return "; ".join(filter(None, [f"Fits {len(fitting)} of {len(plan.gpus)} GPUs", ", ".join(parts)]))
 
 
 def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
@@ -133,14 +133,14 @@ def data_renderables(data: rec.PlannedData) -> list[RenderableType]:
 
 
 def data_sentence(data: rec.PlannedData) -> str:
-    told = (
+    text = (
         f"{data.examples:,} examples of {data.tokens:,} tokens, the longest {data.longest_tokens:,}; "
         f"{share(data.padding_share)} of a step is padding."
     )
     if data.evaluations:
         times = "once" if data.evaluations == 1 else f"{data.evaluations:,} times"
-        told += f" {data.evaluation_rows:,} rows are evaluated {times}."
-    return told
+        text += f" {data.evaluation_rows:,} rows are evaluated {times}."
+    return text
 
 
 def batching_cells(one: rec.PlannedBatching) -> tuple[str, str, str]:
@@ -180,8 +180,8 @@ def _largest_tensors(plan: rec.Plan) -> Table:
 
 def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
     yield Text()
-    told = [*taken_for_granted(plan), *unknown_of(plan.gpus)]
-    shown = told if every else [one for one in told if "spot" not in one]
+    notes = [*taken_for_granted(plan), *unknown_of(plan.gpus)]
+    shown = notes if every else [one for one in notes if "spot" not in one]
     if not every and len(plan.gpus) > _FEW:
         names = tuple(f"{gpu.name}:" for gpu in plan.gpus)
         shown = [one for one in shown if one in plan.assumptions and not one.startswith(names)]
@@ -217,14 +217,14 @@ def spot_saves(gpus: Sequence[rec.PlannedGpu], steps: int | None = None) -> str:
     if not known:
         return ""
     spot = found[0][1]
-    told = [f"spot: a save writes {size(spot.checkpoint_bytes)} in {short_seconds(spot.checkpoint_seconds)}"]
+    parts = [f"spot: a save writes {size(spot.checkpoint_bytes)} in {short_seconds(spot.checkpoint_seconds)}"]
     within = [f"{every:,} on {name}" for name, every in known if steps is None or every < steps]
     beyond = [name for name, every in known if steps is not None and every >= steps]
     if within:
-        told.append(f"train.save_steps that costs least: {', '.join(within)}")
+        parts.append(f"train.save_steps that costs least: {', '.join(within)}")
     if beyond:
-        told.append(f"no save before the end of the run costs least on {', '.join(beyond)}")
-    return "; ".join(told)
+        parts.append(f"no save before the end of the run costs least on {', '.join(beyond)}")
+    return "; ".join(parts)
 
 
 def advice_renderables(advice: rec.PlannedAdvice) -> list[RenderableType]:
@@ -239,7 +239,7 @@ def advice_renderables(advice: rec.PlannedAdvice) -> list[RenderableType]:
     parts.append(made)
     if not any(change.after.fits for change in advice.changes):
         parts.append(Text("None of them makes it fit: it takes a smaller model or a larger accelerator."))
-    return [*parts, *(Text(f"- left out: {told}", "dim") for told in advice.left_out)]
+    return [*parts, *(Text(f"- left out: {why}", "dim") for why in advice.left_out)]
 
 
 def advice_title(advice: rec.PlannedAdvice) -> str:
@@ -260,10 +260,10 @@ def _outcome(outcome: rec.PlannedOutcome) -> list[str | Text]:
 
 
 def _change(change: rec.PlannedChange) -> Text:
-    told = Text("\n".join(override_lines(change)))
+    text = Text("\n".join(override_lines(change)))
     if not change.keeps_training:
-        told.append("\nchanges what is learned", "yellow")
-    return told.append(f"\n+ {change.gives}\n- {change.costs}", "dim")
+        text.append("\nchanges what is learned", "yellow")
+    return text.append(f"\n+ {change.gives}\n- {change.costs}", "dim")
 
 
 def override_lines(change: rec.PlannedChange) -> list[str]:

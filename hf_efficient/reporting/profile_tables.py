@@ -47,7 +47,7 @@ def profile_renderables(profile: rec.ProfileAccount) -> Iterator[RenderableType]
         yield Text(f"{found.title}: {found.summary}.", "bold")
         yield drawn(found)
     yield Text("Instruments:", "bold")
-    yield grid([(f"  {name}", told) for name, told in instrument_rows(profile.instruments)], style="")
+    yield grid([(f"  {name}", text) for name, text in instrument_rows(profile.instruments)], style="")
     if remark := shared_remark(profile.instruments):
         yield Text(f"  {remark}", "dim")
 
@@ -86,19 +86,19 @@ def _snapshot(found: rec.MemorySnapshot, most: int) -> FoundTable:
 
 
 def _snapshot_summary(found: rec.MemorySnapshot) -> str:
-    told = [
+    parts = [
         f"{size(found.allocated_bytes)} in use of {size(found.reserved_bytes)} reserved",
         f"{size(found.inactive_split_bytes)} free in {found.inactive_split_blocks:,} pieces beside others in use",
         f"the largest free piece is {size(found.largest_free_bytes)}",
         f"at most {size(found.peak_bytes)} at once in the last {found.history_events:,} events",
     ]
     if found.allocation_retries is not None:
-        told.append(f"{found.allocation_retries:,} allocation retries")
+        parts.append(f"{found.allocation_retries:,} allocation retries")
     if found.failed_bytes is not None:
         free = found.device_free_bytes
         beside = "" if free is None else f" with {size(free)} left on the device"
-        told.append(f"{size(found.failed_bytes)} could not be allocated{beside}")
-    return f"{found.moment}: {'; '.join(told)}"
+        parts.append(f"{size(found.failed_bytes)} could not be allocated{beside}")
+    return f"{found.moment}: {'; '.join(parts)}"
 
 
 def _modules(found: rec.MemorySnapshot, most: int) -> FoundTable:

@@ -29,8 +29,8 @@ def answer_rows(before: Sequence[Answer], after: Sequence[Answer]) -> Iterator[R
     for answer in after[:_MOST_ANSWERS]:
         columns = Column(style="dim", width=len("expected")), Column(no_wrap=True, overflow="ellipsis", ratio=1)
         made = Table.grid(*columns, padding=(0, 2, 0, 0), expand=True)
-        told = {"asked": answer.question, "expected": answer.expected, "before": old.get(answer.question)}
-        for name, text in {**told, "after": answer.generated}.items():
+        texts = {"asked": answer.question, "expected": answer.expected, "before": old.get(answer.question)}
+        for name, text in {**texts, "after": answer.generated}.items():
             if text is not None:
                 made.add_row(name, cut(" ".join(text.split())))
         yield made
@@ -67,7 +67,7 @@ def headline(account: RunAccount) -> Iterator[RenderableType]:
         cost.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens")
     planned = [] if account.plan is None else _errors(account.plan)
     rows = {"speed": speed, "memory": [memory_peaks(account.memory)], "cost": cost, "planned": planned}
-    yield grid([(name, ", ".join(told)) for name, told in rows.items() if told])
+    yield grid([(name, ", ".join(words)) for name, words in rows.items() if words])
     yield Text()
 
 
@@ -96,8 +96,8 @@ def _first_remedy(finding: Finding) -> Iterator[RenderableType]:
     for remedy in finding.remedies[:1]:
         changes = " ".join(change_words(key, value) for key, value in remedy.overrides.items())
         gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
-        told = f"{remedy.what}: {changes}" if changes else remedy.what
-        yield Text(f"   -> {_shortened(told, _LONGEST - len(gain))}").append(gain, "green")
+        line = f"{remedy.what}: {changes}" if changes else remedy.what
+        yield Text(f"   -> {_shortened(line, _LONGEST - len(gain))}").append(gain, "green")
 
 
 def _shortened(text: str, most: int = _LONGEST) -> str:

@@ -24,10 +24,10 @@ def has_several_trainings(account: rec.RunAccount) -> bool:
 def times_run(account: rec.RunAccount) -> str:
     """Its starts and its calls of ``train()``, to be put behind others; nothing for a run of one start and one call."""
     starts = len(account.time.processes)
-    told = f", {starts} starts" if starts > 1 else ""
+    text = f", {starts} starts" if starts > 1 else ""
     if has_several_trainings(account):
-        told += f", {sum(len(process.trainings) for process in account.time.processes)} calls of train()"
-    return told
+        text += f", {sum(len(process.trainings) for process in account.time.processes)} calls of train()"
+    return text
 
 
 def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
@@ -40,8 +40,8 @@ def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
         *memory_rows(account.memory),
     ]
     if account.time.device_seconds:
-        told = [f"{phase_label(name)} {value:.2f} s" for name, value in account.time.device_seconds.items()]
-        rows.append(("device", ", ".join(told)))
+        parts = [f"{phase_label(name)} {value:.2f} s" for name, value in account.time.device_seconds.items()]
+        rows.append(("device", ", ".join(parts)))
     rows += [("energy", energy_words(account.energy)), ("money", money_words(account.money))]
     if account.restarts:
         rows.append(("restarts", "; ".join(map(restart_words, account.restarts))))
@@ -75,37 +75,37 @@ def step_words(account: rec.RunAccount) -> str:
 
 def token_words(tokens: amounts.TokenAccount) -> str:
     named = {"processed": tokens.processed, "without padding": tokens.non_padding, "targets": tokens.loss_bearing}
-    told = [f"{count(value)} {name}" for name, value in named.items() if value is not None]
+    parts = [f"{count(value)} {name}" for name, value in named.items() if value is not None]
     if tokens.padding_share is not None:
-        told.append(f"{share(tokens.padding_share)} padding")
+        parts.append(f"{share(tokens.padding_share)} padding")
     if tokens.non_padding_tokens_per_second is not None:
-        told.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding in the training loop")
-    return ", ".join(told) or "not counted"
+        parts.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding in the training loop")
+    return ", ".join(parts) or "not counted"
 
 
 def sequence_words(held: amounts.SequenceAccount) -> str:
-    told = []
+    parts = []
     if held.samples is not None:
         rows = f" in {count(held.rows)} rows" if held.rows is not None and held.rows != held.samples else ""
-        told.append(f"{count(held.samples)}{rows}")
+        parts.append(f"{count(held.samples)}{rows}")
     if held.samples_per_second is not None:
         rate = held.samples_per_second
-        told.append(f"{f'{rate:,.0f}' if rate >= 99.5 else f'{rate:.3g}'} per second in the training loop")
+        parts.append(f"{f'{rate:,.0f}' if rate >= 99.5 else f'{rate:.3g}'} per second in the training loop")
     if held.mean_tokens is not None:
-        told.append(f"{held.mean_tokens:,.0f} tokens each ({held.shortest_tokens:,} to {held.longest_tokens:,})")
+        parts.append(f"{held.mean_tokens:,.0f} tokens each ({held.shortest_tokens:,} to {held.longest_tokens:,})")
     if held.fill_rate is not None:
-        told.append(f"packs {share(held.fill_rate)} full")
-    return ", ".join(told) or "not counted"
+        parts.append(f"packs {share(held.fill_rate)} full")
+    return ", ".join(parts) or "not counted"
 
 
 def preference_words(held: amounts.PreferenceAccount) -> str:
     """``margin 0.01 to 0.83, accuracy 48% to 81%, log-probability of the better answer -40.1 to -43.5; ...``."""
-    told = []
+    parts = []
     for name, label in (("margin", "margin"), ("accuracy", "accuracy"), ("chosen_logp", _LOGP)):
         if name in held.first:
             shown = share if name == "accuracy" else lambda value: f"{value:.3g}"
-            told.append(f"{label} {shown(held.first[name])} to {shown(held.last[name])}")
-    words, lengths = ", ".join(told), held.lengths
+            parts.append(f"{label} {shown(held.first[name])} to {shown(held.last[name])}")
+    words, lengths = ", ".join(parts), held.lengths
     if lengths is not None:
         words += f"; answers of {lengths.chosen_tokens:,.0f} tokens preferred to {lengths.rejected_tokens:,.0f}"
         if lengths.longer_chosen_share is not None:
@@ -117,15 +117,15 @@ def work_words(work: amounts.WorkAccount) -> str:
     """``12.3 TFLOPs (14 TFLOPs computed), MFU 31.2% (HFU 40.1%) of 1.2 TFLOP/s (bf16, a matmul measured here)``."""
     if work.model_flops is None:
         return f"n/a: {work.reason or 'not known'}"
-    told = f"{flops(work.model_flops)}FLOPs"
+    text = f"{flops(work.model_flops)}FLOPs"
     if work.hardware_flops is not None:
-        told += f" ({flops(work.hardware_flops)}FLOPs computed)"
+        text += f" ({flops(work.hardware_flops)}FLOPs computed)"
     if work.mfu is None or work.peak_flops_per_second is None:
-        return f"{told}, MFU n/a: {work.reason or 'not known'}"
+        return f"{text}, MFU n/a: {work.reason or 'not known'}"
     of = f"{work.accelerators} x " if work.accelerators > 1 else ""
     source = (work.peak_source or "").split(":")[0]
     of += f"{flops(work.peak_flops_per_second)}FLOP/s ({work.dtype}, {source})"
-    return f"{told}, MFU {share(work.mfu)} (HFU {or_nothing(work.hfu, share)}) of {of}"
+    return f"{text}, MFU {share(work.mfu)} (HFU {or_nothing(work.hfu, share)}) of {of}"
 
 
 def memory_rows(memory: amounts.MemoryAccount) -> Iterator[tuple[str, str]]:
@@ -151,9 +151,9 @@ def memory_peaks(memory: amounts.MemoryAccount) -> str:
 
 def _categories(memory: amounts.MemoryAccount) -> str:
     held = sorted(memory.categories, key=lambda one: -one.bytes)
-    told = [f"{category_label(kind.name)} {size(kind.bytes)}" for kind in held if kind.bytes > 0]
+    parts = [f"{category_label(kind.name)} {size(kind.bytes)}" for kind in held if kind.bytes > 0]
     more = more_than_the_peak(memory)
-    return ", ".join(told) + (f"; {size(more)} of that are not there at the moment of the peak" if more else "")
+    return ", ".join(parts) + (f"; {size(more)} of that are not there at the moment of the peak" if more else "")
 
 
 def more_than_the_peak(memory: amounts.MemoryAccount) -> int:
@@ -164,15 +164,15 @@ def more_than_the_peak(memory: amounts.MemoryAccount) -> int:
 def energy_words(energy: amounts.EnergyAccount) -> str:
     if energy.joules is None:
         return "not known"
-    told = kilowatt_hours(energy.joules)
+    text = kilowatt_hours(energy.joules)
     if energy.estimated:
-        told += " (estimated)" if all(part.estimated for part in energy.parts) else " (in part estimated)"
+        text += " (estimated)" if all(part.estimated for part in energy.parts) else " (in part estimated)"
     if 1 < len(energy.parts) <= _MOST_METERS:
-        told += f": {', '.join(f'{part.name} {kilowatt_hours(part.joules)}' for part in energy.parts)}"
+        text += f": {', '.join(f'{part.name} {kilowatt_hours(part.joules)}' for part in energy.parts)}"
     if energy.co2e_grams is None or energy.grid_grams_per_kwh is None:
-        return told
+        return text
     grid = f"{energy.grid_grams_per_kwh:g} g/kWh ({energy.grid_source})"
-    return f"{told}; {grams(energy.co2e_grams)} CO2e at {grid}"
+    return f"{text}; {grams(energy.co2e_grams)} CO2e at {grid}"
 
 
 def money_words(money: amounts.MoneyAccount) -> str:
@@ -214,36 +214,36 @@ def preflight_words(found: rec.Preflight) -> list[str]:
 def _longest_batch(found: rec.Preflight) -> str:
     if found.batch_rows is None or found.training_peak_bytes is None:
         return ""
-    told = f"longest batch {found.batch_rows} x {count(found.batch_tokens or 0)} tokens"
+    text = f"longest batch {found.batch_rows} x {count(found.batch_tokens or 0)} tokens"
     if found.micro_batches is not None and found.micro_batches != found.recipe_micro_batches:
-        told += f" ({found.micro_batches} of {found.recipe_micro_batches} micro-batches a step)"
-    told += f": peak {size(found.training_peak_bytes)}"
+        text += f" ({found.micro_batches} of {found.recipe_micro_batches} micro-batches a step)"
+    text += f": peak {size(found.training_peak_bytes)}"
     if found.memory_bytes is not None:
-        told += f" of {size(found.memory_bytes)}"
+        text += f" of {size(found.memory_bytes)}"
     if found.evaluation_rows is not None:
-        told += f"; {found.evaluation_rows} rows evaluated"
+        text += f"; {found.evaluation_rows} rows evaluated"
     if found.evaluation_peak_bytes is not None:
-        told += f": peak {size(found.evaluation_peak_bytes)}"
-    return told
+        text += f": peak {size(found.evaluation_peak_bytes)}"
+    return text
 
 
 def _saved(found: rec.Preflight) -> str:
     if found.checkpoint_bytes is None or found.save_seconds is None:
         return ""
-    told = f"saved {size(found.checkpoint_bytes)} in {short_seconds(found.save_seconds)}"
+    text = f"saved {size(found.checkpoint_bytes)} in {short_seconds(found.save_seconds)}"
     if found.load_seconds is None:
-        return told if found.failure else f"{told}; not loaded back: train.save_only_model keeps no optimizer"
-    told += f", loaded back in {short_seconds(found.load_seconds)}"
-    return told if found.failure else f"{told}: {_equal(found)}"
+        return text if found.failure else f"{text}; not loaded back: train.save_only_model keeps no optimizer"
+    text += f", loaded back in {short_seconds(found.load_seconds)}"
+    return text if found.failure else f"{text}: {_equal(found)}"
 
 
 def _equal(found: rec.Preflight) -> str:
-    told = f"{found.compared_tensors} tensors of weights and optimizer are equal"
+    text = f"{found.compared_tensors} tensors of weights and optimizer are equal"
     if found.next_loss is None or found.next_loss_after_load is None:
-        return told
+        return text
     if found.next_loss == found.next_loss_after_load:
-        return f"{told}, and the next loss, {found.next_loss:.4g}, bit for bit"
-    return f"{told}; the next loss is {found.next_loss_after_load:.9g}, it was {found.next_loss:.9g}"
+        return f"{text}, and the next loss, {found.next_loss:.4g}, bit for bit"
+    return f"{text}; the next loss is {found.next_loss_after_load:.9g}, it was {found.next_loss:.9g}"
 
 
 def _disk(found: rec.Preflight) -> str:
@@ -334,12 +334,12 @@ def across_lines(account: rec.RunAccount) -> Iterator[str]:
 def _communication(across: rec.AcrossRanks, training: float) -> Iterator[str]:
     if across.exposed_seconds is None or across.late_seconds is None:
         return
-    told = "by its device's events" if across.exposed_by == "device" else "by the host's waits"
+    by = "by its device's events" if across.exposed_by == "device" else "by the host's waits"
     covered = across.covered_seconds
     beside = "" if covered is None else f"; {seconds(covered)} are covered by computation (estimated by DDP's own log)"
     yield (
         f"communication: {seconds(across.exposed_seconds)} exposed ({share(across.exposed_seconds / training)} of the "
-        f"training{_comma(across.exposed_usd)}), estimated {told} on the rank that waited least; beyond that the ranks "
+        f"training{_comma(across.exposed_usd)}), estimated {by} on the rank that waited least; beyond that the ranks "
         f"waited {seconds(across.late_seconds)} each for those that came later{_comma(across.late_usd)}{beside}"
     )
 

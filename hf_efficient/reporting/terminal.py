@@ -65,8 +65,8 @@ def grid(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(no_wrap=True, style=style)
     made.add_column()
-    for name, told in rows:
-        made.add_row(Text(name), Text(told))
+    for name, value in rows:
+        made.add_row(Text(name), Text(value))
     return made
 
 

@@ -90,10 +90,10 @@ def _time_tile(plan: Plan) -> Tile:
     found = _least(plan, lambda gpu: gpu.step_seconds)
     if found is None:
         return Tile(label, None, "no rate of the accelerators that fit is known")
-    told, gpu = short_seconds(found[0]), found[1]
+    step, gpu = short_seconds(found[0]), found[1]
     if plan.steps is None or gpu.run_seconds is None:
-        return Tile(label, told, f"a step on {gpu.name}", estimated=True)
-    return Tile(label, seconds(gpu.run_seconds), f"{plan.steps:,} steps on {gpu.name}, {told} a step", estimated=True)
+        return Tile(label, step, f"a step on {gpu.name}", estimated=True)
+    return Tile(label, seconds(gpu.run_seconds), f"{plan.steps:,} steps on {gpu.name}, {step} a step", estimated=True)
 
 
 def _cost_tile(plan: Plan) -> Tile:

@@ -64,10 +64,10 @@ def _evidence(evidence: Sequence[Evidence]) -> list[tuple[str, str, str]]:
 
 
 def _remedy(remedy: Remedy, *, is_recipe: bool) -> dict[str, str]:
-    told = words.change_words if is_recipe else words.argument_words
+    words_of = words.change_words if is_recipe else words.argument_words
     return {
         "what": remedy.what,
-        "lines": "\n".join(told(key, value) for key, value in remedy.overrides.items()),
+        "lines": "\n".join(words_of(key, value) for key, value in remedy.overrides.items()),
         "gain": words.gain_words(remedy.gain) if remedy.gain is not None else "",
         "basis": remedy.gain.basis if remedy.gain is not None else "",
         "costs": remedy.costs,

@@ -48,7 +48,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         _segments_section(run),
         Section("gaps", "What was not measured", context={"gaps": run.account.not_measured}, short="Not measured"),
     ]
-    kind, word, told = _ended(run.account)
+    kind, word, detail = _ended(run.account)
     return render(
         "run",
         sections,
@@ -58,7 +58,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         command=f"hf-efficient report {shlex.quote(run.directory)}",
         written=written,
         run=run,
-        ended={"kind": kind, "word": word, "told": told},
+        ended={"kind": kind, "word": word, "detail": detail},
         facts=_facts(run),
     )
 
@@ -73,8 +73,8 @@ def _ended(account: RunAccount) -> tuple[str, str, str]:
         return "warn", "stopped", f"It was asked to: {account.error}. Use --resume to continue."
     if account.ended == "error":
         return "bad", "failed", account.error or ""
-    told = ended_words(account.time.processes[-1])
-    return "warn", "did not end", f"It was killed, or is still running: {told}."
+    detail = ended_words(account.time.processes[-1])
+    return "warn", "did not end", f"It was killed, or is still running: {detail}."
 
 
 def _facts(run: RunData) -> list[str]:
@@ -83,7 +83,7 @@ def _facts(run: RunData) -> list[str]:
         values = {value.key: value.value for value in run.recipe.values}
         facts += [values[key] for key in ("model.id", "adapter.method", "objective") if key in values]
     machine = _machine_facts(run.environment)
-    facts += [told for name, told in machine if name in ("GPU", "CPU") and told != "none"][:1]
+    facts += [text for name, text in machine if name in ("GPU", "CPU") and text != "none"][:1]
     ranks = len(run.account.ranks)
     if ranks > 1:
         facts.append(f"{ranks} ranks")
@@ -123,7 +123,7 @@ def _evaluations_section(run: RunData) -> Section:
         "has_recipe": run.recipe is not None,
         "scores": None if run.task_scores is None else scores_table(run.task_scores),
         "score_lines": [] if run.task_scores is None else scores_lines(run.task_scores),
-        "answers": [{"asked": sample, "told": _first_and_last(sample.generated)} for sample in run.answers],
+        "answers": [{"asked": sample, "shown": _first_and_last(sample.generated)} for sample in run.answers],
     }
     return Section("evaluations", "Evaluations and sample answers", context=context, short="Evaluations")
 
@@ -134,8 +134,8 @@ def _metric(metrics: Mapping[str, float | None], name: str) -> str:
 
 
 def _first_and_last(generated: Mapping[int, str]) -> list[tuple[str, str]]:
-    told = [("before training" if step == 0 else f"after step {step:,}", text) for step, text in generated.items()]
-    return told if len(told) < 2 else [told[0], told[-1]]
+    shown = [("before training" if step == 0 else f"after step {step:,}", text) for step, text in generated.items()]
+    return shown if len(shown) < 2 else [shown[0], shown[-1]]
 
 
 def _recipe_section(run: RunData) -> Section:
@@ -148,7 +148,7 @@ def _recipe_section(run: RunData) -> Section:
         "defaults": [_recipe_row(value) for value in values if value.set_by is None],
         "no_recipe": run.no_recipe,
         "machine": list(_machine_facts(run.environment)),
-        "versions": [(str(name), str(told) if told else "not installed") for name, told in held],
+        "versions": [(str(name), str(version) if version else "not installed") for name, version in held],
     }
     return Section("recipe", "Recipe, versions and hardware", context=context, short="Recipe")
 

@@ -59,10 +59,10 @@ def summary(run: RunData) -> Section:
 
 
 def _wall_note(account: RunAccount) -> str:
-    told = f"{account.steps.count:,} steps"
+    text = f"{account.steps.count:,} steps"
     if account.steps.p50_seconds is not None:
-        told += f" of {short_seconds(account.steps.p50_seconds)} (median)"
-    return told + run_rows.times_run(account)
+        text += f" of {short_seconds(account.steps.p50_seconds)} (median)"
+    return text + run_rows.times_run(account)
 
 
 def _throughput_tile(account: RunAccount) -> Tile:
@@ -238,8 +238,8 @@ def _budget(budget: BudgetAccount | None) -> str:
         return ""
     limits = [] if budget.usd is None else [usd(budget.usd)]
     limits += [f"{value:g} {unit}" for value, unit in ((budget.hours, "h"), (budget.kwh, "kWh")) if value is not None]
-    told = f"The budget was {', '.join(limits)}."
+    text = f"The budget was {', '.join(limits)}."
     if budget.reached is None:
-        return f"{told} It was not reached."
+        return f"{text} It was not reached."
     after = f" after step {budget.reached_at_step:,}" if budget.reached_at_step is not None else ""
-    return f"{told} It ended the run{after}: {budget.reached}."
+    return f"{text} It ended the run{after}: {budget.reached}."

@@ -66,10 +66,10 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
 
 
-def bar(label: str, color: str, x: Sequence[Any], rows: Sequence[str], told: Sequence[str]) -> Trace:
+def bar(label: str, color: str, x: Sequence[Any], rows: Sequence[str], hover: Sequence[str]) -> Trace:
     """Horizontal, a part of each row, with what a pointer shows."""
     places = {"type": "bar", "orientation": "h", "name": label, "y": list(rows), "x": list(x)}
-    return {**places, "customdata": list(told), "marker": {"color": color}, "hovertemplate": "%{customdata}"}
+    return {**places, "customdata": list(hover), "marker": {"color": color}, "hovertemplate": "%{customdata}"}
 
 
 def line(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **more: Any) -> Trace:
@@ -197,16 +197,16 @@ class Layer:
 
 
 def stack_traces(
-    layers: Sequence[Layer], centers: Sequence[float], widths: Sequence[float] | None, told: str = "%{y:.3~s}s"
+    layers: Sequence[Layer], centers: Sequence[float], widths: Sequence[float] | None, hover: str = "%{y:.3~s}s"
 ) -> list[Trace]:
     """The layers that hold something, the lowest first: bars, or areas where bars would be thinner than a pixel or two.
-    ``told`` formats a value for the pointer, as plotly.js writes it."""
+    ``hover`` formats a value for the pointer, as plotly.js writes it."""
     held = [layer for layer in layers if any(layer.values)]
     x = rounded(centers)
     if len(centers) > _MOST_BARS:
-        style = {"shape": "hvh", "stackgroup": "layers", "hovertemplate": told}
+        style = {"shape": "hvh", "stackgroup": "layers", "hovertemplate": hover}
         return [area(one.label, x, one.values, one.color, **style) for one in held]
-    bars = {"type": "bar", "x": x, "width": None if widths is None else rounded(widths), "hovertemplate": told}
+    bars = {"type": "bar", "x": x, "width": None if widths is None else rounded(widths), "hovertemplate": hover}
     heights = [[value or None for value in rounded(one.values)] for one in held]
     named = [{"name": one.label, "marker": {"color": one.color}} for one in held]
     return [{**bars, **own, "y": y} for own, y in zip(named, heights, strict=True)]

@@ -56,13 +56,14 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
     parts = [("the rest of the loop", _AS_IT_RAN, loop_seconds - spent, draw.GREY)]
     parts.append(("what it costs", _AS_IT_RAN, spent, draw.RED))
     rows = [_AS_IT_RAN]
-    told = f"Of the training loop's {seconds(loop_seconds)} it costs {seconds(spent)}, {share(spent / loop_seconds)}."
+    part = share(spent / loop_seconds)
+    summary = f"Of the training loop's {seconds(loop_seconds)} it costs {seconds(spent)}, {part}."
     saved = _saved_seconds(finding)
     if saved is not None:
         left = max(loop_seconds - saved, 0.0)
         parts.append(("with the first remedy (estimated)", _WITH, left, draw.GREEN))
         rows = [_WITH, _AS_IT_RAN]  # from the bottom up
-        told += f" With the first remedy the same training is predicted to take {seconds(left)}."
+        summary += f" With the first remedy the same training is predicted to take {seconds(left)}."
     where = draw.time_axis(loop_seconds)
     traces = [draw.bar(label, color, where.places([held]), [row], [seconds(held)]) for label, row, held, color in parts]
     layout: dict[str, Any] = {
@@ -72,7 +73,7 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
         "xaxis": {**where.layout(), "title": {"text": f"the training loop, {where.unit}", "standoff": 6}},
         "yaxis": draw.axis("", fixedrange=True, categoryorder="array", categoryarray=rows),
     }
-    return Figure(name, "Of the loop's time", told, traces, layout, 84 + 34 * len(rows), zoomable=False)
+    return Figure(name, "Of the loop's time", summary, traces, layout, 84 + 34 * len(rows), zoomable=False)
 
 
 def _phase_evidence(
@@ -95,22 +96,23 @@ def _phase_evidence(
     layers = [Layer(phase_label(one), phase_color(one), part.tolist()) for one, part in held.items()]
     layers.insert(0, Layer("everything else", _REST_COLOR, rest.tolist()))
     traces = draw.stack_traces(layers, where.centers, where.widths if counts.max() > 1 else None)
-    told = f"{_named(list(held))} {share(float(spent @ counts) / whole)} of a mean of {short_seconds(mean)} per step."
+    took = share(float(spent @ counts) / whole)
+    summary = f"{_named(list(held))} {took} of a mean of {short_seconds(mean)} per step."
     ends = [where.starts[0], where.ends[-1]]
     traces.append(draw.level("mean", ends, mean, draw.RED, dash="dot"))
     saved = _saved_seconds(finding)
     if saved is not None and saved < whole:
         after = (whole - saved) / number
         traces.append(draw.level("mean with the first remedy (estimated)", ends, after, draw.GREEN, dash="dash"))
-        told += f" With the first remedy that mean is predicted to be {short_seconds(after)}."
+        summary += f" With the first remedy that mean is predicted to be {short_seconds(after)}."
     if left_out:
-        told += f" Left out: {', '.join(map(phase_label, left_out))}."
+        summary += f" Left out: {', '.join(map(phase_label, left_out))}."
     layout = draw.step_layout(steps, where)
     top, clipped = _top(spent, spent + rest, run.account.steps)
     layout["yaxis"]["range"] = [0, top]
     if clipped:
-        told += " Some steps reach above the plot, by something else."
-    return Figure(name, "Seconds per step", told, traces, layout, 260, "step", selectable=False)
+        summary += " Some steps reach above the plot, by something else."
+    return Figure(name, "Seconds per step", summary, traces, layout, 260, "step", selectable=False)
 
 
 def _named(phases: Sequence[str]) -> str:
@@ -145,11 +147,11 @@ def _batch_evidence(finding: Finding, run: RunData, series: RunSeries, name: str
         "xaxis": draw.axis("tokens of a step, padding included", range=[0, _ROOM_OF_POINTS * end], zeroline=False),
         "yaxis": draw.axis("seconds, forward and backward", range=[0, top], hoverformat=".3~s"),
     }
-    told = (
+    summary = (
         f"Forward and backward of each step over its tokens. Where the line meets the left edge, at "
         f"{short_seconds(fitted.fixed_seconds)}, is what a step takes whatever it holds."
     )
-    return Figure(name, "Time over tokens", told, [steps, fit], layout, 260)
+    return Figure(name, "Time over tokens", summary, [steps, fit], layout, 260)
 
 
 def _points(steps: StepSeries) -> Any:
@@ -170,8 +172,8 @@ def _rank_evidence(finding: Finding, run: RunData, series: RunSeries, name: str)
     traces = []
     for phase in phases_in_order(sorted(known)):
         values = [held.get(phase, 0.0) for held in ranks.values()]
-        told = [short_seconds(value) for value in values]
-        traces.append(draw.bar(phase_label(phase), phase_color(phase), draw.rounded(values), labels, told))
+        texts = [short_seconds(value) for value in values]
+        traces.append(draw.bar(phase_label(phase), phase_color(phase), draw.rounded(values), labels, texts))
     layout: dict[str, Any] = {
         "barmode": "stack",
         "bargap": 0.25,

@@ -40,10 +40,10 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
         traces.append(_mark(name, value, most * (1.22 - 0.1 * place), histogram, color=color, dash=dash))
     low, high = histogram.edges[0], histogram.edges[-1]
     slowest = "" if times.warm_up_max_seconds is None else f", the longest {short_seconds(times.warm_up_max_seconds)}"
-    told = ", ".join(f"{name} {short_seconds(value)}" for name, value, _, _ in marks)
+    at = ", ".join(f"{name} {short_seconds(value)}" for name, value, _, _ in marks)
     summary = (
         f"{sum(histogram.counts):,} steps without evaluation and checkpointing, from {short_seconds(low)} to "
-        f"{short_seconds(high)}: {told}. Set apart as warm-up: {times.warm_up_rule} ({times.warm_up_count:,}{slowest})."
+        f"{short_seconds(high)}: {at}. Set apart as warm-up: {times.warm_up_rule} ({times.warm_up_count:,}{slowest})."
     )
     plain = {"hoverformat": ".3~s", "type": histogram.scale, "showgrid": False, "zeroline": False}
     each = {"dtick": 1} if most <= _EACH_TICKED else {}
@@ -77,10 +77,10 @@ def _side(value: float, histogram: Histogram) -> str:
 
 def _counts(histogram: Histogram) -> Trace:
     pairs = zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False)
-    told = [f"{number:,} of {short_seconds(low)} to {short_seconds(high)}" for low, high, number in pairs]
+    texts = [f"{number:,} of {short_seconds(low)} to {short_seconds(high)}" for low, high, number in pairs]
     held = {"x": draw.rounded(histogram.edges), "y": [*histogram.counts, histogram.counts[-1]]}
     style = {"fillcolor": "rgba(35, 131, 210, 0.45)", "line": {"color": draw.BLUE, "width": 1, "shape": "hv"}}
-    shown = {"customdata": [*told, told[-1]], "hovertemplate": "%{customdata}<extra></extra>"}
+    shown = {"customdata": [*texts, texts[-1]], "hovertemplate": "%{customdata}<extra></extra>"}
     return {"type": "scatter", "mode": "lines", "name": "steps", **held, "fill": "tozeroy", **style, **shown}
 
 
@@ -92,13 +92,13 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
     label = "tokens/s" if ranks <= 1 else "tokens/s of rank 0"
     drawn = draw.line(label, draw.rounded(where.centers), rates, draw.BLUE, hovertemplate="%{y:,.4~s}")
     traces = [{**drawn, **_points(len(rates), draw.BLUE)}]
-    mean, told = tokens.non_padding_tokens_per_second, ""
+    mean, mean_text = tokens.non_padding_tokens_per_second, ""
     if mean is not None:
-        told = f" Over the run: {mean:,.0f} per second{' on all ranks' if ranks > 1 else ''}."
+        mean_text = f" Over the run: {mean:,.0f} per second{' on all ranks' if ranks > 1 else ''}."
     if mean is not None and ranks <= 1:
         ends = [where.starts[0], where.ends[-1]]
         traces.append(draw.level("over the run", ends, mean, draw.ORANGE, width=1.5, dash="dash"))
-    summary = f"Tokens without padding per second of training, evaluations and checkpoints apart.{told}"
+    summary = f"Tokens without padding per second of training, evaluations and checkpoints apart.{mean_text}"
     return Figure("throughput", "Throughput", summary, traces, _over_steps(where, "tokens per second"), 280, "step")
 
 
@@ -115,10 +115,10 @@ def step_tokens(
     ]
     if not traces:
         return Missing("Tokens per step", "tokens were not counted" if len(steps) else "no step was recorded")
-    told = [f"{count(value)} {_KINDS[kind][0]}" for kind in kinds if (value := getattr(tokens, kind)) is not None]
+    parts = [f"{count(value)} {_KINDS[kind][0]}" for kind in kinds if (value := getattr(tokens, kind)) is not None]
     is_known = "processed" in kinds and tokens.padding_share is not None
     padding = f" Padding: {share(tokens.padding_share or 0.0)}." if is_known else ""
-    summary = f"Each area is part of the one before. Over the run: {', '.join(told)}.{padding}" if told else ""
+    summary = f"Each area is part of the one before. Over the run: {', '.join(parts)}.{padding}" if parts else ""
     layout = _over_steps(where, "tokens per step")
     return Figure(name, "Tokens per step", summary, traces, layout, 260, "step")
 
@@ -133,11 +133,11 @@ def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
     if not sequences.length_buckets:
         return Missing("Sequence lengths", "the lengths of the sequences were not counted")
     bounds = sorted(int(bound) for bound in sequences.length_buckets)
-    told = f"{count(sum(sequences.length_buckets.values()))} documents by their tokens without padding"
+    summary = f"{count(sum(sequences.length_buckets.values()))} documents by their tokens without padding"
     if sequences.mean_tokens is not None:
-        told += f", {sequences.mean_tokens:,.1f} on average"
+        summary += f", {sequences.mean_tokens:,.1f} on average"
     if sequences.shortest_tokens is not None and sequences.longest_tokens is not None:
-        told += f", from {sequences.shortest_tokens:,} to {sequences.longest_tokens:,}"
+        summary += f", from {sequences.shortest_tokens:,} to {sequences.longest_tokens:,}"
     trace = {
         "type": "bar",
         "x": draw.rounded(math.log2(bound) - _OCTAVE_PART / 2 for bound in bounds),
@@ -154,7 +154,7 @@ def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
         "xaxis": draw.axis("tokens of a document", showgrid=False, zeroline=False, **ticks),
         "yaxis": draw.axis("documents", rangemode="tozero"),
     }
-    return Figure("sequence-lengths", "Sequence lengths", f"{told}.", [trace], layout, 260)
+    return Figure("sequence-lengths", "Sequence lengths", f"{summary}.", [trace], layout, 260)
 
 
 def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figure | Missing:
@@ -205,8 +205,8 @@ def preference_curve(steps: StepSeries, words: str) -> Figure | None:
             trace["yaxis"] = f"y{suffix}"
         layout[f"yaxis{suffix}"] = draw.axis(title, domain=list(domain), nticks=5)
     layout["xaxis"] = where.layout(anchor="free", position=0)
-    told = "Rewards are as TRL's trainer logged them; accuracy is the share of pairs that they order rightly."
-    summary = f"{words[:1].upper()}{words[1:]}. {told}" if words else told
+    rewards = "Rewards are as TRL's trainer logged them; accuracy is the share of pairs that they order rightly."
+    summary = f"{words[:1].upper()}{words[1:]}. {rewards}" if words else rewards
     traces = [trace for rows in panels for trace in rows]
     return Figure("preferences", "Preferences", summary, traces, layout, 320, "step")
 
@@ -261,20 +261,20 @@ def _after(step: int) -> str:
 
 def _summary(steps: StepSeries, evaluations: Sequence[Evaluation]) -> str:
     known = [value for value in steps.loss if value is not None]
-    told = []
+    parts = []
     if known:
-        told.append(f"The training loss, as the Trainer logged it: first {known[0]:.4g}, last {known[-1]:.4g}.")
+        parts.append(f"The training loss, as the Trainer logged it: first {known[0]:.4g}, last {known[-1]:.4g}.")
     losses = [(each.step, loss) for each in evaluations if (loss := each.metrics.get("loss")) is not None]
     if losses:
         ends = losses[:1] + losses[1:][-1:]
         words = [f"{loss:.4g} {_after(step)}" for step, loss in ends]
-        told.append(f"On the evaluation data: {', '.join(words)}.")
+        parts.append(f"On the evaluation data: {', '.join(words)}.")
     if 0 < len(evaluations) <= _MARKED:
-        told.append("Dotted lines are evaluations.")
+        parts.append("Dotted lines are evaluations.")
     broken = sum(steps.not_finite)
     if broken:
-        told.append(f"{broken:,} of the logged losses and gradient norms are no finite number, and are not drawn.")
-    return " ".join(told)
+        parts.append(f"{broken:,} of the logged losses and gradient norms are no finite number, and are not drawn.")
+    return " ".join(parts)
 
 
 def compare_losses(series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
@@ -297,7 +297,7 @@ def compare_step_times(series: Sequence[StepSeries | None], labels: Sequence[str
 
 
 def _lines(
-    series: Sequence[StepSeries | None], columns: Sequence[Sequence[float | None]], labels: Sequence[str], told: str
+    series: Sequence[StepSeries | None], columns: Sequence[Sequence[float | None]], labels: Sequence[str], hover: str
 ) -> tuple[list[Trace], float]:
     traces: list[Trace] = []
     end = 0.5
@@ -308,7 +308,7 @@ def _lines(
         known = [(at, value) for at, value in zip(where.centers, column, strict=True) if value is not None]
         color, dash = RUN_STYLES[place % len(RUN_STYLES)]
         x, y = draw.rounded(at for at, _ in known), [value for _, value in known]
-        traces.append(draw.line(label, x, y, color, dash=dash, hovertemplate=told))
+        traces.append(draw.line(label, x, y, color, dash=dash, hovertemplate=hover))
         end = max(end, where.ends[-1])
     return traces, end
 

@@ -61,11 +61,11 @@ def _curve(
     label: str,
     values: Sequence[float | None],
     color: str,
-    told: str,
+    hover: str,
     **more: Any,
 ) -> list[Trace]:
-    """Nothing where it was not read, or was 0 all the time; ``told`` formats a value for the pointer."""
-    style = {"color": color, "hovertemplate": told, **more}
+    """Nothing where it was not read, or was 0 all the time; ``hover`` formats a value for the pointer."""
+    style = {"color": color, "hovertemplate": hover, **more}
     return draw.time_line(label, values, system, where, **style) if any(values) else []
 
 
@@ -107,8 +107,8 @@ def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
         "shapes": [],
         "yaxis": {**draw.axis("% of the time", range=[0, 100]), "automargin": False},
     }
-    told = "What each optimizer step was spent on. Before the first and after the last one the run starts and ends."
-    return Figure("phases-time", "Phases", told, traces, layout, 190, "time", where.per_second)
+    summary = "What each optimizer step was spent on. Before the first and after the last one the run starts and ends."
+    return Figure("phases-time", "Phases", summary, traces, layout, 190, "time", where.per_second)
 
 
 def _percents(sums: Sequence[float], walls: Sequence[float]) -> list[float | None]:
@@ -124,21 +124,21 @@ def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name:
         traces += _curve(system, where, label, values, color, "%{y:.3~g} cores", **stacked)
     load = system.host.get("load_1_minute", Band()).mean
     traces += _curve(system, where, "load average, 1 minute", load, draw.GREY, "%{y:.3~g}", dash="dot")
-    told = f"Cores in use, and by whom.{_most_cores(system.host)}"
+    summary = f"Cores in use, and by whom.{_most_cores(system.host)}"
     if traces and cpus:
         traces.append(draw.level("all cores", [0, where.end], cpus, draw.RED, width=1.5, dash="dash"))
-    told += f" The machine has {cpus:,}." if cpus else ""
-    return _figure(name, "Processor", told, traces, where, series, "cores")
+    summary += f" The machine has {cpus:,}." if cpus else ""
+    return _figure(name, "Processor", summary, traces, where, series, "cores")
 
 
 def _most_cores(host: dict[str, Band]) -> str:
     held = [(label, _known(host.get(key, Band()).high)) for key, label, _ in _CORES]
     most = [f"{label} {short_number(max(highs))}" for label, highs in held if any(highs)]
-    told = f" At most: {', '.join(most)}." if most else ""
+    text = f" At most: {', '.join(most)}." if most else ""
     waits = _known(host.get("main_thread_core_wait", Band()).mean)
     if waits and max(waits) > 0:
-        told += f" The main thread waited for a core in up to {share(max(waits))} of its time."
-    return told
+        text += f" The main thread waited for a core in up to {share(max(waits))} of its time."
+    return text
 
 
 def flow_figure(account: RunAccount, series: RunSeries, name: str, title: str) -> Figure | Missing:
@@ -149,23 +149,23 @@ def flow_figure(account: RunAccount, series: RunSeries, name: str, title: str) -
         traces += _curve(system, where, label, band.mean, color, "%{y:,.3~g} MB/s", scale=1 / _MB, dash=dash)
         highs = _known(band.high)
         most += [f"{label} {short_number(max(highs) / _MB)} MB/s"] if any(highs) else []
-    told = _READ + (f" At most: {', '.join(most)}." if most else "")
+    summary = _READ + (f" At most: {', '.join(most)}." if most else "")
     waits = _known(system.host.get("disk_latency_milliseconds", Band()).high) if name == "system-disks" else []
-    told += f" A request took {max(waits):,.3g} ms at most, on average over a reading." if waits else ""
+    summary += f" A request took {max(waits):,.3g} ms at most, on average over a reading." if waits else ""
     looked = any(key in system.host for key, *_ in _FLOWS[name])
     nothing = Missing(title, "nothing moved" if looked else NOT_READ)
-    return _figure(name, title, told, traces, where, series, "MB/s") or nothing
+    return _figure(name, title, summary, traces, where, series, "MB/s") or nothing
 
 
 def host_memory_figure(account: RunAccount, series: RunSeries) -> Figure | None:
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     held, free = system.rss_bytes.high, system.host_available_bytes.low
-    gib: dict[str, Any] = {"told": "%{y:.3~f} GiB", "scale": 1 / draw.GIB}
+    gib: dict[str, Any] = {"hover": "%{y:.3~f} GiB", "scale": 1 / draw.GIB}
     traces = _curve(system, where, "held by this process", held, draw.BLUE, **gib)
     traces += _curve(system, where, "available to all", free, draw.GREEN, dash="dot", **gib)
     least = _known(free)
-    told = "Memory of the machine." + (f" At least {size(round(min(least)))} were available." if least else "")
-    return _figure("system-memory", "Host memory", told, traces, where, series, "GiB")
+    summary = "Memory of the machine." + (f" At least {size(round(min(least)))} were available." if least else "")
+    return _figure("system-memory", "Host memory", summary, traces, where, series, "GiB")
 
 
 def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> Figure | None:
@@ -181,9 +181,9 @@ def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> F
         drawn += [{**trace, "yaxis": f"y{suffix}"} for trace in traces]
         vertical = draw.axis(title, domain=_domain(place, len(panels)), nticks=4, rangemode="tozero")
         layout[f"yaxis{suffix}"] = {**vertical, "automargin": False}
-    told = f"Read about once per second.{_most_gpu(bands)}{_held_back(system, gpu)}"
+    summary = f"Read about once per second.{_most_gpu(bands)}{_held_back(system, gpu)}"
     height, unit = 90 + 92 * len(panels), where.per_second
-    return Figure(name, f"GPU {gpu}", told, drawn, layout, height, "time", unit, selectable=False)
+    return Figure(name, f"GPU {gpu}", summary, drawn, layout, height, "time", unit, selectable=False)
 
 
 def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeAxis) -> list[tuple[str, list[Trace]]]:
@@ -209,31 +209,31 @@ def _domain(place: int, count: int) -> list[float]:
 
 def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list[Trace]:
     reasons = system.throttled.get(gpu, {})
-    told = [
+    held_back = [
         [f"{_REASONS.get(why, why)} {share(shares[place])}" for why, shares in reasons.items() if shares[place] > 0]
         for place in range(len(system))
     ]
-    places = [place for place, words in enumerate(told) if words and clock.mean and clock.mean[place] is not None]
+    places = [place for place, words in enumerate(held_back) if words and clock.mean and clock.mean[place] is not None]
     if not places:
         return []
     at = draw.middles(system, where)
     x, y = [at[place] for place in places], [clock.mean[place] for place in places]
-    words = [", ".join(told[place]) for place in places]
+    words = [", ".join(held_back[place]) for place in places]
     return [draw.markers("held back", x, y, draw.RED, 6, customdata=words, hovertemplate="%{customdata} of the time")]
 
 
 def _most_gpu(bands: dict[str, Band]) -> str:
     busy = _known(bands.get("utilization_percent", Band()).mean)
     warm = _known(bands.get("temperature_celsius", Band()).high)
-    told = [f"{sum(busy) / len(busy):.0f}% utilization on average"] if busy else []
-    told += [f"{max(warm):.0f} °C at most"] if warm else []
-    return f" {', '.join(told)}." if told else ""
+    parts = [f"{sum(busy) / len(busy):.0f}% utilization on average"] if busy else []
+    parts += [f"{max(warm):.0f} °C at most"] if warm else []
+    return f" {', '.join(parts)}." if parts else ""
 
 
 def _held_back(system: SystemSeries, gpu: str) -> str:
     means = {why: sum(shares) / len(shares) for why, shares in system.throttled.get(gpu, {}).items() if sum(shares)}
-    told = ", ".join(f"{_REASONS.get(why, why)} in {share(mean)}" for why, mean in means.items())
-    return f" It was held back by {told} of the readings." if told else ""
+    reasons = ", ".join(f"{_REASONS.get(why, why)} in {share(mean)}" for why, mean in means.items())
+    return f" It was held back by {reasons} of the readings." if reasons else ""
 
 
 def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
@@ -245,5 +245,5 @@ def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
     for (name, band), color in zip(system.watts.items(), itertools.cycle(_METERS), strict=False):
         traces += draw.time_line(name, band.mean, system, where, color=color, hovertemplate="%{y:.4~g} W")
     layout = {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": draw.axis("W", rangemode="tozero")}
-    told = f"Watts as read about once per second: {', '.join(system.watts)}."
-    return Figure("power", "Power", told, traces, layout, 240, "time", where.per_second)
+    summary = f"Watts as read about once per second: {', '.join(system.watts)}."
+    return Figure("power", "Power", summary, traces, layout, 240, "time", where.per_second)
