@@ -168,8 +168,8 @@ class RunningFigures:
         )
 
     def _steady(self) -> list[tuple[float, int | None, int | None]]:
-        """The last steps; those of the warm-up are among them only in a call that has not done many more."""
-        self._catch_up()
+        """The last steps, as of a second ago at most; those of the warm-up are among them only in a call that has not
+        done many more."""
         with self._lock:
             recent, steps = list(self._recent), len(self._step_seconds)
         return recent[max(0, warm_up_count(steps) - (steps - len(recent))) :]

@@ -246,6 +246,7 @@ class RunFiles:
             record = draft.record(span)
             self._lines["steps"].append(_line(record.to_json()))
             self.on_step(record)
+            time.sleep(0)  # the training thread may wait for the interpreter's lock
 
     def _write(self, *, last: bool) -> None:
         self._try(self.directory, lambda: self.fold(wait=last))

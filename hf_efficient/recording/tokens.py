@@ -5,7 +5,7 @@ A batch on a device is counted by small reductions queued there, and read when a
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,11 +43,11 @@ class TokenTally:
         seen = _count(batch, self._scored) if isinstance(batch, Mapping) else _Seen()
         self._seen.append(seen)
         device: torch.device | None = None
-        for field in fields(seen):
-            found = getattr(seen, field.name)
-            if isinstance(found, torch.Tensor) and found.device.type != "cpu":
+        for name in _COUNTED:
+            found = getattr(seen, name)
+            if found is not None and found.device.type != "cpu":
                 device = found.device
-                setattr(seen, field.name, found.to("cpu", non_blocking=True))
+                setattr(seen, name, found.to("cpu", non_blocking=True))
         if device is not None:
             event = torch.get_device_module(device).Event()
             event.record()
@@ -118,6 +118,9 @@ class _Seen:
         elif self.starts is not None:
             documents = documents_of_starts(self.starts)
         return None if documents is None else MicroBatch(self.rows, self.row_length, documents, _number(self.scored))
+
+
+_COUNTED = ("row_sums", "starts", "loss_bearing", "scored")
 
 
 def _number(count: torch.Tensor | None) -> int | None:
