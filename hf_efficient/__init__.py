@@ -19,7 +19,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     model/        recipe to model, adapter, tokenizer; what is trained, in which dtype; FLOPs of a step
     callbacks/    thin TrainerCallbacks: account, stop, checks, progress, profilers
     trainer.py    EfficientTrainerMixin and EfficientTrainer: the phases that a callback cannot see
-    trl_trainers.py  the mixin over SFTTrainer, DPOTrainer, KTOTrainer and RewardTrainer
+    trl_trainers.py  the mixin over TRL's SFTTrainer, DPOTrainer, KTOTrainer, RewardTrainer and GRPOTrainer
     simulate/     training on tensors without values: what it allocates, when, and what it computes
     planning/     recipe or Trainer to plan: the step simulated, memory, time, cost, advice, several ranks
     reporting/    finished data in, something to look at out; computes nothing
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
     from hf_efficient.trl_trainers import (
         EfficientDPOTrainer,
+        EfficientGRPOTrainer,
         EfficientKTOTrainer,
         EfficientRewardTrainer,
         EfficientSFTTrainer,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EfficientDPOTrainer",
+    "EfficientGRPOTrainer",
     "EfficientKTOTrainer",
     "EfficientRewardTrainer",
     "EfficientSFTTrainer",
@@ -84,6 +86,7 @@ __all__ = [
 
 _HOMES = {
     "EfficientDPOTrainer": "hf_efficient.trl_trainers",
+    "EfficientGRPOTrainer": "hf_efficient.trl_trainers",
     "EfficientKTOTrainer": "hf_efficient.trl_trainers",
     "EfficientRewardTrainer": "hf_efficient.trl_trainers",
     "EfficientSFTTrainer": "hf_efficient.trl_trainers",

@@ -38,7 +38,6 @@ Evaluator = Callable[[Any], dict[str, float]]
 _TIMED: dict[str, PhaseName] = {
     "get_train_dataloader": "data_preparation",
     "get_batch_samples": "data_wait",
-    "_prepare_inputs": "host_to_device",
     "training_step": "unattributed",  # without the forward, the backward and the copies inside it
     "compute_loss": "forward",
     "floating_point_ops": "bookkeeping",
@@ -56,6 +55,14 @@ _TIMED: dict[str, PhaseName] = {
 }
 """The Trainer's methods that are timed, and the phase of what they do themselves."""
 _OPAQUE = ("logging", "evaluation", "checkpointing")
+_MARKED: dict[str, PhaseName] = {
+    "_prepare_inputs": "host_to_device",
+    "_generate_and_score_completions": "bookkeeping",  # without the three parts of it that follow
+    "_generate": "generation",
+    "_calculate_rewards": "reward",
+    "_get_per_token_logps_and_entropies": "forward",
+}
+"""Methods whose time inside a step is of this phase; all but the first are of TRL's ``GRPOTrainer``."""
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -88,7 +95,7 @@ class EfficientOptions(TypedDict, total=False):
 
 
 class EfficientTrainerMixin(_Base):
-    """Goes leftmost over ``Trainer``, ``SFTTrainer``, ``DPOTrainer``, ``KTOTrainer``, ``RewardTrainer`` or yours.
+    """Goes leftmost over ``Trainer``, one of TRL's (``SFTTrainer``, ``DPOTrainer``, ``GRPOTrainer``, ...) or yours.
 
         class MyTrainer(EfficientTrainerMixin, SFTTrainer): ...
 
@@ -139,6 +146,7 @@ class EfficientTrainerMixin(_Base):
         self._activations: ActivationProbe | None = None
         self._silent: SilentFailures | None = None
         self._evaluating = False
+        self._generates = hasattr(type(self), "_generate_and_score_completions")
         self._log_metrics = log_metrics
         self._budget = budget_callback(budget) if isinstance(budget, Mapping) else budget
         self._rate_facts: dict[str, dict[str, Any]] = {}
@@ -231,10 +239,20 @@ class EfficientTrainerMixin(_Base):
             if hasattr(type(self), name):
                 around = getattr(self, f"_around_{name.removeprefix('_')}", self._run)
                 self._recorder.holders.wrap(self, name, phase, around, opaque=phase in _OPAQUE)
+        for name, phase in _MARKED.items():
+            if hasattr(type(self), name):
+                self._recorder.holders.wrap(self, name, phase, functools.partial(self._marked, phase))
 
     @staticmethod
     def _run(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return run(*args, **kwargs)
+
+    def _marked(self, phase: PhaseName, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = self._mark(phase)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self._mark(before)
 
     def _around_get_train_dataloader(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with self._phase("data_preparation"):
@@ -250,7 +268,7 @@ class EfficientTrainerMixin(_Base):
             self._mark(None)
             raise
         self._mark("bookkeeping")
-        self._recorder.add_batches(batches)
+        self._recorder.add_batches(batches, counted=not self._generates)
         return batches, items
 
     def _around_training_step(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -272,18 +290,13 @@ class EfficientTrainerMixin(_Base):
             self._mark("bookkeeping")
         return run(*args, **kwargs)
 
-    def _around_prepare_inputs(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before = self._mark("host_to_device")
-        try:
-            return run(*args, **kwargs)
-        finally:
-            self._mark(before)
-
     def _around_compute_loss(
         self, run: Callable[..., Any], model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Run the forward and the loss; of one micro-batch, count what it keeps for the backward."""
         before = self._mark("forward")
+        if self._generates and model.training and not self._evaluating:
+            self._recorder.add_tokens(inputs)  # prompts and completions; the loader gave prompts alone
         try:
             probe = self._activations
             if probe is None or not probe.wants(model, inputs):

@@ -5,7 +5,7 @@ The signatures are for type checkers and editors; ``help`` shows those of the in
 
 from typing import TYPE_CHECKING
 
-from trl import DPOTrainer, KTOTrainer, RewardTrainer, SFTTrainer
+from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RewardTrainer, SFTTrainer
 
 from hf_efficient.trainer import EfficientTrainerMixin, with_signature
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         TrainingArguments,
     )
     from transformers.trainer_utils import EvalPrediction
-    from trl import DPOConfig, KTOConfig, RewardConfig, SFTConfig
+    from trl import DPOConfig, GRPOConfig, KTOConfig, RewardConfig, SFTConfig
     from typing_extensions import Unpack
 
     from hf_efficient.trainer import EfficientOptions
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     _Optimizers = tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None]
     _OptimizerClass = tuple[type[torch.optim.Optimizer], dict[str, Any]]
     _Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    _Reward = str | PreTrainedModel | Callable[..., Any]
 
 
 @with_signature
@@ -136,5 +137,31 @@ class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
             preprocess_logits_for_metrics: _Logits | None = None,
             quantization_config: BitsAndBytesConfig | None = None,
             peft_config: PeftConfig | None = None,
+            **options: Unpack[EfficientOptions],
+        ) -> None: ...
+
+
+@with_signature
+class EfficientGRPOTrainer(EfficientTrainerMixin, GRPOTrainer):
+    """TRL's ``GRPOTrainer`` with ``EfficientTrainerMixin``."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            model: _Model,
+            reward_funcs: _Reward | list[_Reward] | None = None,
+            args: GRPOConfig | None = None,
+            train_dataset: _Data | None = None,
+            eval_dataset: _EvalData | None = None,
+            processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+            reward_processing_classes: PreTrainedTokenizerBase | list[PreTrainedTokenizerBase] | None = None,
+            callbacks: list[TrainerCallback] | None = None,
+            optimizers: _Optimizers = (None, None),
+            quantization_config: BitsAndBytesConfig | None = None,
+            peft_config: PeftConfig | None = None,
+            tools: list[Callable[..., Any]] | None = None,
+            rollout_func: Callable[..., Any] | None = None,
+            environment_factory: Callable[..., Any] | dict[str, Callable[..., Any]] | None = None,
             **options: Unpack[EfficientOptions],
         ) -> None: ...

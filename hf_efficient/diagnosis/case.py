@@ -128,9 +128,14 @@ class Case(Subject):
         return objective != "sft" or self.argument("precompute_ref_log_probs") is not None
 
     @property
+    def generates(self) -> bool:
+        """Whether it trained on completions of its own, as GRPO does; such a loss lies around 0."""
+        return self.argument("num_generations") is not None
+
+    @property
     def can_be_grouped(self) -> bool:
-        """Whether examples could be grouped by length, and are not; no stream or pair of answers can be."""
-        is_stream = bool(self.facts.get("loader", {}).get("iterable"))
+        """Whether examples could be grouped by length, and are not; no stream, prompt or pair of answers can be."""
+        is_stream = self.generates or bool(self.facts.get("loader", {}).get("iterable"))
         grouped = self.argument("train_sampling_strategy") == "group_by_length"
         return not is_stream and not self.is_of_preferences and not grouped
 

@@ -341,10 +341,11 @@ def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
 
 def _preference_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
     """With an adapter its copy, as it begins, is the reference model; else the model as the recipe loads it."""
-    from hf_efficient.model.preference_trainer import preference_trainer_class, train_in_float32
+    from hf_efficient.model.preference_trainer import RankingAccuracyMixin, preference_trainer_class, train_in_float32
 
     base: Any = preference_trainer_class(recipe.objective)
-    kind = type(f"Efficient{base.__name__}", (EfficientTrainerMixin, base), {})
+    ranking = (RankingAccuracyMixin,) if recipe.objective == "dpo" else ()
+    kind = type(f"Efficient{base.__name__}", (EfficientTrainerMixin, *ranking, base), {})
     has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
     reference = {"ref_model": load_base(recipe)} if has_reference else {}
     trainer: Trainer = kind(callbacks=_callbacks(recipe), **reference, **common)

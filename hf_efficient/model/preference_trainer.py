@@ -43,6 +43,24 @@ class PreparedRowsMixin:
         return super()._prepare_dataset(dataset, *args, **settings)  # type: ignore[misc]
 
 
+class RankingAccuracyMixin:
+    """Adds ``ranking_accuracy`` to DPO's evaluations: the share of pairs whose better answer is the more likely one, by
+    the sums of its tokens' log-probabilities (Chen et al. 2024, "Preference learning algorithms do not learn preference
+    rankings"). TRL's ``rewards/accuracies`` counts against the reference, so that it is 0 before the first step."""
+
+    def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs: list[Any] = []
+        watch = model.register_forward_hook(lambda *seen: outputs.append(seen[-1]))
+        try:
+            found = super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            watch.remove()
+        better, worse = outputs[0].log_probs.sum(-1).chunk(2)  # the policy's; the reference runs after it
+        right = self.accelerator.gather_for_metrics((better > worse).float())  # type: ignore[attr-defined]
+        self._metrics["eval"]["ranking_accuracy"] += right.tolist()  # type: ignore[attr-defined]
+        return found
+
+
 def preference_arguments(recipe: Recipe, options: dict[str, Any]) -> DPOConfig:
     """The configuration of the recipe's objective, which types call by the name of DPO's. Raises as the class does."""
     args: DPOConfig = trl_class(OBJECTIVES[recipe.objective].config)(**options)

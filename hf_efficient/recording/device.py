@@ -16,7 +16,7 @@ from hf_efficient.records.steps import StepMemory
 logger = logging.getLogger(__name__)
 
 _guarded = guard("Time and memory of the device are no longer recorded")
-_TIMED = frozenset({"forward", "backward", "optimizer", "forward_backward", "communication"})
+_TIMED = frozenset({"generation", "forward", "backward", "optimizer", "forward_backward", "communication"})
 _APART = frozenset({"evaluation", "checkpointing"})
 
 

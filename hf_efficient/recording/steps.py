@@ -284,11 +284,17 @@ class StepRecorder:
             self._cut()
 
     @_guarded
-    def add_batches(self, batches: Sequence[Any]) -> None:
+    def add_batches(self, batches: Sequence[Any], *, counted: bool = True) -> None:
+        """The micro-batches of a step; those that are not ``counted`` become known to ``add_tokens``."""
         if self.recording:
             self._draft.micro_batches += len(batches)
-            for batch in batches:
+            for batch in batches if counted else ():
                 self._draft.tally.add(batch)
+
+    @_guarded
+    def add_tokens(self, batch: Any) -> None:
+        if self.recording:
+            self._draft.tally.add(batch)
 
     def add_micro_batch(self) -> None:
         """One more micro-batch of the step under way, whose tokens are not known."""

@@ -29,8 +29,9 @@ class TokenTally:
     ``shift_labels``), or the ``completion_mask`` of preference data. With a mask a row is a document; without one a
     document begins where ``position_ids`` are 0. Chosen and rejected are a row and a document each, in one
     ``input_ids`` or in ``chosen_input_ids`` beside ``rejected_input_ids``, which the experimental trainers pad alike.
-    Of KTO's batches the answers that are trained on count, not the ``KL_input_ids``, which run forward alone. Batches
-    with other token ids (``decoder_input_ids``) give no sequences."""
+    Of KTO's batches the answers that are trained on count, not the ``KL_input_ids``, which run forward alone. GRPO's
+    ``prompt_ids`` and ``completion_ids``, padded apart, make a row together. Batches with other token ids
+    (``decoder_input_ids``) give no sequences."""
 
     def __init__(self, scored: bool = False) -> None:
         """``scored``: count the target positions whose prediction enters the loss as well, for ``WorkFormula``."""
@@ -131,7 +132,7 @@ def _count(batch: Mapping[str, Any], scored: bool) -> _Seen:
     seen, more = _Seen(), {name for name in batch if name.endswith("_input_ids")} - {"KL_input_ids"}
     if more >= _SIDES:
         _count_sides(batch, seen)
-    if more:
+    if more or _count_generated(batch, seen):
         return seen
     ids, mask, positions = (_tensor(batch, name) for name in ("input_ids", "attention_mask", "position_ids"))
     if ids is not None:
@@ -166,6 +167,20 @@ def _count_sides(batch: Mapping[str, Any], seen: _Seen) -> None:
     seen.processed = seen.rows * seen.row_length
     seen.row_sums = torch.cat([mask.ne(0).sum(-1) for mask in masks])
     seen.loss_bearing = torch.stack([torch.count_nonzero(one.ne(_IGNORED)) for one in labels]).sum()
+
+
+def _count_generated(batch: Mapping[str, Any], seen: _Seen) -> bool:
+    names = ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask")
+    found = [one for one in (_tensor(batch, name) for name in names) if one is not None and one.ndim == 2]
+    if len(found) < len(names):
+        return False
+    prompt, completion, prompt_mask, mask = found
+    tools = _tensor(batch, "tool_mask")  # 0: what a tool said, which is no target
+    seen.rows, seen.row_length = len(prompt), prompt.shape[1] + completion.shape[1]
+    seen.processed = seen.rows * seen.row_length
+    seen.row_sums = prompt_mask.ne(0).sum(-1) + mask.ne(0).sum(-1)
+    seen.loss_bearing = torch.count_nonzero(mask if tools is None else mask * tools)
+    return True
 
 
 def _targets(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[torch.Tensor | None, bool]:

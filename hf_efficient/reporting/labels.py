@@ -23,6 +23,8 @@ PHASE_COLORS = {
     "compilation": "#7c3ddb",
     "data_wait": "#de9b24",
     "host_to_device": "#e3ce80",
+    "generation": "#5a2a4e",
+    "reward": "#ccfc18",
     "forward": "#65b5f4",
     "backward": "#2e548d",
     "device_wait": "#67e4ea",

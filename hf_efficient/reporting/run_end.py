@@ -41,7 +41,8 @@ def loss_table(
     before: Mapping[str, float], after: Mapping[str, float], training: tuple[float, float] | None
 ) -> Iterator[RenderableType]:
     """Metrics of the first and the last evaluation; ``training`` is the first and the last loss that was logged."""
-    ranked = sorted(after, key=lambda name: name not in ("loss", *PREFERENCES["margin"], *PREFERENCES["accuracy"]))
+    first = ("loss", "ranking_accuracy", *PREFERENCES["margin"], *PREFERENCES["accuracy"])
+    ranked = sorted(after, key=lambda name: first.index(name) if name in first else len(first))
     rows = [(name, before.get(name), after[name]) for name in ranked[:_MOST_METRICS]]
     rows += [] if training is None else [("training loss", *training)]
     if not rows:

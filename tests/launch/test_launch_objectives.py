@@ -6,12 +6,15 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, TrainerCallback
 
 from hf_efficient.accounting.account import read_account
+from hf_efficient.launch import build as building
+from hf_efficient.launch import run as running
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.train_fields import trl_class
+from hf_efficient.recording.stop import RunStopped, StopRequest
 from tests.conftest import logged_values
 
 
@@ -78,3 +81,58 @@ def test_a_reward_model_is_merged(preferences, tmp_path):
     head = load_file(tmp_path / "out/adapter_model.safetensors")
     (saved,) = (tensor for name, tensor in head.items() if name.endswith("score.weight"))
     assert torch.equal(model.score.weight, saved)
+
+
+class AsksInStepThree(TrainerCallback):
+    def __init__(self, request):
+        self.request = request
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.request.asked = self.request.asked or state.global_step == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["dpo", "kto", "reward", "orpo", "cpo"])
+def test_a_stopped_run_resumes_bit_for_bit(objective, preferences, tmp_path, monkeypatch):
+    """In its first epoch, with dropout and an evaluation before the stop."""
+    own = (f"objective={objective}", "adapter.dropout=0.1", "train.max_steps=6", "train.eval_strategy=steps")
+    own += ("train.eval_steps=2", "train.save_steps=6")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_recipe(preferences(*own, f"output_dir={whole}"))
+    request = StopRequest()
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "stop_request", lambda: request)
+        patched.setattr(building, "_callbacks", lambda recipe: [AsksInStepThree(request)])
+        with pytest.raises(RunStopped, match="after step 3 of 6"):
+            run_recipe(preferences(*own, f"output_dir={parts}"))
+    torch.rand(7)  # another process would have another state
+    run_recipe(preferences(*own, f"output_dir={parts}", "existing_output=resume"))
+    for key in ("loss", "grad_norm", "eval_loss"):
+        assert logged_values(parts, key) == logged_values(whole, key)
+    assert len(logged_values(parts)) == 6
+    one, other = (load_file(out / "adapter_model.safetensors") for out in (whole, parts))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_share_of_pairs_that_the_model_itself_ranks_rightly(preferences, tmp_path, tiny_llama_dir, tiny_tokenizer):
+    """Counted before the first step too, where every reward against the reference is 0. The last batch is smaller."""
+    words = ["red", "green", "blue", "brown", "black", "white", "grey"]
+    rows = [{"prompt": f"{i}?", "chosen": f" {words[i]}", "rejected": f" {words[-1 - i]}s"} for i in range(7)]
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    own = ("objective=dpo", "data.eval_fraction=null", f"data.eval={held_out}", "train.per_device_eval_batch_size=4")
+    run = run_recipe(preferences(*own, "train.eval_on_start=true", "train.max_steps=1"))
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
+
+    def likelihood(prompt, answer):
+        question, ids = (tiny_tokenizer(text)["input_ids"] for text in (prompt, prompt + answer))
+        ids.append(tiny_tokenizer.eos_token_id)
+        with torch.no_grad():
+            found = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        return sum(float(found[place - 1, ids[place]]) for place in range(len(question), len(ids)))
+
+    right = sum(likelihood(row["prompt"], row["chosen"]) > likelihood(row["prompt"], row["rejected"]) for row in rows)
+    assert 0 < right < len(rows)
+    assert run.before["ranking_accuracy"] == pytest.approx(right / len(rows))
+    assert run.before["rewards/accuracies"] == 0.0

@@ -14,6 +14,8 @@ MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
 LABELS = torch.tensor([[-100, 6, 7, -100], [-100, 6, -100, -100]])
 WHOLE = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
 FIRST = {name: tensor[:1, :3] for name, tensor in WHOLE.items()}
+PROMPT = torch.tensor([[0, 9], [8, 9]])
+GENERATED = {"prompt_ids": PROMPT, "prompt_mask": PROMPT.ne(0), "completion_ids": IDS, "completion_mask": MASK}
 
 
 def tally_of(*batches, scored=False):
@@ -37,6 +39,8 @@ def tally_of(*batches, scored=False):
         ({"input_ids": IDS, "attention_mask": MASK, "labels": torch.tensor([0, 1])}, TokenCounts(8, 5, None)),
         ({"pixel_values": torch.ones(2, 3, 4, 4), "labels": torch.tensor([0, 1])}, TokenCounts(None, None, 2)),
         ({"input_ids": [[1, 2]]}, TokenCounts()),
+        (GENERATED, TokenCounts(2 * (2 + 4), 3 + 5, 5)),
+        ({**GENERATED, "tool_mask": torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]])}, TokenCounts(12, 8, 4)),
         ([IDS, MASK], TokenCounts()),
     ],
 )

@@ -14,6 +14,8 @@ READY = {
     "EfficientTrainer": "trainer.py",
     "EfficientSFTTrainer": "trl_trainers.py",
     "EfficientDPOTrainer": "trl_trainers.py",
+    "EfficientGRPOTrainer": "trl_trainers.py",
+    "EfficientKTOTrainer": "trl_trainers.py",
     "EfficientRewardTrainer": "trl_trainers.py",
 }
 

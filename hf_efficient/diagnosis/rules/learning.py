@@ -34,8 +34,8 @@ def _logged(case: Case, name: str) -> Column:
 def learning_rate_idle(case: Case) -> Verdict:
     """The loss stays where it is, and no weight can have moved; or the run ends within its warm-up. Adam and its kin
     move a weight by about the learning rate per step, so that the rates added up bound how far it can have come;
-    weights of language models are some hundredths. Preferences are learnt at much lower rates: there only a rate of 0
-    counts."""
+    weights of language models are some hundredths. Preferences and GRPO learn at much lower rates: there only a rate
+    of 0 counts."""
     rates, losses, steps = _logged(case, "learning_rate"), _logged(case, "loss"), case.account.steps.count
     if len(rates) < 3 or len(losses) < 3 or steps < 20:
         return abstains("fewer than three losses or twenty steps were logged", "train.logging_steps, or a longer run")
@@ -53,7 +53,7 @@ def learning_rate_idle(case: Case) -> Verdict:
         return abstains(f"the run is within its warm-up, at {rates[-1]:.2g} of {asked:.2g}", "a longer run")
     optimizer = str(case.settings("optimizer").get("class", "")).lower()
     is_sign_like = any(kind in optimizer for kind in _SIGN_LIKE)
-    still = is_sign_like and moved < 2e-5 and not case.is_of_preferences
+    still = is_sign_like and moved < 2e-5 and not case.is_of_preferences and not case.generates
     if _is_flat(losses) and (highest == 0 or still):
         title = f"the learning rate does nothing: {highest:.2g} at most, and the loss stays at {losses[-1]:.3g}"
         severity: Severity = "critical" if moved < 1e-6 else "warning"
@@ -133,7 +133,7 @@ def learning_rate_diverges(case: Case) -> Verdict:
     noise = float(np.median(np.abs(np.diff(losses))))  # what a log differs by without a trend
     start = min(medians[0], float(losses[0]))  # a window may hold the rise already
     best, peak, end = min(medians), max(medians), medians[-1]
-    if best <= 0:
+    if best <= 0 or case.generates:
         return None  # of a loss that may be negative a ratio says nothing
 
     def grew(before: float, after: float) -> bool:

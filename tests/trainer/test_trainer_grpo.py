@@ -1,0 +1,97 @@
+"""GRPO: the mixin changes nothing of TRL's trainer, and its account has the phases and tokens of completions."""
+
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from tiny_training import arguments, assert_same_run, every, losses, records, tiny_config, trained_weights, valid_account
+from transformers import LlamaForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+from hf_efficient import EfficientGRPOTrainer
+
+PROMPTS = Dataset.from_list([{"prompt": f"{i} + {i} ="} for i in range(8)])
+
+
+def evens(completion_ids, **_):
+    """The share of even tokens."""
+    return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]
+
+
+def equal(completion_ids, **_):
+    return [0.5] * len(completion_ids)
+
+
+def trained(kind, folder, tokenizer, reward=evens, **changes):
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(tiny_config(attention_dropout=0.0))
+    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 6, **changes}
+    args = arguments(folder, GRPOConfig, **settings)
+    trainer = kind(
+        model=model, reward_funcs=reward, args=args, train_dataset=PROMPTS, eval_dataset=PROMPTS.select([0]),
+        processing_class=tokenizer,
+    )  # fmt: skip
+    before = trained_weights(trainer)
+    trainer.train()
+    return trainer, before
+
+
+SETTINGS = [
+    {},
+    {"gradient_accumulation_steps": 2, "num_iterations": 2, "beta": 0.1},
+    {**every(evaluate=1), "per_device_eval_batch_size": 4, "steps_per_generation": 2},
+]
+
+
+@pytest.mark.parametrize("changes", [SETTINGS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in SETTINGS[1:])])
+def test_it_trains_as_the_trainer_below(changes, tmp_path, tiny_tokenizer):
+    kinds = (GRPOTrainer, EfficientGRPOTrainer)
+    plain, ours = (trained(kind, tmp_path / kind.__name__, tiny_tokenizer, **changes)[0] for kind in kinds)
+    assert_same_run(ours, plain)
+    keys = ("reward", "completions/mean_length", "entropy")
+    logged, expected = ([[one.get(key) for key in keys] for one in each.state.log_history] for each in (ours, plain))
+    assert logged == expected
+
+
+def test_the_account_closes_with_generation_reward_and_update(tmp_path, tiny_tokenizer):
+    """Two micro-batches to a step share one generation; an evaluation generates too, and is no step's."""
+    lengths = []
+
+    def counts(completion_ids, **_):
+        lengths.append([len(ids) for ids in completion_ids])
+        return evens(completion_ids)
+
+    settings = {"gradient_accumulation_steps": 2, "per_device_eval_batch_size": 4, **every(evaluate=3)}
+    trained(EfficientGRPOTrainer, tmp_path, tiny_tokenizer, counts, beta=0.1, **settings)
+    found = valid_account(tmp_path)
+    (process,) = found.time.processes
+    total = math.fsum(process.phase_seconds.values()) + process.unattributed_seconds
+    assert total == pytest.approx(process.wall_seconds)
+    assert process.unattributed_seconds <= 0.02 * process.wall_seconds
+    steps = records(tmp_path)
+    assert [record.micro_batches for record in steps] == [2, 2, 2]
+    for record in steps:
+        assert {"generation", "reward", "forward", "backward", "optimizer"} <= set(record.phase_seconds)
+        assert record.phase_seconds["generation"] > record.phase_seconds["reward"]
+    assert [len(each) for each in lengths] == [8, 8, 8, 4]
+    assert [record.tokens.loss_bearing for record in steps] == [sum(each) for each in lengths[:3]]
+    assert [record.sequences.rows for record in steps] == [8, 8, 8]
+    assert found.tokens.non_padding > found.tokens.loss_bearing
+
+
+def test_equal_rewards_give_no_gradient(tmp_path, tiny_tokenizer):
+    trainer, before = trained(EfficientGRPOTrainer, tmp_path / "equal", tiny_tokenizer, equal)
+    assert losses(trainer) == [0.0] * 3
+    assert [one["grad_norm"] for one in trainer.state.log_history if "grad_norm" in one] == [0.0] * 3
+    assert all(torch.equal(weight, before[name]) for name, weight in trained_weights(trainer).items())
+    trainer, before = trained(EfficientGRPOTrainer, tmp_path / "evens", tiny_tokenizer)
+    assert any(not torch.equal(weight, before[name]) for name, weight in trained_weights(trainer).items())
+
+
+def test_at_the_first_step_the_policy_is_the_reference(tmp_path, tiny_tokenizer):
+    trainer, _ = trained(EfficientGRPOTrainer, tmp_path, tiny_tokenizer, beta=0.5)
+    kl = [one["kl"] for one in trainer.state.log_history if "kl" in one]
+    assert kl[0] == pytest.approx(0, abs=1e-7)
+    assert kl[-1] > 1e-6
+    assert losses(trainer)[0] == pytest.approx(0, abs=1e-6)  # advantages of a group add up to 0
