@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from tiny_training import arguments, assert_same_run, every, losses, records, tiny_config, trained_weights, valid_account
 from transformers import LlamaForCausalLM
 from trl import GRPOConfig, GRPOTrainer
@@ -25,7 +26,8 @@ def equal(completion_ids, **_):
 
 def trained(kind, folder, tokenizer, reward=evens, **changes):
     torch.manual_seed(1)
-    model = LlamaForCausalLM(tiny_config(attention_dropout=0.0))
+    lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(LlamaForCausalLM(tiny_config(attention_dropout=0.0)), lora)
     settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 6, **changes}
     args = arguments(folder, GRPOConfig, **settings)
     trainer = kind(
