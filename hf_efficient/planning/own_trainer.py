@@ -97,6 +97,12 @@ def _checked(trainer: Trainer) -> PreTrainedModel | nn.Module:
         if getattr(args, name, None):
             instead = "Plan a recipe with distributed.strategy" if name != "use_liger_kernel" else "Leave it out"
             raise SetupError(f"plan: a Trainer with {name} cannot be simulated. {instead} for the plan.")
+    if hasattr(trainer, "_generate_and_score_completions"):
+        kind = next(kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl."))
+        raise SetupError(
+            f"plan: {kind} trains on completions that it generates, and cannot be simulated. "
+            "Train a few steps, and read their account."
+        )
     if trainer.train_dataset is None:
         raise SetupError("plan: the trainer has no train_dataset, so that the length of its rows is not known.")
     return model

@@ -6,11 +6,21 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from tiny_training import arguments, assert_same_run, every, losses, records, tiny_config, trained_weights, valid_account
+from tiny_training import (
+    arguments,
+    assert_same_run,
+    every,
+    losses,
+    records,
+    tiny_config,
+    trained_weights,
+    valid_account,
+)
 from transformers import LlamaForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from hf_efficient import EfficientGRPOTrainer
+from hf_efficient import EfficientGRPOTrainer, plan
+from hf_efficient.errors import SetupError
 
 PROMPTS = Dataset.from_list([{"prompt": f"{i} + {i} ="} for i in range(8)])
 
@@ -24,16 +34,18 @@ def equal(completion_ids, **_):
     return [0.5] * len(completion_ids)
 
 
-def trained(kind, folder, tokenizer, reward=evens, **changes):
+def built(kind, folder, tokenizer, reward=evens, **changes):
     torch.manual_seed(1)
     lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(LlamaForCausalLM(tiny_config(attention_dropout=0.0)), lora)
     settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 6, **changes}
     args = arguments(folder, GRPOConfig, **settings)
-    trainer = kind(
-        model=model, reward_funcs=reward, args=args, train_dataset=PROMPTS, eval_dataset=PROMPTS.select([0]),
-        processing_class=tokenizer,
-    )  # fmt: skip
+    data = {"train_dataset": PROMPTS, "eval_dataset": PROMPTS.select([0])}
+    return kind(model=model, reward_funcs=reward, args=args, processing_class=tokenizer, **data)
+
+
+def trained(*args, **changes):
+    trainer = built(*args, **changes)
     before = trained_weights(trainer)
     trainer.train()
     return trainer, before
@@ -97,3 +109,8 @@ def test_at_the_first_step_the_policy_is_the_reference(tmp_path, tiny_tokenizer)
     assert kl[0] == pytest.approx(0, abs=1e-7)
     assert kl[-1] > 1e-6
     assert losses(trainer)[0] == pytest.approx(0, abs=1e-6)  # advantages of a group add up to 0
+
+
+def test_no_plan(tmp_path, tiny_tokenizer):
+    with pytest.raises(SetupError, match=r"GRPOTrainer trains on completions that it generates.* Train a few steps"):
+        plan(built(EfficientGRPOTrainer, tmp_path, tiny_tokenizer), ["A10"])
