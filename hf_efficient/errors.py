@@ -46,8 +46,6 @@ class Problem:
     Attributes:
         where: file and line (``qlora.yaml:7``), or the flag (``command line: train.max_length=x``).
         key: dotted path of the key, ``""`` where no single key is to blame.
-        message: what is wrong.
-        remedy: what to write instead.
     """
 
     where: str

@@ -66,7 +66,6 @@ class DataLook:
         examples, tokens, target_tokens: of the training data, after everything is cut and left out. A preference pair
             is one example; its prompt counts with each of its two answers.
         lengths: tokens of an example before it is cut, at p50, p95 and max.
-        truncated, truncated_tokens: examples cut at ``max_length``, and what they lose.
         dropped: examples left out, for their length, or because no target token is left.
         without_target: examples that are trained on and teach nothing.
     """

@@ -20,12 +20,9 @@ class DataStats:
 
     Attributes:
         examples: before packing.
-        dropped_overlong: longer than max_length (``overlong: drop``).
         dropped_masked: left out because all their labels are -100 (after truncation).
         masked: kept although they have no target token.
-        tokens_loss_bearing: target tokens, see :func:`loss_bearing`.
         longest: tokens of the longest example, before any truncation.
-        packs: rows after packing; None where it is not packed.
         fill_rate: share of the packs' places (packs times max_length) that hold a token.
         empty: examples whose text, completion or last answer is blank, before any is left out.
         small_sources: of sources with fewer than ten training examples, their number by key (``data.train.0``).

@@ -21,7 +21,6 @@ class Schedule:
     Attributes:
         evaluate_every, save_every: steps between two (those of an epoch, where evaluations follow epochs); None: none.
         evaluate_from: the first step that is evaluated (``eval_delay``).
-        evaluate_after: one more evaluation follows the training.
         save_best: checkpoints are written when a metric improves, which is not known beforehand.
     """
 

@@ -43,7 +43,6 @@ class ModelShape:
         qk_norm: features of the norm on queries and of that on keys; (0, 0) without.
         norms_per_layer: of ``hidden`` features: 2, or 4 where the blocks' outputs are normed too.
         fused: query, key and value, and gate and up, are one module each.
-        experts: of a mixture layer; None for a dense model.
         shared_intermediate: width of the expert that every token passes through.
         dense_layers: indices of a mixture's layers with a dense MLP.
     """

@@ -35,10 +35,8 @@ class Sharding:
         offload_optimizer: DeepSpeed's ``offload_optimizer``: optimizer state and the step on the host.
         offload_parameters: DeepSpeed's ``offload_param``, ZeRO-3 alone; FSDP2's ``CPUOffloadPolicy``, with gradients
             and state.
-        to_disk: to an NVMe disk (ZeRO-Infinity), not the host's memory.
         bucket_elements: DeepSpeed's ``reduce_bucket_size``; transformers puts hidden_size squared for ``auto``.
         overlap_comm: of DeepSpeed; takes a second bucket under ZeRO-1 and 2.
-        micro_batches: per optimizer step and rank.
         reuse_elements, prefetch_elements: DeepSpeed's ``stage3_max_reuse_distance``, ``stage3_prefetch_bucket_size``.
         persistent_elements: its ``stage3_param_persistence_threshold``: ZeRO-3 keeps weights up to it.
     """

@@ -27,7 +27,6 @@ class Accelerator:
 
     Attributes:
         device_names: what ``torch.cuda.get_device_name()`` returns for it.
-        compute_capability: of an NVIDIA device, major and minor.
         usable_memory_bytes: what torch reports as its total; where unknown, ``USABLE_SHARE`` of the stated.
         peak_flops_per_second: dense FLOP/s by dtype (operations for int8), with accumulation in fp32; an unstated or
             unsupported dtype is absent.

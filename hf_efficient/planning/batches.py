@@ -36,10 +36,8 @@ class Batching:
     """How rows become batches.
 
     Attributes:
-        rows: of a micro-batch of one process.
         max_steps: in place of ``epochs``; 0 or less: none.
         padding_free: the rows of a micro-batch are laid one after the other.
-        by_length: rows of like length go together.
         multiple_of: padded lengths are multiples of it.
         shuffled: rows that are not put by length come in a random order.
     """

@@ -43,8 +43,6 @@ class Demand:
         evaluation: operators of an evaluation's batch, ``evaluation_batches`` times in the run.
         without_limit: of the allocator on a device of any size, by the bytes of a cuBLAS workspace; a cache.
         rank: None of a process that trains alone.
-        bf16: mixed precision in bfloat16.
-        saves: checkpoints that the run writes; None where not known.
     """
 
     events: Sequence[tuple[int, int]]

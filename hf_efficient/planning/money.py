@@ -24,7 +24,6 @@ class Terms:
     Attributes:
         price_usd_per_hour: that the user pays in ``market``; None: the cheapest list price.
         provider: whose list prices alone count; None: anybody's.
-        saves: in the whole run; None where not known.
     """
 
     price_usd_per_hour: float | None

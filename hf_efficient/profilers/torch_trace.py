@@ -27,10 +27,8 @@ class TraceSchedule:
 
     Attributes:
         wait, warmup, active: steps that go by before each cycle, are traced and thrown away, are kept.
-        repeat: how many cycles, from 1.
         shapes: of the operators' inputs.
         stacks: Python's calls, with file and line.
-        memory: every allocation.
         flops: of matrix products and convolutions; needs shapes.
     """
 

@@ -59,7 +59,6 @@ class ShippedPlan:
         gpu: of those that it fits, the one with the lowest list price per token; None where it fits none.
         tensors_gib, needed_gib: of one GPU: the peak of allocated memory, and with the allocator's cache and CUDA's.
         tokens_per_second: of all GPUs; None where the rate of an operator is not known.
-        licence: of the model, as the hub calls it.
         gated: whether the hub asks for consent before it hands out the weights.
     """
 

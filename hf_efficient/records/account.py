@@ -72,7 +72,6 @@ class RestartAccount:
     """A process after the first: the run went on, by hand or by its launcher. Its time is counted with its process.
 
     Attributes:
-        last_step_before: the last step done before; None: none.
         resumed_after_step: the step of the checkpoint, 0 for none; None: it never came to train.
         steps_again, seconds_again: steps lost and done again, without evaluations and checkpoints; ``cost_usd`` has
             both.
@@ -245,7 +244,6 @@ class Preflight:
     What the check did not reach is None. Peaks and times are the largest of all ranks.
 
     Attributes:
-        fingerprint: of recipe, data, packages and processes; empty where it was not reached.
         batch_rows, batch_tokens: shape of the longest micro-batch, padding included.
         training_peak_bytes: of two steps, so with the optimizer's state: tensors on a CUDA device, else the process.
         load_seconds: in a new launch, until training stood where it was; None where nothing was loaded.

@@ -37,7 +37,6 @@ class VariantMeasurement:
         step_seconds: from the end of the optimizer step before; of the loader alone, of its batches.
         step_tokens: positions computed, padding included; 0 where unknown.
         micro_batch_seconds, micro_batch_tokens: forward and backward of a mean micro-batch, and its positions.
-        cpu_seconds: of all threads and of the loader's workers.
         read_seconds: reading the sources, a first time; ``prepare_seconds`` also has formatting, tokenising and
             packing.
     """

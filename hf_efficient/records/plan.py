@@ -62,7 +62,6 @@ class PlannedSpot:
     """A run on spot machines, in expectation.
 
     Attributes:
-        save_every_steps: optimizer steps between two saves that cost least (Daly); None without a time.
         overhead_share: saves, restarts and work done again, as a share of the work.
         preemptions, run_seconds, run_usd: of all steps, while a machine runs; None where their number is unknown.
     """
@@ -93,7 +92,6 @@ class PlannedGpu:
         fits: it is neither out of memory nor in a format that the device lacks, which a note then says.
         tokens_per_second: without padding where the data were read; else of rows of one length.
         bound_shares: of the step by what bounds it: math, bandwidth, launch, communication.
-        market: of the figures below: ``on_demand`` or ``spot``.
         run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps, and of evaluations and saves where they are known;
             None where the number of steps is not known.
         run_evaluation_seconds, run_saving_seconds: None where they are not known, and in no figure. Saves on spot

@@ -105,7 +105,6 @@ class MemorySnapshot:
         inactive_split_bytes: free in segments partly in use: what fragmentation keeps from other uses.
         largest_free_bytes: the largest allocation without asking the device.
         peak_bytes: the most requested bytes live at once since the history begins.
-        modules: what the peak was made of, the largest first.
     """
 
     moment: str

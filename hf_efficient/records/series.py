@@ -29,9 +29,7 @@ class StepSeries:
         started_at_seconds: run time at the start of the first.
         phase_seconds: sums by phase, with ``unattributed``; 0 where a phase did not occur.
         loss, learning_rate, grad_norm: the last logged, if finite; extremes are of all that are finite.
-        not_finite: logged losses and gradient norms that are no finite number.
         preferences: the last logged by name (see ``PREFERENCES``); empty of other trainers.
-        device_seconds: sums by phase; None where a step has no device events.
         loader_seconds: sums by name (see ``StepLoader``); None where it was not watched.
         ready_batches: that lay ready, on average, when one was asked for; None without workers.
     """
@@ -76,7 +74,6 @@ class Histogram:
 
     Attributes:
         scale: ``log`` where the largest value is more than four times the smallest.
-        edges: ascending, one more than there are counts, from the smallest value to the largest.
         counts: from an edge up to the next, which belongs to the next count, except the last.
     """
 

@@ -99,8 +99,6 @@ class StepLoader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         core_wait_seconds: of both, the time that the thread waited for a core (on Linux); measured after the first
             batch that took longer than 0.3 ms, like ``read_bytes``.
         read_bytes: read from disk, as far as the system says, without what memory held.
-        start_seconds, end_seconds: starting an epoch with its workers, and ending one.
-        first_wait_seconds: of ``wait_seconds``, that for the first batch of an epoch.
         ready: batches ready when one was asked for, summed over ``batches``; None without workers.
     """
 
@@ -145,7 +143,6 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     Attributes:
         segment: number of the ``train()`` call in this file, from 0; a resumed run counts on.
         step: the Trainer's ``global_step`` after the update, from 1.
-        epoch: epochs done after the update; None where unknown.
         started_at_seconds: counted from the start of the ``train()`` call.
         phase_seconds: exclusive host seconds; ``unattributed`` is derived.
         micro_batches: fetched for the step; tokens, sequences and work are sums over them on this rank.
@@ -159,7 +156,6 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             others took inside them; less than a thousandth of the step is left out.
         loss, learning_rate, grad_norm: the Trainer's own log after this step, if any; the loss is the mean since its
             last log.
-        preferences: what TRL's trainers log of the answers that they compare, by the names of ``PREFERENCES``.
     """
 
     segment: int

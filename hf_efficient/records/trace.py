@@ -38,7 +38,6 @@ class KernelTime:
     Attributes:
         name: without the arguments of templates and functions; ``full_name``: at most 400 characters.
         share: of all kernels', copies' and memsets' time.
-        operator: that launched most of its time, as far as the trace shows.
     """
 
     name: str
@@ -58,7 +57,6 @@ class LaunchBreakdown:
     Attributes:
         graph_kernels: submitted by CUDA graphs: one call for many. They have no launch figures.
         short_kernel_seconds: a shorter kernel is about as long as its own submission.
-        short_time_share: of the kernels' summed time.
         call_seconds, call: the host's time in the calls that launched kernels, summed and each.
         delay: from the start of the call to that of the kernel; long, as it should be, where the host is far ahead.
     """
@@ -126,7 +124,6 @@ class BusyBreakdown:
     """The time of a device, or a stream, from the start of its first event to the end of its last.
 
     Attributes:
-        window_seconds: ``busy_seconds + idle_seconds``.
         busy_seconds: a kernel, copy or memset ran; overlapping ones counted once.
         compute_seconds: a kernel ran that neither communicates nor copies, as HolisticTraceAnalysis counts it.
     """
@@ -166,9 +163,7 @@ class DeviceGap:
 
     Attributes:
         start_seconds: since the first event of the trace.
-        before, after: the device events around it, shortened.
         host: the longest operators, calls and functions of the submitting thread in the gap, with their share of it.
-        step: the ``ProfilerStep`` in which it began.
     """
 
     start_seconds: float
@@ -203,10 +198,8 @@ class SyncSite:
 
     Attributes:
         call: of the runtime: ``cudaStreamSynchronize``, or a copy to pageable memory that waits for itself.
-        operator: the outermost around it, such as ``aten::item``.
         site: ``file:line (function)`` of the innermost recorded Python function outside installed packages.
         idle_after_seconds: idle time of the gaps in which the device ran out of work meanwhile.
-        outside_steps: outside every ``ProfilerStep``, such as the profiler's own at its end.
     """
 
     call: str
@@ -259,10 +252,8 @@ class TraceFile:
 
     Attributes:
         read_bytes: of JSON, after decompression.
-        events: complete events of all kinds, unused ones too.
         unreadable_events: no valid JSON, or no event; they are left out.
         truncated: the file ends before its list of events; what came before was read.
-        has_stacks: Python functions were recorded, or operators with their call stacks.
     """
 
     path: str

@@ -91,7 +91,6 @@ class TensorLog(TorchDispatchMode):
     """Logs while it is entered; one thread.
 
     Attributes:
-        lives: every storage seen, in the order of allocation.
         events: allocations and frees in order, as (index in ``lives``, bytes; negative where freed).
         where: returns phase and module; called once per allocation.
         decompositions: by operator, its parts, whose allocations are then seen; NotImplemented leaves it whole.
