@@ -41,12 +41,8 @@ class HfEfficientError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a recipe.
-
-    Attributes:
-        where: file and line (``qlora.yaml:7``), or the flag (``command line: train.max_length=x``).
-        key: dotted path of the key, ``""`` where no single key is to blame.
-    """
+    """One thing wrong with a recipe. ``where``: file and line (``qlora.yaml:7``), or the flag (``command line:
+    train.max_length=x``). ``key``: dotted path of the key, ``""`` where no single key is to blame."""
 
     where: str
     key: str

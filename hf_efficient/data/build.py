@@ -36,12 +36,9 @@ class SftData(Entry):
 
 @dataclass(frozen=True)
 class PreferenceData:
-    """Preference pairs, or labelled answers, as TRL's trainer holds them after its own preparation.
-
-    Attributes:
-        train, eval: rows of texts and of token ids (``preference.py`` names the columns), not cut to ``max_length``.
-        good: answers of ``train`` with the label true; None of pairs. ``remark``: on the weights of both labels.
-    """
+    """Preference pairs, or labelled answers, as TRL's trainer holds them after its own preparation. ``train``,
+    ``eval``: rows of texts and of token ids (``preference.py`` names the columns), not cut to ``max_length``. ``good``:
+    answers of ``train`` with the label true; None of pairs. ``remark``: on the weights of both labels."""
 
     train: datasets.Dataset
     eval: datasets.Dataset | None

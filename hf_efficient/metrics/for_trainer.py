@@ -107,12 +107,9 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
 
 
 def reduce_scores(log_probs: torch.Tensor, is_top1: torch.Tensor, labels: torch.Tensor) -> Reduced:
-    """``reduce_logits`` of a batch of which a fused head gives the labels' scores alone.
-
-    Args:
-        log_probs: float [batch, length - 1], of the label: position t speaks of label t+1; 0 where that is -100.
-        is_top1: bool [batch, length - 1]: the label is the most likely token; else ``ids`` holds -100.
-    """
+    """``reduce_logits`` of a batch of which a fused head gives the labels' scores alone. ``log_probs``: float [batch,
+    length - 1], of the label: position t speaks of label t+1; 0 where that is -100. ``is_top1``: bool [batch, length -
+    1]: the label is the most likely token; else ``ids`` holds -100."""
     labels = labels.to(log_probs.device)
     ids = torch.full_like(labels, IGNORED_LABEL)
     ids[:, 1:] = torch.where(is_top1, labels[:, 1:], IGNORED_LABEL)

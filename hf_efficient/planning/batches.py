@@ -56,13 +56,9 @@ class Batching:
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """What a run computes.
-
-    Attributes:
-        row_tokens: of each row of the largest micro-batch; where rows are laid one after the other, their mean.
-        step_tokens: positions of a mean optimizer step of all processes, of which ``step_content`` are not padding.
-        padded: rows of a micro-batch differ in length.
-    """
+    """What a run computes. ``row_tokens``: of each row of the largest micro-batch; where rows are laid one after the
+    other, their mean. ``step_tokens``: positions of a mean optimizer step of all processes, of which ``step_content``
+    are not padding. ``padded``: rows of a micro-batch differ in length."""
 
     row_tokens: int
     step_tokens: float

@@ -19,12 +19,8 @@ from hf_efficient.text import size
 
 @dataclass(frozen=True)
 class Terms:
-    """What the recipe says of money, and what its plan knows.
-
-    Attributes:
-        price_usd_per_hour: that the user pays in ``market``; None: the cheapest list price.
-        provider: whose list prices alone count; None: anybody's.
-    """
+    """What the recipe says of money, and what its plan knows. ``price_usd_per_hour``: that the user pays in ``market``;
+    None: the cheapest list price. ``provider``: whose list prices alone count; None: anybody's."""
 
     price_usd_per_hour: float | None
     provider: str | None

@@ -19,13 +19,9 @@ from hf_efficient.simulate.tensor_log import ModuleNames, TensorLog
 
 
 class SimulatedTrainer(Trainer):
-    """Leftmost of a trainer's bases: reports what happens.
-
-    Attributes:
-        tensors: logs what a tensor is used for; None: nothing is logged.
-        stand_in: takes the place of the recipe's optimizer; None where that itself runs.
-        micro_batch_factor: micro-batches of the run for each simulated one.
-    """
+    """Leftmost of a trainer's bases: reports what happens. ``tensors``: logs what a tensor is used for; None: nothing
+    is logged. ``stand_in``: takes the place of the recipe's optimizer; None where that itself runs.
+    ``micro_batch_factor``: micro-batches of the run for each simulated one."""
 
     tensors: TensorLog | None = None
     operators: OperatorCount | None = None

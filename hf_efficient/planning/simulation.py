@@ -89,13 +89,9 @@ class HeldWeight:
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters that are gathered together; ``tail`` and ``root`` have no module of their own.
-
-    Attributes:
-        stays: FSDP2 keeps it gathered from the forward to the backward.
-        ends_last: its backward ends with the whole: its inputs, token ids, get no gradient.
-        is_layer: a block of the model, not an embedding, the head, or what is left over.
-    """
+    """Parameters that are gathered together; ``tail`` and ``root`` have no module of their own. ``stays``: FSDP2 keeps
+    it gathered from the forward to the backward. ``ends_last``: its backward ends with the whole: its inputs, token
+    ids, get no gradient. ``is_layer``: a block of the model, not an embedding, the head, or what is left over."""
 
     name: str
     weights: tuple[HeldWeight, ...]
@@ -264,13 +260,9 @@ def simulation_of(
     loaded: dict[str, int],
     on_gpu: bool = True,
 ) -> Simulation:
-    """Train two steps with a trainer of a model without values, and evaluate where the run would.
-
-    Args:
-        recipe: for the steps that it accumulates over, and the classes that are wrapped.
-        length, evaluation_length: tokens of every row.
-        loaded: bytes of an element of each parameter as the run loads it, by name.
-    """
+    """Train two steps with a trainer of a model without values, and evaluate where the run would. ``recipe``: for the
+    steps that it accumulates over, and the classes that are wrapped. ``length``, ``evaluation_length``: tokens of every
+    row. ``loaded``: bytes of an element of each parameter as the run loads it, by name."""
     model: Any = trainer.model
     wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
     trainer.micro_batch_factor = wanted / trainer.args.gradient_accumulation_steps

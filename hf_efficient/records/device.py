@@ -49,13 +49,9 @@ class MatmulRate:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of one device, on one day.
-
-    Attributes:
-        bandwidth_bytes_per_second: bytes read and written by a copy of a large tensor.
-        launch_seconds: of the host, for each kernel of a chain of tiny operators.
-        busy: others used the device meanwhile, so the true rates may be higher; None where unknown.
-    """
+    """Of one device, on one day. ``bandwidth_bytes_per_second``: bytes read and written by a copy of a large tensor.
+    ``launch_seconds``: of the host, for each kernel of a chain of tiny operators. ``busy``: others used the device
+    meanwhile, so the true rates may be higher; None where unknown."""
 
     device_name: str
     device_type: Literal["cuda", "cpu"]

@@ -59,12 +59,9 @@ class PlannedMemory:
 
 @dataclass(frozen=True)
 class PlannedSpot:
-    """A run on spot machines, in expectation.
-
-    Attributes:
-        overhead_share: saves, restarts and work done again, as a share of the work.
-        preemptions, run_seconds, run_usd: of all steps, while a machine runs; None where their number is unknown.
-    """
+    """A run on spot machines, in expectation. ``overhead_share``: saves, restarts and work done again, as a share of
+    the work. ``preemptions``, ``run_seconds``, ``run_usd``: of all steps, while a machine runs; None where their number
+    is unknown."""
 
     price_usd_per_hour: float | None
     price_source: str | None
@@ -228,14 +225,9 @@ class PlannedData:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe before it runs.
-
-    Attributes:
-        flops_per_step: of the operators of a step; of the largest one, where the data were read.
-        gpus: those that fit first, the cheapest per token first.
-        ranks: None where one process trains alone. Memory and the shape of a step are of one rank; FLOPs, tokens, money
-            and energy of all.
-    """
+    """A recipe before it runs. ``flops_per_step``: of the operators of a step; of the largest one, where the data were
+    read. ``gpus``: those that fit first, the cheapest per token first. ``ranks``: None where one process trains alone.
+    Memory and the shape of a step are of one rank; FLOPs, tokens, money and energy of all."""
 
     recipe: str
     model: str

@@ -140,13 +140,9 @@ class InstrumentAccount:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """One operator at one set of input shapes, all its calls in the traced steps together.
-
-    Attributes:
-        self_cpu_seconds: on the host, without the operators that it calls.
-        self_device_seconds: of kernels that it launched itself; None where no device was traced.
-        flops: by torch's formulas; None where not asked for, 0 where torch has none.
-    """
+    """One operator at one set of input shapes, all its calls in the traced steps together. ``self_cpu_seconds``: on the
+    host, without the operators that it calls. ``self_device_seconds``: of kernels that it launched itself; None where
+    no device was traced. ``flops``: by torch's formulas; None where not asked for, 0 where torch has none."""
 
     name: str
     calls: int

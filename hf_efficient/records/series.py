@@ -70,12 +70,8 @@ class StepSeries:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often which value occurred.
-
-    Attributes:
-        scale: ``log`` where the largest value is more than four times the smallest.
-        counts: from an edge up to the next, which belongs to the next count, except the last.
-    """
+    """How often which value occurred. ``scale``: ``log`` where the largest value is more than four times the smallest.
+    ``counts``: from an edge up to the next, which belongs to the next count, except the last."""
 
     scale: Literal["linear", "log"] = "linear"
     edges: list[float] = field(default_factory=list)

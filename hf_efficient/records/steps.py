@@ -52,13 +52,9 @@ class TokenCounts(msgspec.Struct, frozen=True, gc=False):
 
 
 class SequenceCounts(msgspec.Struct, frozen=True, gc=False):
-    """The sequences that a step computed, summed over its micro-batches on one rank.
-
-    Attributes:
-        rows: of the batches; a padding-free batch is one.
-        documents: sequences that attend to themselves alone; a row without packing holds one.
-        length_buckets: documents by the upper bound of a bucket in tokens, as text.
-    """
+    """The sequences that a step computed, summed over its micro-batches on one rank. ``rows``: of the batches; a
+    padding-free batch is one. ``documents``: sequences that attend to themselves alone; a row without packing holds
+    one. ``length_buckets``: documents by the upper bound of a bucket in tokens, as text."""
 
     rows: int
     documents: int

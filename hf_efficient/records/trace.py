@@ -33,12 +33,8 @@ class FamilyTime:
 
 @dataclass(frozen=True)
 class KernelTime:
-    """All runs of one kernel.
-
-    Attributes:
-        name: without the arguments of templates and functions; ``full_name``: at most 400 characters.
-        share: of all kernels', copies' and memsets' time.
-    """
+    """All runs of one kernel. ``name``: without the arguments of templates and functions; ``full_name``: at most 400
+    characters. ``share``: of all kernels', copies' and memsets' time."""
 
     name: str
     full_name: str
@@ -121,12 +117,9 @@ class IdleSplit:
 
 @dataclass(frozen=True)
 class BusyBreakdown:
-    """The time of a device, or a stream, from the start of its first event to the end of its last.
-
-    Attributes:
-        busy_seconds: a kernel, copy or memset ran; overlapping ones counted once.
-        compute_seconds: a kernel ran that neither communicates nor copies, as HolisticTraceAnalysis counts it.
-    """
+    """The time of a device, or a stream, from the start of its first event to the end of its last. ``busy_seconds``: a
+    kernel, copy or memset ran; overlapping ones counted once. ``compute_seconds``: a kernel ran that neither
+    communicates nor copies, as HolisticTraceAnalysis counts it."""
 
     window_seconds: float
     busy_seconds: float
@@ -159,12 +152,8 @@ class Communication:
 
 @dataclass(frozen=True)
 class DeviceGap:
-    """A time in which a device ran nothing.
-
-    Attributes:
-        start_seconds: since the first event of the trace.
-        host: the longest operators, calls and functions of the submitting thread in the gap, with their share of it.
-    """
+    """A time in which a device ran nothing. ``start_seconds``: since the first event of the trace. ``host``: the
+    longest operators, calls and functions of the submitting thread in the gap, with their share of it."""
 
     start_seconds: float
     seconds: float
@@ -248,13 +237,9 @@ class HostBreakdown:
 
 @dataclass(frozen=True)
 class TraceFile:
-    """The file, and how much of it could be read.
-
-    Attributes:
-        read_bytes: of JSON, after decompression.
-        unreadable_events: no valid JSON, or no event; they are left out.
-        truncated: the file ends before its list of events; what came before was read.
-    """
+    """The file, and how much of it could be read. ``read_bytes``: of JSON, after decompression. ``unreadable_events``:
+    no valid JSON, or no event; they are left out. ``truncated``: the file ends before its list of events; what came
+    before was read."""
 
     path: str
     read_bytes: int
