@@ -214,13 +214,6 @@ class Trained:
         return self.ranks[layer] if self.ranks else {}
 
 
-def adapter_parameters(shape: ModelShape, rank: int) -> int:
-    """Parameters of adapters on every linear module but the head: ``rank * (inputs + outputs)`` for each. Hand-worked:
-    rank 8 on q_proj (64 -> 64) and v_proj (64 -> 32) of 2 layers: 2 * 8 * (128 + 96) = 3584."""
-    linears = (one for layer in range(shape.layers) for one in linears_of_layer(shape, layer).values())
-    return sum(rank * (one.inputs + one.outputs) for one in linears if one.is_module)
-
-
 def head_linear(shape: ModelShape) -> Linear:
     return Linear(HEAD, shape.hidden, shape.vocabulary)
 

@@ -33,10 +33,8 @@ def check_target(target: str, *, module: bool = False) -> None:
 
 
 def run_script(target: str, args: Sequence[str], *, module: bool = False) -> None:
-    """Run a Python file, or a module as ``python -m`` does, in this process. Its ``SystemExit`` passes through.
-
-    Where it raised, its traceback is printed, and the code is 1.
-    """
+    """Run a Python file, or a module as ``python -m`` does, in this process. Its ``SystemExit`` passes through. Where
+    it raised, its traceback is printed, and the code is 1."""
     sys.argv = [target, *args]
     sys.path.insert(0, str(Path.cwd() if module else Path(target).resolve().parent))
     try:
@@ -69,10 +67,8 @@ def _in_script(trace: TracebackType | None) -> TracebackType | None:
 
 
 class Instrumented:
-    """Gives every Trainer that is built from now on the mixin; keeps what their runs came to.
-
-    Nothing is imported until ``transformers.trainer`` is: a script may set variables before.
-    """
+    """Gives every Trainer that is built from now on the mixin; keeps what their runs came to. Nothing is imported until
+    ``transformers.trainer`` is: a script may set variables before."""
 
     def __init__(self) -> None:
         self.finished: dict[Path, FinishedRun] = {}
@@ -110,9 +106,7 @@ class Instrumented:
 @functools.cache
 def with_mixin(cls: type) -> type:
     """The class with the mixin leftmost, under its own name; itself where it has the mixin, or where that fails.
-
-    Nothing stops the training that would not stop it otherwise: gradients are recorded, and not checked.
-    """
+    Nothing stops the training that would not stop it otherwise: gradients are recorded, and not checked."""
     try:
         from hf_efficient.trainer import EfficientTrainerMixin
 

@@ -34,12 +34,6 @@ def fuse_lora(model: nn.Module) -> tuple[int, dict[str, int]]:
     return fused, dict(left)
 
 
-def unfuse_lora(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(vars(module).get("forward"), _FusedForward):
-            del module.forward
-
-
 def _reason_against(layer: Any) -> str | None:
     base = layer.get_base_layer()
     if type(base) is not nn.Linear and not _is_four_bit(base):

@@ -76,10 +76,8 @@ class Block:
 
 
 class Tail:
-    """A file of lines that grows: at each call what came since the last, in blocks of whole lines.
-
-    A last line without its newline is taken where it is a whole JSON object, and waits for its rest where it is not.
-    """
+    """A file of lines that grows: at each call what came since the last, in blocks of whole lines. A last line without
+    its newline is taken where it is a whole JSON object, and waits for its rest where it is not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

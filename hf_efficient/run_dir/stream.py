@@ -24,11 +24,9 @@ class FaultLatch:
 
 
 class JsonlFile:
-    """Appends lines, and ends them with a tail that the next lines take the place of.
-
-    The file is opened anew each time, so that a folder that vanished raises rather than being written to in vain. Used
-    by one thread at a time. All methods raise OSError.
-    """
+    """Appends lines, and ends them with a tail that the next lines take the place of. The file is opened anew each
+    time, so that a folder that vanished raises rather than being written to in vain. Used by one thread at a time. All
+    methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -20,7 +20,6 @@ from hf_efficient.estimate.model_shape import (
     Linear,
     ModelShape,
     Trained,
-    adapter_parameters,
     linears_of_layer,
     shape_of,
 )
@@ -97,8 +96,6 @@ def test_lora_is_what_torch_counts(family, targets, settings, way):
     layers, whole = settings.get("layers_to_transform"), settings.get("modules_to_save", ())
     trained = adapter(shape, targets, layers=layers, modules_to_save=whole, input_gradient=way != "none")
     assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
-    if targets == "all-linear":
-        assert adapter_parameters(shape, 8) == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("targets", [None, "all-linear", ["q_proj", "v_proj"]])

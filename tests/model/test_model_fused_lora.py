@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from hf_efficient.model.fused_lora import fuse_lora, unfuse_lora
+from hf_efficient.model.fused_lora import fuse_lora
 
 
 class Block(nn.Module):
@@ -97,5 +97,6 @@ def test_a_disabled_adapter_and_several_active_ones_go_to_peft():
     model.add_adapter("second", LoraConfig(r=2, target_modules=["up", "down"], init_lora_weights=False))
     model.base_model.set_adapter(["default", "second"])
     both = model(x)
-    unfuse_lora(model)
+    for module in model.modules():
+        vars(module).pop("forward", None)
     torch.testing.assert_close(model(x), both, rtol=0, atol=0)
