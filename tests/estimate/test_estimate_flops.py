@@ -16,13 +16,7 @@ from hf_efficient.estimate.flops import (
     coefficients,
     linear_flops,
 )
-from hf_efficient.estimate.model_shape import (
-    Linear,
-    ModelShape,
-    Trained,
-    linears_of_layer,
-    shape_of,
-)
+from hf_efficient.estimate.model_shape import Linear, ModelShape, Trained, linears_of_layer, shape_of
 
 ROWS, LENGTH = 2, 48
 BATCH = Work([LENGTH] * ROWS)
