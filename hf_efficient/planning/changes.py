@@ -15,7 +15,7 @@ from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, names_accumulation
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.rules.training import fits_chunked_loss
-from hf_efficient.recipe.schema import mixed_precision
+from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.plan import PlannedMemory
 
 IN_FLOAT32 = ("adamw_torch", "adamw_torch_fused", "paged_adamw_32bit")
@@ -40,19 +40,22 @@ class Situation:
     padding_share: float = 0.0
 
     @property
+    def recipe(self) -> Recipe:
+        return self.settings.recipe
+
+    @property
     def is_padded_sft(self) -> bool:
         """Whether a twentieth of the positions or more is padding, in rows that could be batched otherwise."""
-        return self.padding_share >= _MUCH_PADDING and self.settings.recipe.objective == "sft"
+        return self.padding_share >= _MUCH_PADDING and self.recipe.objective == "sft"
 
     @property
     def is_replicated(self) -> bool:
-        distributed = self.settings.recipe.distributed
+        distributed = self.recipe.distributed
         return distributed.processes not in ("auto", 1) and distributed.strategy in ("auto", "ddp")
 
     def accumulating(self, micro_batches: int) -> dict[str, int]:
         """The override that makes a step of so many micro-batches; none where that follows from the global batch."""
-        recipe = self.settings.recipe
-        follows = recipe.distributed.global_batch_size is not None and not names_accumulation(recipe)
+        follows = self.recipe.distributed.global_batch_size is not None and not names_accumulation(self.recipe)
         return {} if follows else {ACCUMULATION: micro_batches}
 
     def matters(self, *categories: str) -> bool:
@@ -75,21 +78,18 @@ class Change:
 
 
 Proposer = Callable[[Situation], Change | None]
+_Propose = Callable[[Situation], Change | dict[str, Any] | None]
 CHANGES: list[Proposer] = []
 
 
-def _change(
-    gives: str = "", costs: str = "", *, keeps_training: bool = True, repeats: bool = False
-) -> Callable[[Callable[[Situation], Change | dict[str, Any] | None]], Proposer]:
+def _change(gives: str = "", costs: str = "", **about: bool) -> Callable[[_Propose], Proposer]:
     """Registers a proposer; one that returns overrides alone has these words."""
 
-    def register(propose: Callable[[Situation], Change | dict[str, Any] | None]) -> Proposer:
+    def register(propose: _Propose) -> Proposer:
         @functools.wraps(propose)
         def proposed(situation: Situation) -> Change | None:
             found = propose(situation)
-            if isinstance(found, dict):
-                return Change(found, gives, costs, keeps_training, repeats)
-            return found
+            return Change(found, gives, costs, **about) if isinstance(found, dict) else found
 
         CHANGES.append(proposed)
         return proposed
@@ -110,9 +110,8 @@ def activation_checkpointing(settings: Settings) -> tuple[str, bool]:
     costs="a narrower range: the loss is scaled, and a step whose gradients overflow is left out",
 )
 def mix_float16(situation: Situation) -> dict[str, Any] | None:
-    if not situation.device.lacks_bfloat16 or mixed_precision(situation.settings.recipe) != "bf16":
-        return None
-    return {"train.fp16": True, "train.bf16": False}
+    mixes = situation.device.lacks_bfloat16 and mixed_precision(situation.recipe) == "bf16"
+    return {"train.fp16": True, "train.bf16": False} if mixes else None
 
 
 @_change(
@@ -132,9 +131,8 @@ def group_by_length(situation: Situation) -> dict[str, Any] | None:
 )
 def smaller_evaluation_batch(situation: Situation) -> dict[str, Any] | None:
     rows = int(situation.settings.train("per_device_eval_batch_size"))
-    if rows < 2 or situation.memory.peak_phase != "evaluation":
-        return None
-    return {"train.per_device_eval_batch_size": rows // 2}
+    halves = rows > 1 and situation.memory.peak_phase == "evaluation"
+    return {"train.per_device_eval_batch_size": rows // 2} if halves else None
 
 
 @_change(
@@ -142,18 +140,15 @@ def smaller_evaluation_batch(situation: Situation) -> dict[str, Any] | None:
     costs="nothing: the same attention, in another order of sums",
 )
 def fused_attention(situation: Situation) -> dict[str, Any] | None:
-    eager = situation.settings.recipe.model.attn_implementation == "eager"
-    return {"model.attn_implementation": "sdpa"} if eager else None
+    return {"model.attn_implementation": "sdpa"} if situation.recipe.model.attn_implementation == "eager" else None
 
 
 @_change(
     gives="logits are computed and scored tile by tile, and never held whole", costs="the LM head is computed twice"
 )
 def chunked_loss(situation: Situation) -> dict[str, Any] | None:
-    settings = situation.settings
-    if settings.train("loss_type") != "nll" or not fits_chunked_loss(settings) or not situation.matters("logits"):
-        return None
-    return {"train.loss_type": "chunked_nll"}
+    chunks = situation.settings.train("loss_type") == "nll" and fits_chunked_loss(situation.settings)
+    return {"train.loss_type": "chunked_nll"} if chunks and situation.matters("logits") else None
 
 
 @_change(gives="of each layer only the input is kept for the backward", costs="each layer's forward is computed twice")
@@ -197,12 +192,8 @@ def smaller_micro_batch(situation: Situation) -> Change | None:
         costs += "; attention, whose mask covers the whole micro-batch, has less to compute"
     factor = next(number for number in range(2, rows + 1) if rows % number == 0)
     accumulated = factor * int(settings.train("gradient_accumulation_steps"))
-    return Change(
-        {_ROWS: rows // factor, **situation.accumulating(accumulated)},
-        gives="activations and logits of fewer rows at a time; the global batch stays the same",
-        costs=costs,
-        repeats=True,
-    )
+    gives = "activations and logits of fewer rows at a time; the global batch stays the same"
+    return Change({_ROWS: rows // factor, **situation.accumulating(accumulated)}, gives, costs, repeats=True)
 
 
 @_change()
@@ -210,14 +201,13 @@ def weights_in_bfloat16(situation: Situation) -> Change | None:
     capability = situation.device.compute_capability
     if situation.weights != "float32" or (capability is not None and capability < _FIRST_WITH_BFLOAT16):
         return None
-    trains_all = situation.settings.recipe.adapter.method == "full"
+    trains_all = situation.recipe.adapter.method == "full"
     gives = "the weights take half of the memory"
-    return Change(
-        {"model.dtype": "bfloat16"},
-        gives=f"{gives}, and so do their gradients and the optimizer's state" if trains_all else gives,
-        costs="updates below the weights' last digit (of three) are lost" if trains_all else "a base that is rounded",
-        keeps_training=not trains_all,
-    )
+    costs = "a base that is rounded"
+    if trains_all:
+        gives += ", and so do their gradients and the optimizer's state"
+        costs = "updates below the weights' last digit (of three) are lost"
+    return Change({"model.dtype": "bfloat16"}, gives, costs, keeps_training=not trains_all)
 
 
 @_change(
@@ -227,9 +217,8 @@ def weights_in_bfloat16(situation: Situation) -> Change | None:
 def eight_bit_optimizer(situation: Situation) -> dict[str, Any] | None:
     """Source of what it costs: Dettmers et al. 2021, 8-bit optimizers via block-wise quantization, table 1."""
     name = situation.settings.train("optim")
-    if name not in IN_FLOAT32 or name.startswith("paged") or not situation.matters("optimizer_state"):
-        return None
-    return {"train.optim": "adamw_8bit"}
+    rounds = name in IN_FLOAT32 and not name.startswith("paged") and situation.matters("optimizer_state")
+    return {"train.optim": "adamw_8bit"} if rounds else None
 
 
 @_change(
@@ -238,9 +227,8 @@ def eight_bit_optimizer(situation: Situation) -> dict[str, Any] | None:
 )
 def paged_optimizer(situation: Situation) -> dict[str, Any] | None:
     name = situation.settings.train("optim")
-    if name not in (*IN_FLOAT32, "adamw_8bit", "adamw_bnb_8bit") or not situation.matters("optimizer_state"):
-        return None
-    return {"train.optim": "paged_adamw_8bit"}
+    pages = name in (*IN_FLOAT32, "adamw_8bit", "adamw_bnb_8bit") and situation.matters("optimizer_state")
+    return {"train.optim": "paged_adamw_8bit"} if pages else None
 
 
 @_change(
@@ -258,11 +246,9 @@ def shard_gradients(situation: Situation) -> dict[str, Any] | None:
 )
 def shard_weights_by_zero(situation: Situation) -> dict[str, Any] | None:
     """DeepSpeed leaves quantized weights whole."""
-    recipe = situation.settings.recipe
-    whole = situation.is_replicated or recipe.distributed.strategy in ("zero1", "zero2")
-    if not whole or recipe.adapter.method == "qlora" or not situation.matters("weights"):
-        return None
-    return {"distributed.strategy": "zero3"}
+    whole = situation.is_replicated or situation.recipe.distributed.strategy in ("zero1", "zero2")
+    shards = whole and situation.recipe.adapter.method != "qlora" and situation.matters("weights")
+    return {"distributed.strategy": "zero3"} if shards else None
 
 
 @_change(
@@ -280,15 +266,14 @@ def shard_weights_by_fsdp(situation: Situation) -> dict[str, Any] | None:
 )
 def offload_the_optimizer(situation: Situation) -> dict[str, Any] | None:
     """Under DeepSpeed, whose own AdamW steps there; from plain data parallelism with ZeRO-2."""
-    distributed = situation.settings.recipe.distributed
+    distributed = situation.recipe.distributed
     under_zero = distributed.strategy in ("zero1", "zero2", "zero3")
     if distributed.offload.optimizer or not (under_zero or situation.is_replicated):
         return None
-    is_adamw = situation.settings.train("optim") in ("adamw_torch", "adamw_torch_fused")
-    if not is_adamw or not situation.matters("optimizer_state"):
-        return None
     strategy = {} if under_zero else {"distributed.strategy": "zero2"}
-    return {**strategy, "distributed.offload.optimizer": True}
+    is_adamw = situation.settings.train("optim") in ("adamw_torch", "adamw_torch_fused")
+    offloads = is_adamw and situation.matters("optimizer_state")
+    return {**strategy, "distributed.offload.optimizer": True} if offloads else None
 
 
 @_change(
@@ -296,11 +281,9 @@ def offload_the_optimizer(situation: Situation) -> dict[str, Any] | None:
     costs="it crosses PCIe whenever weights are gathered",
 )
 def offload_the_weights(situation: Situation) -> dict[str, Any] | None:
-    distributed = situation.settings.recipe.distributed
-    sharded = distributed.strategy in ("zero3", "fsdp2")
-    if distributed.offload.parameters or not sharded or not situation.matters("weights"):
-        return None
-    return {"distributed.offload.parameters": True}
+    distributed = situation.recipe.distributed
+    offloads = distributed.strategy in ("zero3", "fsdp2") and not distributed.offload.parameters
+    return {"distributed.offload.parameters": True} if offloads and situation.matters("weights") else None
 
 
 @_change(
@@ -309,8 +292,8 @@ def offload_the_weights(situation: Situation) -> dict[str, Any] | None:
     keeps_training=False,
 )
 def quantize_the_base(situation: Situation) -> dict[str, Any] | None:
-    is_lora = situation.settings.recipe.adapter.method == "lora"
-    return {"adapter.method": "qlora"} if is_lora and situation.matters("weights") else None
+    quantizes = situation.recipe.adapter.method == "lora" and situation.matters("weights")
+    return {"adapter.method": "qlora"} if quantizes else None
 
 
 @_change(
@@ -319,7 +302,7 @@ def quantize_the_base(situation: Situation) -> dict[str, Any] | None:
     keeps_training=False,
 )
 def train_an_adapter(situation: Situation) -> dict[str, Any] | None:
-    return {"adapter.method": "lora"} if situation.settings.recipe.adapter.method == "full" else None
+    return {"adapter.method": "lora"} if situation.recipe.adapter.method == "full" else None
 
 
 @_change(
@@ -336,7 +319,7 @@ def pack(situation: Situation) -> dict[str, Any] | None:
 @_change()
 def shorter_rows(situation: Situation) -> Change | None:
     """Halve ``train.max_length``; without a named global batch, packs are accumulated twice as often."""
-    train, recipe = situation.settings.train, situation.settings.recipe
+    train, recipe = situation.settings.train, situation.recipe
     length = train("max_length")
     if length is None or length < 2 * _SHORTEST or not situation.matters("activations", "logits", "rest"):
         return None
@@ -364,6 +347,5 @@ def store_activations(situation: Situation) -> dict[str, Any] | None:
 def larger_micro_batch(situation: Situation) -> dict[str, Any] | None:
     rows = int(situation.settings.train("per_device_train_batch_size"))
     accumulated = int(situation.settings.train("gradient_accumulation_steps"))
-    if accumulated % 2 or not situation.fits:
-        return None
-    return {_ROWS: 2 * rows, **situation.accumulating(accumulated // 2)}
+    doubles = situation.fits and accumulated % 2 == 0
+    return {_ROWS: 2 * rows, **situation.accumulating(accumulated // 2)} if doubles else None
