@@ -69,7 +69,7 @@ def test_what_a_key_takes(generate: ModuleType):
     ]
 
 
-KEY = re.compile(r"`((?:model|adapter|data|train|distributed|efficiency|evaluate)\.[a-z0-9_.]+)")
+KEY = re.compile(r"`((?:model|adapter|data|train|distributed|cost|budget|efficiency|profile|evaluate)\.[a-z0-9_.]+)")
 
 
 @pytest.mark.parametrize("page", ["coming-from.md", "preference-tuning.md", "after-training.md", "faq.md"])

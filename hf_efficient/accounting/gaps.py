@@ -97,7 +97,7 @@ def across_gaps(across: AcrossRanks | None) -> list[NotMeasured]:
         return [NotMeasured("communication between the ranks, by itself", why)]
     if across.covered_seconds is not None:
         return []
-    why = "only what is waited for is shown; a trace shows the rest: efficiency.profile.trace"
+    why = "only what is waited for is shown; a trace shows the rest: profile.trace"
     return [NotMeasured("communication that computation covers", why)]
 
 

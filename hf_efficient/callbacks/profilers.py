@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class InstrumentCallback(TrainerCallback):
-    """Base of the callbacks of ``efficiency.profile``; each works alone in any Trainer, where ``tell`` then reports its
+    """Base of the callbacks of ``profile``; each works alone in any Trainer, where ``tell`` then reports its
     cost on the main process."""
 
     def __init__(

@@ -18,7 +18,7 @@ def trace(
 ) -> None:
     """Show where a trace of torch's profiler spent its time: busy, idle, kernels, copies, communication, waits.
 
-    Below the breakdown: what to change. A run writes traces with `efficiency.profile.trace={}`.
+    Below the breakdown: what to change. A run writes traces with `profile.trace={}`.
 
     Example: hf-efficient trace outputs/slow/efficiency/profile/trace.rank0.cycle0.pt.trace.json.gz
     """
@@ -31,7 +31,7 @@ def trace(
     file = file.expanduser()
     if file.is_dir():
         held = sorted([*file.glob(_TRACES), *file.glob(f"efficiency/profile/{_TRACES}")])
-        remedy = f"Name a trace in it: {held[0]}" if held else "A run writes one with efficiency.profile.trace={}"
+        remedy = f"Name a trace in it: {held[0]}" if held else "A run writes one with profile.trace={}"
         raise SetupError(f"{file}: is a folder. {remedy}")
     found = trace_breakdown(file)
     findings = findings_of_trace(found)

@@ -50,7 +50,7 @@ def limit_of(case: Case) -> Limit:
         return Limit("unknown", f"no limit is known: {why}", evidence)
     text = (
         f"the matrix products would take {share(used)} of the time at the dense peak; what binds the rest, memory "
-        "traffic or small operators, only a trace shows (efficiency.profile.trace)"
+        "traffic or small operators, only a trace shows (profile.trace)"
     )
     return Limit("unknown", text, evidence)
 

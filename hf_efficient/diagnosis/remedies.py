@@ -10,8 +10,7 @@ import yaml
 from hf_efficient.diagnosis.case import RESOLVED, Case
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.schema import DERIVED
-from hf_efficient.recipe.schema_check import with_new_names
-from hf_efficient.recipe.writing import dump_yaml
+from hf_efficient.recipe.writing import dump_yaml, origins_with_new_names, with_new_names
 from hf_efficient.records.findings import Diagnosis, Finding, Remedy
 from hf_efficient.version import __version__
 
@@ -88,7 +87,7 @@ def _resolved(path: Path, remedy: Remedy) -> tuple[dict[str, Any], dict[str, Any
     parts = [held.get(name) if isinstance(held, dict) else None for name in ("recipe", "provenance")]
     if not isinstance(parts[0], dict) or not isinstance(parts[1], dict):
         raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
-    return with_new_names(parts[0]), with_new_names(parts[1])
+    return with_new_names(parts[0]), origins_with_new_names(parts[1])
 
 
 def _confirm(values: dict[str, Any], confirms: Mapping[str, Any] | None) -> None:

@@ -83,7 +83,7 @@ def price(provider: str, accelerator_name: str, *, market: Market = "on_demand",
     """A provider's offer of an accelerator. The largest instance with at most ``gpus`` GPUs, or else the smallest:
     eight may be cheaper each than one. Raises ``SetupError``: the provider, the accelerator, or this provider's offer
     of it is not known; names the nearest."""
-    remedy = "Set efficiency.price_usd_per_hour to what you pay."
+    remedy = "Set cost.price_usd_per_hour to what you pay."
     by_provider = [offer for offer in prices() if plain(offer.provider) == plain(provider)]
     if not by_provider:
         raise unknown("provider", provider, providers(), remedy)
@@ -140,7 +140,7 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
     Raises:
         SetupError: the provider that the user names has no known price of this GPU.
     """
-    remedy = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
+    remedy = "set cost.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
     if rates.price_usd_per_hour is not None:
         return _facts(float(rates.price_usd_per_hour), "set by the user")
     if device_name is None:

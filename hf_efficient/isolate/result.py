@@ -85,7 +85,7 @@ def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int,
         tokenisation=_tokenisation(held),
         micro_batch=_micro_batch_line(held),
         forward_without_graph_seconds=_median(_seconds(held, "forward_no_grad")),
-        price_usd_per_hour=recipe.efficiency.price_usd_per_hour,
+        price_usd_per_hour=recipe.cost.price_usd_per_hour,
         notes=_remarks(recipe, held, schedule),
     )
     return dataclasses.replace(found, diagnosis=diagnose_isolation(found))

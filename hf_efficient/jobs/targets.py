@@ -227,7 +227,7 @@ def _skypilot_problems(job: Job) -> Iterator[Problem]:
         yield Problem(cluster.where("skypilot.setup"), "skypilot.setup", message, remedy)
     if job.seconds is not None:
         message = "is given, but SkyPilot ends no job by the clock."
-        remedy = "Write efficiency.budget.hours=N in the recipe: the run saves and stops."
+        remedy = "Write budget.hours=N in the recipe: the run saves and stops."
         yield Problem(cluster.where("time_limit"), "time_limit", message, remedy)
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 OnData: TypeAlias = Callable[[Any, Any, "RunPlan | None"], Any]
 """Takes data (``SftData`` or ``PreferenceData``), arguments and plan; returns the data to train on, of its kind."""
 
-_INSTRUMENTS: dict[str, Callable[..., profilers.InstrumentCallback]] = {  # by their keys under efficiency.profile
+_INSTRUMENTS: dict[str, Callable[..., profilers.InstrumentCallback]] = {  # by their keys under profile
     "trace": profilers.TorchTraceCallback,
     "memory": profilers.MemoryHistoryCallback,
     "python": profilers.PythonProfileCallback,
@@ -246,7 +246,7 @@ def answer_evaluators(
 def _callbacks(recipe: Recipe) -> list[TrainerCallback]:
     stopping = recipe.evaluate.early_stopping
     early = [] if stopping is None else [EarlyStoppingCallback(stopping.patience, stopping.threshold)]
-    return [*early, *instrument_callbacks(recipe.efficiency.profile)]
+    return [*early, *instrument_callbacks(recipe.profile)]
 
 
 def instrument_callbacks(profile: ProfileSection) -> list[profilers.InstrumentCallback]:
@@ -261,8 +261,8 @@ def instrument_callbacks(profile: ProfileSection) -> list[profilers.InstrumentCa
 
 
 def check_functions(profile: ProfileSection) -> None:
-    named_functions("efficiency.profile.lines", profile.lines)
-    named_functions("efficiency.profile.host_memory", profile.host_memory)
+    named_functions("profile.lines", profile.lines)
+    named_functions("profile.host_memory", profile.host_memory)
 
 
 @contextmanager

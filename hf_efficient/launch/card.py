@@ -16,7 +16,6 @@ from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtyp
 from hf_efficient.text import seconds
 
 _FOLDER = "path/to/this/folder"
-_MONEY = ("price_usd_per_hour", "price_from", "market", "spot", "budget", "confirms")
 _PROSE = ("description", "system")
 _DATA_FILES = {".jsonl", ".json", ".csv", ".parquet", ".gguf"}
 
@@ -228,8 +227,8 @@ def _fenced(text: str, language: str) -> str:
 def _public(recipe: Recipe) -> dict[str, Any]:
     """The recipe as the card shows it: no local paths, and not what the run costs or may cost."""
     values = recipe.resolved()
-    for name in _MONEY:
-        del values["efficiency"][name]
+    del values["budget"], values["efficiency"]["confirms"]
+    values["cost"] = {"grid": values["cost"]["grid"]}
     return dict(_without_local_paths(values))
 
 

@@ -17,7 +17,7 @@ from hf_efficient.errors import OutputError
 from hf_efficient.launch.command import Engine
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
-from hf_efficient.recipe.schema_check import with_new_names
+from hf_efficient.recipe.writing import with_new_names
 from hf_efficient.run_dir.paths import STARTING
 
 EFFICIENCY = "efficiency"  # folder of the records inside the output directory

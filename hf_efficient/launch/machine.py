@@ -178,22 +178,22 @@ def check_installed(tool: NsightTool) -> None:
         raise SetupError(
             f"--{tool}: Nsight {product} is not installed here: there is no `{tool}` on the PATH. Get it from "
             f"https://developer.nvidia.com/nsight-{product.lower()}, or with NVIDIA's CUDA toolkit; "
-            "`efficiency.profile.trace={}` traces some steps without it."
+            "`profile.trace={}` traces some steps without it."
         )
 
 
 def nsight_overrides(recipe: Recipe) -> list[str]:
     """``a.b=value`` that make the run name its steps and bound the capture, where the recipe does not say so itself."""
-    profile = recipe.efficiency.profile
-    overrides = [] if profile.nvtx else ["efficiency.profile.nvtx=true"]
-    return overrides if profile.capture is not None else [*overrides, "efficiency.profile.capture={}"]
+    profile = recipe.profile
+    overrides = [] if profile.nvtx else ["profile.nvtx=true"]
+    return overrides if profile.capture is not None else [*overrides, "profile.capture={}"]
 
 
 def nsight_command(tool: NsightTool, recipe: Recipe, *, has_gpu: bool) -> list[str]:
     """What goes before the launch. nsys: CUDA, its libraries, NVTX, the operating system's calls and the CPU's stacks,
-    for the steps of ``efficiency.profile.capture``. ncu: rooflines of the first kernels of the first of these."""
+    for the steps of ``profile.capture``. ncu: rooflines of the first kernels of the first of these."""
     output = Path(recipe.output_dir).expanduser() / EFFICIENCY / PROFILE / tool
-    capture = recipe.efficiency.profile.capture or CaptureSection()
+    capture = recipe.profile.capture or CaptureSection()
     if tool == "nsys":
         bounds = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if has_gpu else []
         what = ["--trace=cuda,nvtx,osrt,cudnn,cublas", "--sample=process-tree", "--cuda-memory-usage=true"]

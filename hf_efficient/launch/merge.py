@@ -35,7 +35,7 @@ from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
 from hf_efficient.model.load import auto_class, load_base, load_dense_base, load_tokenizer
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
-from hf_efficient.recipe.schema_check import with_new_names
+from hf_efficient.recipe.writing import with_new_names
 
 if TYPE_CHECKING:
     import torch

@@ -49,10 +49,10 @@ logger = logging.getLogger(__name__)
 
 _words = functools.partial(
     BudgetWords,
-    key="efficiency.budget.",
+    key="budget.",
     steps_key="train.max_steps",
-    resume="the same command with `--resume efficiency.budget.{limit}={value}` continues",
-    meter="limit efficiency.budget.usd or hours instead",
+    resume="the same command with `--resume budget.{limit}={value}` continues",
+    meter="limit budget.usd or hours instead",
 )
 
 
@@ -90,15 +90,15 @@ def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
 
 def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:
     """What an hour of this run costs and where its electricity comes from, as facts for the records."""
-    section = recipe.efficiency
-    if not section.record_steps:
+    if not recipe.efficiency.record_steps:
         return {}
+    section = recipe.cost
     prices()  # what is wrong with the user's own is said as it is
     rates = Rates(section.price_usd_per_hour, section.price_from, section.market, section.grid)
     try:
         return rate_facts(rates, args.device, args.world_size)
     except SetupError as error:
-        raise SetupError(f"{told_where(recipe, 'efficiency.price_from')}efficiency.{error}") from error
+        raise SetupError(f"{told_where(recipe, 'cost.price_from')}cost.{error}") from error
 
 
 def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:
@@ -183,7 +183,7 @@ def start_folder(plan: OutputPlan) -> Path:
 
 
 def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | None:
-    limits = recipe.efficiency.budget
+    limits = recipe.budget
     if limits is None:
         return None
     show = functools.partial(listener.stage, "Budget")
@@ -192,7 +192,7 @@ def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | Non
 
 def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float | None) -> None:
     """Refuse to continue a run that has spent its budget, before a model is loaded for nothing."""
-    budget = recipe.efficiency.budget
+    budget = recipe.budget
     if budget is None:
         return
     limits, earlier = Limits(budget.usd, budget.hours, budget.kwh), read_earlier(directory)

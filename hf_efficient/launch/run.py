@@ -49,7 +49,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
         EndedBySignal: asked to end in its last step; the weights are saved, and nothing is evaluated.
         RunStopped: asked to end; it can resume from a checkpoint of its last step.
     """
-    check_functions(recipe.efficiency.profile)
+    check_functions(recipe.profile)
     with records.recorded_run(recipe) as recorded:
         with phase(recipe, "trainer_setup"):
             recipe, args = settle(recipe)

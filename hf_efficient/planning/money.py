@@ -43,7 +43,7 @@ def terms_of(
 ) -> Terms:
     """The terms of a recipe; ``rank``: whose memory that is, None of a process that trains alone."""
     saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank, memory)
-    section = recipe.efficiency
+    section = recipe.cost
     said = section.spot
     return Terms(
         price_usd_per_hour=section.price_usd_per_hour,
@@ -112,7 +112,7 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
     if usd is None:
         kind = "spot price" if terms.market == "spot" else "price"
         whose = "" if terms.provider is None else f" from {terms.provider}"
-        notes.append(f"no {kind} of it{whose} is known: set efficiency.price_usd_per_hour to what you pay")
+        notes.append(f"no {kind} of it{whose} is known: set cost.price_usd_per_hour to what you pay")
     spot = _spot(gpu, device, terms)
     lost = 0.0 if terms.market == "on_demand" or spot is None else spot.overhead_share
     if lost is None and gpu.step_seconds is not None and spot is not None:
@@ -160,7 +160,7 @@ def _with_figures(
 def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | None, str | None]:
     """The user's of all devices, which is of one market alone; else the cheapest list price, for each."""
     if terms.price_usd_per_hour is not None:
-        return (terms.price_usd_per_hour, "efficiency.price_usd_per_hour") if market == terms.market else (None, None)
+        return (terms.price_usd_per_hour, "cost.price_usd_per_hour") if market == terms.market else (None, None)
     known = offers(device.name, market, terms.provider)
     offer = min(known, key=lambda one: one.usd_per_gpu_hour, default=None)
     return (None, None) if offer is None else (offer.usd_per_gpu_hour * terms.devices, offer.label)
@@ -196,5 +196,5 @@ def _of_saves(recipe: Recipe, terms: Terms) -> list[str]:
     speed, disk = f"{terms.spot.write_mb_per_second:g} MB/s", terms.spot.write_of
     if disk is None:
         return [f"hours and money hold {many}, written at your {speed}"]
-    change = "efficiency.spot.write_mb_per_second changes that"
+    change = "cost.spot.write_mb_per_second changes that"
     return [f"hours and money hold {many}, written at {speed} ({disk}): {change}"]

@@ -180,7 +180,7 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
 def _spot_assumptions(gpus: Sequence[PlannedGpu], terms: Terms) -> list[str]:
     if not any(gpu.spot for gpu in gpus):
         return []
-    remarks = [f"spot: {', '.join(terms.spot.assumed)}: efficiency.spot changes that"] if terms.spot.assumed else []
+    remarks = [f"spot: {', '.join(terms.spot.assumed)}: cost.spot changes that"] if terms.spot.assumed else []
     return [*remarks, "spot: the time until there is a machine again is not known, and in no figure"]
 
 
@@ -236,7 +236,7 @@ def _planned_run(
         reasons["time"] = "; ".join(gpu.notes) if gpu is not None else f"no rates of {device} are known"
     training = None if step is None else step * shapes.train.steps
     if price_usd_per_hour is None:
-        reasons["cost"] = "no price is known: set efficiency.price_usd_per_hour"
+        reasons["cost"] = "no price is known: set cost.price_usd_per_hour"
     watts = None if known is None else known.tdp_watts
     if watts is None:
         reasons["energy"] = f"the power of {device} is not known"

@@ -23,7 +23,7 @@ _NANO = 1e-9
 
 @dataclass(frozen=True)
 class TraceSchedule:
-    """Which optimizer steps are traced, and how much of them; the keys of ``efficiency.profile.trace``.
+    """Which optimizer steps are traced, and how much of them; the keys of ``profile.trace``.
 
     Attributes:
         wait, warmup, active: steps that go by before each cycle, are traced and thrown away, are kept.

@@ -56,13 +56,13 @@ def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     return _checked(*apply_overrides(tree, flags), recipe.path)
 
 
-NO_INSTRUMENTS = {f"efficiency.profile.{name}": value for name, value in ProfileSection().model_dump().items()}
+NO_INSTRUMENTS = {f"profile.{name}": value for name, value in ProfileSection().model_dump().items()}
 
 
 def in_a_folder(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """Changes for a trial of a recipe: an output directory and an accumulation of its own, no budget."""
     changes = {"output_dir": str(folder), "existing_output": "refuse", **unnamed_batch(recipe)}
-    return changes if recipe.efficiency.budget is None else {**changes, "efficiency.budget": None}
+    return changes if recipe.budget is None else {**changes, "budget": None}
 
 
 def without_pauses(recipe: Recipe) -> dict[str, Any]:

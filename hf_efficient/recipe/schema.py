@@ -283,7 +283,8 @@ class DistributedSection(Section):
 
 
 class BudgetSection(Section):
-    """What the run may spend, its parts before a resumption included."""
+    """What the run may spend, its parts before a resumption included: it warns when its forecast passes a limit, and
+    saves and stops when one is reached."""
 
     usd: PositiveFloat | None = key(None, "Money: wall time at the price of the machine.")
     hours: PositiveFloat | None = key(None, "Wall time of the run's processes.")
@@ -298,22 +299,9 @@ class SpotSection(Section):
     write_mb_per_second: PositiveFloat | None = key(None, "Megabytes of a checkpoint written per second.")
 
 
-class EfficiencySection(Section):
-    """Instrumentation, and what turns its seconds and joules into money and CO2e."""
+class CostSection(Section):
+    """What turns seconds and joules into money and CO2e."""
 
-    record_steps: bool = key(True, "Write the phases of every step to OUTPUT_DIR/efficiency/steps.jsonl.")
-    check_gradients: bool = key(True, "In the first step, check that the model and its adapter get gradients.")
-    log_metrics: bool = key(True, "Add the run's figures (efficiency/...) to the training logs, for train.report_to.")
-    plan: bool = key(True, "Plan a run before its model is loaded, warn where it does not fit, and compare at the end.")
-    preflight: bool | Literal["auto"] = key(
-        "auto",
-        "Before the run, in launches of their own: two steps and an evaluation of its longest batch, a "
-        "save, a load back that is compared, the disk for all checkpoints. `auto`: for runs planned over 30 minutes.",
-    )
-    preflight_minutes: PositiveFloat = key(10, "Without progress for so long, the preflight counts as hung.")
-    budget: BudgetSection | None = key(None, "Warn when the forecast passes a limit; save and stop when it is reached.")
-    profile: ProfileSection = key(ProfileSection, "Deeper instruments, each off until it is named.")
-    confirms: ConfirmsSection | None = key(None, "The prediction that this run tests; `diagnose --apply` writes it.")
     price_usd_per_hour: NonNegativeFloat | None = key(
         None, "What an hour of all machines and GPUs together costs, 0 for none; default: from list prices of the GPU."
     )
@@ -329,6 +317,22 @@ class EfficiencySection(Section):
     grid: NonNegativeFloat | _Text = key(
         "world", "Source of the electricity: a country's English name or ISO code, `world`, or grams of CO2e per kWh."
     )
+
+
+class EfficiencySection(Section):
+    """What a run records, checks and plans of itself."""
+
+    record_steps: bool = key(True, "Write the phases of every step to OUTPUT_DIR/efficiency/steps.jsonl.")
+    check_gradients: bool = key(True, "In the first step, check that the model and its adapter get gradients.")
+    log_metrics: bool = key(True, "Add the run's figures (efficiency/...) to the training logs, for train.report_to.")
+    plan: bool = key(True, "Plan a run before its model is loaded, warn where it does not fit, and compare at the end.")
+    preflight: bool | Literal["auto"] = key(
+        "auto",
+        "Before the run, in launches of their own: two steps and an evaluation of its longest batch, a "
+        "save, a load back that is compared, the disk for all checkpoints. `auto`: for runs planned over 30 minutes.",
+    )
+    preflight_minutes: PositiveFloat = key(10, "Without progress for so long, the preflight counts as hung.")
+    confirms: ConfirmsSection | None = key(None, "The prediction that this run tests; `diagnose --apply` writes it.")
 
 
 class Recipe(Section):
@@ -348,7 +352,10 @@ class Recipe(Section):
         dict, "Fields of the installed trl.SFTConfig, or the class of the objective (trl.DPOConfig), unrenamed."
     )
     distributed: DistributedSection = Field(default_factory=DistributedSection)
+    cost: CostSection = Field(default_factory=CostSection)
+    budget: BudgetSection | None = key(None, "Warn when the forecast passes a limit; save and stop when it is reached.")
     efficiency: EfficiencySection = Field(default_factory=EfficiencySection)
+    profile: ProfileSection = key(ProfileSection, "Deeper instruments, each off until it is named.")
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     output_dir: str = Field(
         min_length=1,

@@ -3,14 +3,14 @@
 import math
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from hf_efficient.errors import Problem
-from hf_efficient.recipe.schema import Origin, Recipe, Section
+from hf_efficient.recipe.schema import CostSection, Origin, Recipe, Section
 from hf_efficient.recipe.tree import KeyPath, Node, any_of, dotted, found, nearest, read_scalar
 
 _KINDS = {
@@ -50,14 +50,11 @@ ELSEWHERE = {
 }
 
 # Keys that have another name now.
-_RENAMED: dict[KeyPath, KeyPath] = {("method",): ("objective",)}
-
-
-def with_new_names(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The top level of a recipe that an earlier version resolved, or its origins, under today's names."""
-    names = {str(old[0]): str(new[0]) for old, new in _RENAMED.items()}
-    return {names.get(key, key): value for key, value in resolved.items()}
-
+RENAMED: dict[KeyPath, KeyPath] = {
+    ("method",): ("objective",),
+    **{("efficiency", name): (name,) for name in ("budget", "profile")},
+    **{("efficiency", name): ("cost", name) for name in CostSection.model_fields},
+}
 
 # What other tools call a setting, and where it is here. Exact names only.
 _OTHERS = {
@@ -149,9 +146,9 @@ def _is_known(error: Any, known: Collection[str]) -> bool:
 
 def _unknown_key(path: KeyPath, root: type[Section], kind: str) -> Finding:
     key, around = str(path[-1]), path[:-1]
-    if path in _RENAMED and issubclass(root, Recipe):
-        new = dotted(_RENAMED[path])
-        return Finding(path, f"is called `{new}` now.", f"Write `{new}` in its place.", _RENAMED[path])
+    if path in RENAMED and issubclass(root, Recipe):
+        new = dotted(RENAMED[path])
+        return Finding(path, f"is called `{new}` now.", f"Write `{new}` in its place.", RENAMED[path])
     section = _section_at(around, root)
     names = list(section.model_fields) if section is not None else []
     message = f"is no key of {kind}."

@@ -138,7 +138,7 @@ def test_the_remedy_is_a_recipe_that_extends_the_one_that_was_measured(run, reci
         ("isolate RECIPE train.learning_rat=1", "learning_rate"),
         ("isolate RECIPE --apply next.txt", "ends in .yaml"),
         ("trace none.json", "none.json cannot be read"),
-        ("trace FOLDER", "is a folder. A run writes one with efficiency.profile.trace={}"),
+        ("trace FOLDER", "is a folder. A run writes one with profile.trace={}"),
     ],
 )
 def test_bad_input_is_a_sentence(run, recipe, tmp_path, args, said):

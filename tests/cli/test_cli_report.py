@@ -90,7 +90,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "1. 25% of the training loop is bookkeeping, callbacks and unattributed time  [info, possible: own_code]",
         "   costs 0.5 s",
         "   -> no callback and none of your methods holds most of it: profile Python to see the functions that take it",
-        "   (PythonProfileCallback; in a recipe efficiency.profile.python)",
+        "   (PythonProfileCallback; in a recipe profile.python)",
         "2. 25% of the positions that are computed are padding  [info, possible: padding_waste]",
         "   costs 0.4 s",
         "Evidence, other remedies, what was not judged: hf-efficient diagnose",

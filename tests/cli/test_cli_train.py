@@ -103,7 +103,7 @@ def test_a_launch_under_nsight(recipe, program_on_path, monkeypatch, capsys):
     assert "--output=out/efficiency/profile/nsys" in told
     launched = (programs / "accelerate.told").read_text().splitlines()
     assert launched[0] == "launch"
-    own = ["efficiency.profile.nvtx=true", "efficiency.profile.capture={}"]
+    own = ["profile.nvtx=true", "profile.capture={}"]
     assert launched[-4:] == ["r.yaml", "train.max_steps=9", *own]
     assert capsys.readouterr().out.startswith("$ nsys profile --trace=cuda,nvtx")
 

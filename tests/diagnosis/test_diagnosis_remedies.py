@@ -87,9 +87,10 @@ def test_what_is_to_be_confirmed_goes_in_and_what_was_is_over(tmp_path):
     (tmp_path / "recipe.resolved.yaml").write_text(text)
     asked = {"rule": "saves_cost", "predicted_saving": 0.4, "setup": {"model": "tiny"}}
     held = yaml.safe_load(applied_recipe(tmp_path, finding("saves_cost", CHANGE), CHANGE, asked))
-    assert held["efficiency"] == {"grid": "France", "confirms": asked}
+    assert (held["cost"], held["efficiency"]) == ({"grid": "France"}, {"confirms": asked})
     held = yaml.safe_load(applied_recipe(tmp_path, finding("saves_cost", CHANGE), CHANGE))
-    assert held["efficiency"] == {"grid": "France"}
+    assert held["cost"] == {"grid": "France"}
+    assert "efficiency" not in held
 
 
 def test_what_was_derived_is_derived_again(tmp_path):

@@ -38,7 +38,7 @@ def test_callbacks_of_other_phases_and_unattributed_time_add_up(tmp_path):
 def test_time_that_nobody_holds_asks_for_a_profile(tmp_path):
     found = own_code(held_case(tmp_path, {"bookkeeping": 0.05}, None, unattributed=0.1))
     assert found.title == "14.3% of the training loop is bookkeeping, callbacks and unattributed time"
-    assert "efficiency.profile.python" in found.remedies[0].what
+    assert "profile.python" in found.remedies[0].what
 
 
 @pytest.mark.parametrize(("name", "remedies"), [("Tracker.on_log", 2), ("Mine.compute_loss", 1)])

@@ -23,13 +23,13 @@ def test_the_largest_instance_that_is_not_too_large():
         (
             lambda: price("lamda", "H100 SXM"),
             "'lamda' is no provider with known figures. Did you mean lambda? "
-            "Set efficiency.price_usd_per_hour to what you pay.",
+            "Set cost.price_usd_per_hour to what you pay.",
         ),
         (lambda: price("lambda", "H300"), "'H300' is no accelerator with known figures. Did you mean "),
         (
             lambda: price("aws", "T4"),
             "aws has no known on_demand price for T4; known: A100 40GB SXM (on_demand), A100 80GB SXM (on_demand), "
-            "H100 SXM (on_demand). Set efficiency.price_usd_per_hour to what you pay.",
+            "H100 SXM (on_demand). Set cost.price_usd_per_hour to what you pay.",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_without_a_word_it_is_the_median_of_the_list_prices(monkeypatch):
     assert spot["source"] == "the one known spot list price per GPU-hour of H100 SXM ($0.1) of 2026-01-02, 2 GPUs"
 
 
-REMEDY = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
+REMEDY = "set cost.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
 
 
 @pytest.mark.parametrize(

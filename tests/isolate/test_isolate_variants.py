@@ -23,9 +23,9 @@ def test_every_variant_of_every_shipped_recipe_is_a_recipe(name, tmp_path):
 
 def test_what_follows_evaluations_gives_way_and_what_reports_is_off(recipe_file, tmp_path):
     overrides = ["train.lr_scheduler_type=reduce_lr_on_plateau", "train.report_to=all", "train.push_to_hub=true"]
-    overrides += ["efficiency.budget.usd=1", "evaluate.metrics=[perplexity]"]
+    overrides += ["budget.usd=1", "evaluate.metrics=[perplexity]"]
     original = in_folder(load_recipe(recipe_file, overrides), tmp_path / "w")
-    assert original.efficiency.budget is None
+    assert original.budget is None
     for variant in VARIANTS:
         if not variant.left_out(original):
             recipe = varied(original, variant, 9)

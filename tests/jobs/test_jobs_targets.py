@@ -146,7 +146,7 @@ SKYPILOT_NEEDS = (
     "s3://NAME.",
     "skypilot.setup: is missing: SkyPilot's machines start without hf_efficient. Write the lines that install it, "
     "`pip install -e '.[recipes,quantization]'` in a clone for instance, or an image that holds it.",
-    "time_limit: is given, but SkyPilot ends no job by the clock. Write efficiency.budget.hours=N in the recipe: the "
+    "time_limit: is given, but SkyPilot ends no job by the clock. Write budget.hours=N in the recipe: the "
     "run saves and stops.",
 )
 KUBERNETES_NEEDS = (

@@ -82,7 +82,7 @@ def account(output: Path, unattributed_share: float = 0.02) -> RunAccount:
 
 @pytest.mark.slow
 def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
-    rates = ("efficiency.price_usd_per_hour=3.6", "efficiency.grid=FR")  # a tenth of a cent a second
+    rates = ("cost.price_usd_per_hour=3.6", "cost.grid=FR")  # a tenth of a cent a second
     failed, lived = run(recipe, *rates, raising=6)
     assert failed.returncode == 1
     assert "planted" in failed.stderr
@@ -144,7 +144,7 @@ def test_runs_one_after_another_in_one_process(recipe, tmp_path):
 def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monkeypatch):
     real = prices.price_facts
     monkeypatch.setattr(prices, "price_facts", lambda known, _name, gpus: real(known, "NVIDIA H200", gpus))
-    flag = "efficiency.price_from=lambda"
-    told = f"command line: {flag}: efficiency.price_from: lambda has no known on_demand price for H200; known: A10"
-    with pytest.raises(SetupError, match=f"^{told}.*Set efficiency.price_usd_per_hour to what you pay.$"):
+    flag = "cost.price_from=lambda"
+    told = f"command line: {flag}: cost.price_from: lambda has no known on_demand price for H200; known: A10"
+    with pytest.raises(SetupError, match=f"^{told}.*Set cost.price_usd_per_hour to what you pay.$"):
         run_recipe(load_recipe(recipe, [flag]))

@@ -19,7 +19,7 @@ from tests.launch.notes import Notes
 
 @pytest.fixture
 def load(tiny_recipe):
-    own = ("train.max_steps=8", "train.save_steps=4", "evaluate.metrics=[]", "efficiency.budget.hours=1")
+    own = ("train.max_steps=8", "train.save_steps=4", "evaluate.metrics=[]", "budget.hours=1")
     return lambda *overrides: tiny_recipe(*own, *overrides)
 
 
@@ -41,8 +41,8 @@ def test_a_run_that_its_budget_ends_and_that_goes_on(load, tmp_path, spent_at_st
     assert (result.after, result.merged_dir) == ({}, None)  # neither an evaluation at the end nor a merged model
     assert notes.result is result
     (told,) = (detail for title, detail in notes.stages if title == "Budget")
-    assert told.startswith("efficiency.budget.hours=1 (1 h 00 min): ")
-    assert "the same command with `--resume efficiency.budget.hours=1.1` continues." in told
+    assert told.startswith("budget.hours=1 (1 h 00 min): ")
+    assert "the same command with `--resume budget.hours=1.1` continues." in told
     assert sorted(path.name for path in output.glob("checkpoint-*")) == ["checkpoint-3"]
     assert (output / "adapter_model.safetensors").is_file()
     assert not (output / "merged").exists()
@@ -50,12 +50,12 @@ def test_a_run_that_its_budget_ends_and_that_goes_on(load, tmp_path, spent_at_st
     assert (account.ended, account.money.budget.reached) == ("done", result.ended_early)
     assert "evaluation" not in account.time.phase_seconds
 
-    again = run_recipe(load("adapter.merge=true", "existing_output=resume", "efficiency.budget.hours=1.1"), notes)
+    again = run_recipe(load("adapter.merge=true", "existing_output=resume", "budget.hours=1.1"), notes)
     assert (again.steps, again.ended_early) == (8, None)
     assert again.after
     assert (output / "merged").is_dir()
     whole = tmp_path / "whole"
-    run_recipe(load(f"output_dir={whole}", "efficiency.budget=null"))
+    run_recipe(load(f"output_dir={whole}", "budget=null"))
     assert logged_values(output) == logged_values(whole)
     assert read_account(output / "efficiency/run.json").money.budget.reached is None
 
@@ -69,7 +69,7 @@ def test_with_early_stopping_it_goes_on_as_well(load, tmp_path, spent_at_step_3)
 
 
 def test_its_exit_code_is_0_and_the_terminal_says_it(tiny_recipe_file, capsys, spent_at_step_3):
-    assert train.main([str(tiny_recipe_file), "efficiency.budget.hours=1"]) == 0
+    assert train.main([str(tiny_recipe_file), "budget.hours=1"]) == 0
     told = capsys.readouterr()
     assert "The budget ended the run: hours: " in told.out
     assert "continues." in told.out + told.err
@@ -93,26 +93,26 @@ def test_the_forecast_knows_of_the_evaluation_after_the_training(load, tmp_path)
 
 
 SPENT = {
-    "hours: 0.0000001": r"efficiency\.budget\.hours=1e-07 \(.*\): the run has spent .* nothing is left",
-    "usd: 0.0000001": r"efficiency\.budget\.usd=1e-07: the run has spent \$.* nothing is left",
-    "kwh: 0.000000001": r"efficiency\.budget\.kwh=1e-09: the run has spent .* kWh .* nothing is left",
+    "hours: 0.0000001": r"budget\.hours=1e-07 \(.*\): the run has spent .* nothing is left",
+    "usd: 0.0000001": r"budget\.usd=1e-07: the run has spent \$.* nothing is left",
+    "kwh: 0.000000001": r"budget\.kwh=1e-09: the run has spent .* kWh .* nothing is left",
 }
 
 
 def test_a_run_that_has_spent_its_budget_does_not_load_a_model(load, monkeypatch):
-    priced = ["train.max_steps=4", "efficiency.price_usd_per_hour=1", "efficiency.budget=null"]
+    priced = ["train.max_steps=4", "cost.price_usd_per_hour=1", "budget=null"]
     run_recipe(load(*priced))
     monkeypatch.setattr("hf_efficient.launch.run.build", lambda *args, **more: pytest.fail("it was built"))
     for limit, said in SPENT.items():
         with pytest.raises(OutputError, match=said):
-            run_recipe(load(*priced[:2], "existing_output=resume", f"efficiency.budget={{{limit}}}"))
+            run_recipe(load(*priced[:2], "existing_output=resume", f"budget={{{limit}}}"))
 
 
 @pytest.mark.slow
 def test_starts_that_were_lost_before_the_first_checkpoint_count(load, tmp_path, monkeypatch):
     """The first start dies after two steps, before its checkpoint of step 4; the second starts anew, and adds to it."""
     output = tmp_path / "out/efficiency"
-    own = ["efficiency.price_usd_per_hour=3600", "efficiency.budget.hours=1"]
+    own = ["cost.price_usd_per_hour=3600", "budget.hours=1"]
 
     def dies(self, args, state, control, **kwargs):
         if state.global_step == 2:
@@ -124,7 +124,7 @@ def test_starts_that_were_lost_before_the_first_checkpoint_count(load, tmp_path,
             run_recipe(load(*own))
     (lost,) = read_account(output / "run.json").time.processes
     assert (lost.steps, lost.ended) == (2, "error")
-    little = load(*own, "existing_output=resume", "efficiency.budget={usd: 0.01}")
+    little = load(*own, "existing_output=resume", "budget={usd: 0.01}")
     with monkeypatch.context() as patched:
         patched.setattr("hf_efficient.launch.run.build", lambda *args, **more: pytest.fail("it was built"))
         with pytest.raises(OutputError, match=r"has spent .* and nothing is left"):
@@ -144,8 +144,8 @@ def test_starts_that_were_lost_before_the_first_checkpoint_count(load, tmp_path,
 
 
 def test_without_a_budget_there_is_no_callback(load):
-    assert recipe_budget(load("efficiency.budget=null"), RunListener()) is None
-    mine = recipe_budget(load("efficiency.budget={usd: 2, hours: null, kwh: 1}"), RunListener())
+    assert recipe_budget(load("budget=null"), RunListener()) is None
+    mine = recipe_budget(load("budget={usd: 2, hours: null, kwh: 1}"), RunListener())
     assert isinstance(mine, BudgetCallback)
     assert mine.limits.given() == {"usd": 2.0, "kwh": 1.0}
-    assert budgets._words(mine.limits).no_price("no price") == "efficiency.budget.usd=2: no price."
+    assert budgets._words(mine.limits).no_price("no price") == "budget.usd=2: no price."

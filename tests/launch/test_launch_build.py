@@ -71,8 +71,8 @@ def test_a_model_without_experts_uses_all_its_weights():
 def profiled(model, source, output, profile):
     sections = {"model": {"id": str(model)}, "adapter": {"r": 4}, "data": {"train": [{"path": str(source)}]}}
     train = {"max_steps": 5, "max_length": 96, "per_device_train_batch_size": 2, "use_cpu": True, "bf16": False}
-    efficiency = {"plan": False, "profile": profile}
-    return Recipe(name="tiny", **sections, train=train, output_dir=str(output), efficiency=efficiency)
+    sections |= {"efficiency": {"plan": False}, "profile": profile}
+    return Recipe(name="tiny", **sections, train=train, output_dir=str(output))
 
 
 def test_a_callback_per_instrument_that_is_switched_on():
@@ -108,7 +108,7 @@ def test_a_training_that_raises_still_leaves_its_profile(tiny_llama_dir, chats_j
 
 
 def test_a_function_that_is_not_there_is_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(SetupError, match=r"efficiency.profile.lines: json:dump_all: there is no dump_all in it"):
+    with pytest.raises(SetupError, match=r"profile.lines: json:dump_all: there is no dump_all in it"):
         run_recipe(profiled("no model", "no data", tmp_path / "out", {"lines": ["json:dump_all"]}))
 
 

@@ -122,9 +122,9 @@ With PEFT, on the base that it was trained beside:
 
 def test_recipe_stands_in_it_whole(tmp_path):
     (block,) = re.findall(r"<details>.*?```yaml\n(.*?)\n```\n\n</details>", card(tmp_path).text, flags=re.DOTALL)
-    priced = {"price_usd_per_hour": 2.5, "budget": {"usd": 40.0}}
+    priced = {"cost": {"price_usd_per_hour": 2.5}, "budget": {"usd": 40.0}}
     assert Recipe.model_validate(yaml.safe_load(block)) == recipe()
-    assert card(tmp_path, efficiency=priced).text == card(tmp_path).text  # what it costs is nobody's business
+    assert card(tmp_path, **priced).text == card(tmp_path).text  # what it costs is nobody's business
 
 
 def test_what_is_missing_is_left_out(tmp_path):

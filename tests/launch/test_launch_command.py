@@ -263,7 +263,7 @@ def test_a_disk_that_is_not_there_or_lacks_the_library_that_reads_it(tmp_path, m
 
 def reading(model="m", *data, tokenizer=None, profile=None) -> Recipe:
     sources = [{"path": str(path)} for path in data or ("a",)]
-    section = {"model": {"id": str(model), "tokenizer": tokenizer}, "efficiency": {"profile": profile or {}}}
+    section = {"model": {"id": str(model), "tokenizer": tokenizer}, "profile": profile or {}}
     return Recipe(name="t", data={"train": sources}, output_dir="out", **section)
 
 
@@ -331,7 +331,7 @@ def test_the_command_of_nsight():
 
 
 def test_the_run_names_its_steps():
-    both = ["efficiency.profile.nvtx=true", "efficiency.profile.capture={}"]
+    both = ["profile.nvtx=true", "profile.capture={}"]
     profiles = ({}, {"nvtx": True, "capture": {"steps": 1}}, {"capture": {}})
     assert [checks.nsight_overrides(reading(profile=one)) for one in profiles] == [both, [], both[:1]]
 

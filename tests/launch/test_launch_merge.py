@@ -40,7 +40,8 @@ def write_recipe(run_dir, base, *, quantization=None, **adapter):
     path = run_dir / "efficiency" / "recipe.resolved.yaml"
     path.parent.mkdir(parents=True)
     held = recipe.resolved()
-    held["method"] = held.pop("objective")  # as runs before that name have written it
+    held["method"] = held.pop("objective")  # as runs before these names have written it
+    held["efficiency"] |= {"budget": held.pop("budget"), "profile": held.pop("profile"), **held.pop("cost")}
     path.write_text(yaml.safe_dump({"recipe": held, "provenance": {}, "environment": {}}))
 
 

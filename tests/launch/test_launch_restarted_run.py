@@ -23,7 +23,8 @@ train:
   {{max_length: 64, per_device_train_batch_size: 2, gradient_checkpointing: false, max_steps: 40, bf16: false,
    logging_steps: 1, save_strategy: steps, save_steps: 30, report_to: none, use_cpu: true}}
 distributed: {{processes: 2, strategy: ddp, max_restarts: 1}}
-efficiency: {{plan: false, preflight: false, price_usd_per_hour: 36}}
+cost: {{price_usd_per_hour: 36}}
+efficiency: {{plan: false, preflight: false}}
 output_dir: {output}
 """
 PLANTED = Path(__file__).with_name("planted.py")

@@ -90,8 +90,8 @@ def test_a_start_that_is_killed_keeps_its_account_and_counts_when_it_is_resumed(
     assert died.phase_seconds["imports"] > 0.5
 
     hours = died.wall_seconds / 3600
-    with pytest.raises(OutputError, match=r"efficiency\.budget\.hours"):  # it is spent already
-        run(recipe, "existing_output=resume", f"efficiency.budget.hours={hours}")
+    with pytest.raises(OutputError, match=r"budget\.hours"):  # it is spent already
+        run(recipe, "existing_output=resume", f"budget.hours={hours}")
     with a_start(recipe, out / "efficiency/starting/spans.jsonl", "--resume") as process:
         kill(process)
     assert load_run(out).time.processes[0].wall_seconds == died.wall_seconds

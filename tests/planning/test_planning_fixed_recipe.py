@@ -22,7 +22,7 @@ def test_the_text(tmp_path):
 def test_it_is_read_as_the_original_with_the_change(tmp_path):
     (tmp_path / "there").mkdir()
     path = tmp_path / "there" / "out.yaml"
-    flags = ["data.train.0.weight=2", "data.eval=[]", "train.optim=sgd", "efficiency.budget={usd: 3}"]
+    flags = ["data.train.0.weight=2", "data.eval=[]", "train.optim=sgd", "budget={usd: 3}"]
     recipe = tiny_recipe(tmp_path, *flags)
     write_new_file(path, fixed_recipe(recipe, CHANGE, path, "Fits."), "--fix")
     fixed = load_recipe(path)

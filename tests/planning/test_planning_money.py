@@ -53,7 +53,7 @@ def test_money_and_energy():
     assert found.run_co2e_grams == pytest.approx(180.0)
     assert found.kwh_per_million_tokens == pytest.approx(0.3)
     assert found.co2e_grams_per_million_tokens == pytest.approx(150.0)
-    assert (found.market, found.price_source, found.notes) == ("on_demand", "efficiency.price_usd_per_hour", ["a note"])
+    assert (found.market, found.price_source, found.notes) == ("on_demand", "cost.price_usd_per_hour", ["a note"])
     assert found.spot is None
 
 
@@ -86,7 +86,7 @@ def test_prices_that_are_not_known():
     assert (found.price_usd_per_hour, found.usd_per_million_tokens, found.run_usd, found.spot) == (None,) * 4
     assert found.run_seconds == pytest.approx(3600.0)
     assert found.run_kwh == pytest.approx(0.36)
-    assert found.notes == ["a note", "no price of it is known: set efficiency.price_usd_per_hour to what you pay"]
+    assert found.notes == ["a note", "no price of it is known: set cost.price_usd_per_hour to what you pay"]
     found = costs(name="Other", price_usd_per_hour=None, market="spot")
     assert (found.price_usd_per_hour, found.run_usd, found.spot.run_usd) == (None, None, None)
     assert found.run_seconds == pytest.approx(3766.1, abs=0.1)
@@ -182,17 +182,17 @@ def test_terms_of_a_recipe(tmp_path):
     assert len(found.spot.assumed) == 3
     made = tiny_recipe(
         tmp_path,
-        "efficiency.market=spot",
-        "efficiency.price_from=gcp",
-        "efficiency.grid=100",
-        "efficiency.spot.hours_between_preemptions=6",
-        "efficiency.spot.write_mb_per_second=500",
+        "cost.market=spot",
+        "cost.price_from=gcp",
+        "cost.grid=100",
+        "cost.spot.hours_between_preemptions=6",
+        "cost.spot.write_mb_per_second=500",
     )
     found = terms_of(made, HELD, 100)
     assert (found.provider, found.market, found.grid_grams_per_kwh) == ("gcp", "spot", 100)
     assert (found.spot.hours_between_preemptions, found.spot.write_mb_per_second) == (6, 500)
     assert found.spot.assumed == ("300 s until the next one trains (assumed, not measured)",)
-    made = tiny_recipe(tmp_path, "efficiency.spot.write_mb_per_second=500")
+    made = tiny_recipe(tmp_path, "cost.spot.write_mb_per_second=500")
     found = terms_of(made, dataclasses.replace(HELD, paged_bytes=10**9 - 60), 100, saves=2)
     assert (found.saves, found.save_seconds) == (2, 2.0)
 

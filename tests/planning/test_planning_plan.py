@@ -39,7 +39,7 @@ def test_the_shape_of_a_step_and_the_parameters(recipe):
         "every row has 256 tokens, the most that the recipe allows: shorter ones need less "
         "(data.train.0.path: chats.jsonl is not on this machine)",
         "hours and money hold 1 save of 4.7 MiB, written at 131 MB/s (an AWS gp3 volume): "
-        "efficiency.spot.write_mb_per_second changes that",
+        "cost.spot.write_mb_per_second changes that",
     ]
     # r (in + out) of each linear layer: q, o 2 x 256, k, v 2 x 192, the MLP 3 x 384; twice, r is 4.
     found = plan(recipe("adapter.r=4"), ["L4"])
@@ -69,7 +69,7 @@ def test_those_that_fit_come_first_the_cheapest_first(recipe, monkeypatch):
         "unknown": device(4000, name="unknown", peak_flops_per_second={}),
     }
     monkeypatch.setattr(plan_module, "accelerator", names.__getitem__)
-    found = plan(recipe("efficiency.price_usd_per_hour=2"), list(names))
+    found = plan(recipe("cost.price_usd_per_hour=2"), list(names))
     assert [one.name for one in found.gpus] == ["dear", "slow", "unknown", "small"]
     assert [one.fits for one in found.gpus] == [True, True, True, False]
     assert found.gpus[2].usd_per_million_tokens is None

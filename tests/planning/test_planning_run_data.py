@@ -193,8 +193,8 @@ def test_saves_in_the_hours(unread_data_recipe):
     (note,) = about(told, "hours and money")
     assert note.startswith("hours and money hold 3 saves of ")
     assert "written at 131 MB/s (an AWS gp3 volume)" in note
-    own, told = only(unread_data_recipe(*steps, "efficiency.spot.write_mb_per_second=262"))
+    own, told = only(unread_data_recipe(*steps, "cost.spot.write_mb_per_second=262"))
     assert own.run_saving_seconds == pytest.approx(1.5 * each)
     assert about(told, "hours and money")[0].endswith("written at your 262 MB/s")
-    for override in ("train.save_strategy=no", "efficiency.market=spot"):
+    for override in ("train.save_strategy=no", "cost.market=spot"):
         assert about(only(unread_data_recipe("train.max_steps=10", override))[1], "hours and money") == []

@@ -77,7 +77,7 @@ def test_two_processes_do_twice_the_tokens_and_wait_for_each_other(tiny_llama_di
     assert two.categories["communication"] == one.categories["gradients"]  # DDP's second copy, in its buckets
     assert two.peak_allocated_bytes > one.peak_allocated_bytes
     assert two.training_cost_usd is None
-    assert two.reasons == {"cost": "no price is known: set efficiency.price_usd_per_hour"}
+    assert two.reasons == {"cost": "no price is known: set cost.price_usd_per_hour"}
 
 
 HALF = {"zero3": 35_168, "fsdp2": 35_168 + 2 * 32}

@@ -120,10 +120,10 @@ def test_what_would_wait_report_or_stand_still_is_off(tmp_path):
     path.write_text("name: t\nmodel: {id: m}\ndata: {train: [{path: a}], eval_fraction: 0.1}\noutput_dir: out\n")
     overrides = [
         "train.eval_strategy=steps", "train.save_strategy=steps", "train.load_best_model_at_end=true",
-        "evaluate.early_stopping.patience=2", "efficiency.budget.usd=1", "train.warmup_steps=50",
+        "evaluate.early_stopping.patience=2", "budget.usd=1", "train.warmup_steps=50",
         "train.lr_scheduler_type=reduce_lr_on_plateau", "train.report_to=all", "train.push_to_hub=true",
         "train.train_sampling_strategy=group_by_length", "train.eval_on_start=true",
-        "efficiency.profile.nvtx=true", "train.gradient_accumulation_steps=1",
+        "profile.nvtx=true", "train.gradient_accumulation_steps=1",
     ]  # fmt: skip
     recipe = load_recipe(path, overrides)
     short = preflight_recipe(recipe, 1)
@@ -133,8 +133,8 @@ def test_what_would_wait_report_or_stand_still_is_off(tmp_path):
         "train_sampling_strategy": "sequential",
     }  # fmt: skip
     assert {name: short.train[name] for name in expected} == expected
-    assert (short.evaluate.early_stopping, short.efficiency.budget) == (None, None)
-    assert not short.efficiency.profile.nvtx
+    assert (short.evaluate.early_stopping, short.budget) == (None, None)
+    assert not short.profile.nvtx
     assert preflight_folder(recipe).parent == preflight_folder(short).parents[2]  # in the run's own directory
 
 

@@ -93,14 +93,14 @@ data.eval=[{path: e}, {path: f, format: preference}]
     data.eval.1.format: is preference, but `objective: sft` reads messages, sharegpt, prompt_completion, alpaca or text.
 objective=dpo | evaluate.metrics=[perplexity] | EVAL
     evaluate.metrics: is set, but an evaluation of `objective: dpo` reports the loss and TRL's rewards only. Remove it.
-efficiency.price_usd_per_hour=2 | efficiency.price_from=aws
-    efficiency.price_from: is set, and so is `efficiency.price_usd_per_hour`. Keep one of the two; null takes an
-efficiency.price_from=lamda
-    efficiency.price_from: is lamda, which is no provider with known prices. Did you mean lambda?
-efficiency.price_from=aws | efficiency.market=spot
-    efficiency.market: is spot, but no such price of aws is known. Write on_demand, or
-efficiency.grid=Frnace
-    efficiency.grid: is Frnace, which is no country with a known grid. Did you mean France?
+cost.price_usd_per_hour=2 | cost.price_from=aws
+    cost.price_from: is set, and so is `cost.price_usd_per_hour`. Keep one of the two; null takes an
+cost.price_from=lamda
+    cost.price_from: is lamda, which is no provider with known prices. Did you mean lambda?
+cost.price_from=aws | cost.market=spot
+    cost.market: is spot, but no such price of aws is known. Write on_demand, or
+cost.grid=Frnace
+    cost.grid: is Frnace, which is no country with a known grid. Did you mean France?
 EVAL | CHUNKED | train.label_smoothing_factor=0.1
     train.label_smoothing_factor: is set, but `train.loss_type: chunked_nll` never has the whole logits that it
 EVAL | CHUNKED | train.use_liger_kernel=true
@@ -129,32 +129,32 @@ objective=dpo | adapter.target_modules=[q_proj, lm_head]
     adapter.target_modules: names lm_head, whose adapter `objective: dpo` would leave out. Remove it.
 EVAL | objective=dpo | evaluate.generate.show=2
     evaluate.generate.show: is set, but an evaluation of `objective: dpo` generates no answers. Write 0.
-efficiency.budget={}
-    efficiency.budget: has no limit. Write usd, hours or kwh, or remove it.
-efficiency.budget={usd: 2} | efficiency.record_steps=false
-    efficiency.budget: is set, but `efficiency.record_steps: false` records nothing that could be counted. Remove
+budget={}
+    budget: has no limit. Write usd, hours or kwh, or remove it.
+budget={usd: 2} | efficiency.record_steps=false
+    budget: is set, but `efficiency.record_steps: false` records nothing that could be counted. Remove
 CONFIRMS | efficiency.record_steps=false
     efficiency.confirms: is set, but `efficiency.record_steps: false` keeps no record to compare.
 efficiency.confirms={rule: a, predicted_savings: 0.4}
     efficiency.confirms.predicted_savings: is no key of a recipe. Did you mean `predicted_saving`?
-efficiency.profile.trace={} | efficiency.record_steps=false
-    efficiency.profile: is set, but `efficiency.record_steps: false` keeps no record that shows what it costs.
-efficiency.profile.trace={wait: 4, warmup: 1} | train.max_steps=5
-    efficiency.profile.trace: waits for step 6, but `train.max_steps` is 5. Write a smaller wait or warmup, or more
-efficiency.profile.memory={at_steps: [2, 9]} | train.max_steps=8
-    efficiency.profile.memory.at_steps.1: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
-efficiency.profile.python={after_step: 8} | train.max_steps=8
-    efficiency.profile.python.after_step: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
-efficiency.profile.trace={shapes: false}
-    efficiency.profile.trace.flops: is true, but FLOPs are counted from shapes. Write false, or shapes: true.
-efficiency.profile.trace={} | efficiency.profile.python={}
-    efficiency.profile.trace.stacks: is set, but `efficiency.profile.python` watches Python's calls already, and
-efficiency.profile.python={} | efficiency.profile.host_memory=['json:dumps']
-    efficiency.profile.host_memory: is set, but `efficiency.profile.python` watches Python's calls already, and
-efficiency.profile.lines=['json:dumps'] | train.max_steps=4
-    efficiency.profile.lines: waits for step 5, but `train.max_steps` is 4. Remove it, or more steps.
-efficiency.profile.lines=[json.dumps]
-    efficiency.profile.lines.0: is 'json.dumps', which names no function. Write package.module:function.
+profile.trace={} | efficiency.record_steps=false
+    profile: is set, but `efficiency.record_steps: false` keeps no record that shows what it costs.
+profile.trace={wait: 4, warmup: 1} | train.max_steps=5
+    profile.trace: waits for step 6, but `train.max_steps` is 5. Write a smaller wait or warmup, or more
+profile.memory={at_steps: [2, 9]} | train.max_steps=8
+    profile.memory.at_steps.1: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
+profile.python={after_step: 8} | train.max_steps=8
+    profile.python.after_step: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
+profile.trace={shapes: false}
+    profile.trace.flops: is true, but FLOPs are counted from shapes. Write false, or shapes: true.
+profile.trace={} | profile.python={}
+    profile.trace.stacks: is set, but `profile.python` watches Python's calls already, and
+profile.python={} | profile.host_memory=['json:dumps']
+    profile.host_memory: is set, but `profile.python` watches Python's calls already, and
+profile.lines=['json:dumps'] | train.max_steps=4
+    profile.lines: waits for step 5, but `train.max_steps` is 4. Remove it, or more steps.
+profile.lines=[json.dumps]
+    profile.lines.0: is 'json.dumps', which names no function. Write package.module:function.
 distributed.processes=4 | distributed.strategy=none
     distributed.strategy: is none, which is one process, but `distributed.processes` is 4. Write ddp, or one of
 distributed.processes=4 | distributed.offload.optimizer=true
@@ -213,10 +213,10 @@ train.optim=paged_adamw_8bit
 train.report_to=[none]
 train.fsdp=false | train.fsdp_config={} | train.deepspeed=null | train.dataloader_drop_last=true
 adapter.target_modules='model.layers.[0-9]+.(q|v)_proj'
-efficiency.price_usd_per_hour=0 | efficiency.grid=NO
-efficiency.price_from=gcp | efficiency.market=spot | efficiency.grid=120
-efficiency.market=spot | efficiency.spot.hours_between_preemptions=6
-efficiency.price_from=Lambda | efficiency.market=on_demand | efficiency.grid=UK
+cost.price_usd_per_hour=0 | cost.grid=NO
+cost.price_from=gcp | cost.market=spot | cost.grid=120
+cost.market=spot | cost.spot.hours_between_preemptions=6
+cost.price_from=Lambda | cost.market=on_demand | cost.grid=UK
 EVAL | CHUNKED | train.label_smoothing_factor=0
 EVAL | CHUNKED | train.use_liger_kernel=true | train.liger_kernel_config={fused_linear_cross_entropy: false}
 EVAL | CHUNKED | adapter.target_modules=[q_proj, v_proj] | adapter.modules_to_save=[lm_head]
@@ -226,7 +226,7 @@ EVAL | train.metric_for_best_model=perplexity | train.greater_is_better=false | 
 EVAL | train.metric_for_best_model=token_accuracy | train.greater_is_better=true | evaluate.metrics=[token_accuracy]
 EVAL | adapter.method=lora | model.dtype=float16
 EVAL | objective=dpo | data.overlong=truncate
-efficiency.budget={usd: 2, hours: 1.5, kwh: 0.3}
+budget={usd: 2, hours: 1.5, kwh: 0.3}
 CONFIRMS
 distributed.processes=auto
 distributed.processes=1 | distributed.strategy=zero2 | distributed.offload.optimizer=true
@@ -308,7 +308,7 @@ def test_what_is_installed_is_used(problems, monkeypatch):
 )
 def test_a_missing_package_is_named_with_its_extra(problems, monkeypatch, flag, package):
     monkeypatch.setattr(efficiency, "is_installed", lambda module: module != package)
-    (found,) = problems(HEAD, f"efficiency.profile.{flag}")
+    (found,) = problems(HEAD, f"profile.{flag}")
     assert f"needs the package {package}, which is not installed. Install the extra" in found
 
 

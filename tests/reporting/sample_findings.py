@@ -54,7 +54,7 @@ def diagnosed(run: RunData) -> RunData:
     found = Diagnosis(
         1, "0.1.0", "done", None, 120, 195.0, _findings(),
         [
-            Abstention("launch_bound", "no trace was taken", "efficiency.profile.trace"),
+            Abstention("launch_bound", "no trace was taken", "profile.trace"),
             Abstention("data_storage", "the data loader was not watched"),
         ],
         None, ["saves_cost", "padding_waste", "launch_bound", "data_storage"], ["float32_products: KeyError: 'fp32'"],

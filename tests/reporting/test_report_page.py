@@ -206,7 +206,7 @@ def test_a_finding_tells_its_cost_its_evidence_and_its_remedies(full_run):
 
 def test_what_was_not_judged_is_folded_with_the_instrument_that_would_tell(full_run):
     page = Page(run_page(diagnosed(full_run)))
-    assert "2 rules could not judge, 2 did launch_bound no trace was taken; efficiency.profile.trace would" in page.said
+    assert "2 rules could not judge, 2 did launch_bound no trace was taken; profile.trace would" in page.said
     assert "data_storage the data loader was not watched" in page.said
     folded = [attributes for tag, attributes in page.elements if tag == "details"]
     assert folded

@@ -214,7 +214,7 @@ def test_energy_is_counted_by_the_meter(train, monkeypatch):
     [
         (
             {"usd": 1.0},
-            "budget: usd=1: no price is known of a machine without a GPU; set efficiency.price_usd_per_hour in the "
+            "budget: usd=1: no price is known of a machine without a GPU; set cost.price_usd_per_hour in the "
             "recipe, or Rates(price_usd_per_hour=...).",
         ),
         ({"kwh": 1.0}, "budget: kwh=1: nothing here measures energy; set a limit of usd or hours instead."),

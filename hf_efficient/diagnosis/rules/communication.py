@@ -37,7 +37,7 @@ def exposed_communication(case: Case) -> Verdict:
     if device is None:
         if not case.on_cuda:
             return None  # gloo's threads leave no events
-        return abstains("how much communication the computation covers is not known", "efficiency.profile.trace")
+        return abstains("how much communication the computation covers is not known", "profile.trace")
     found = device.communication
     if found is None or found.exposed_share < 0.1:
         return None

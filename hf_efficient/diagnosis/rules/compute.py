@@ -44,7 +44,7 @@ def attention_kernel(case: Case) -> Verdict:
         return None
     found = _attention_time(case)
     if found is None:
-        return abstains("attention is eager; its part of the time is not known", "efficiency.profile.trace")
+        return abstains("attention is eager; its part of the time is not known", "profile.trace")
     padded = (case.account.tokens.padding_share or 0.0) >= 0.02
     taken = found.share * case.compute_seconds
     part = _SAVED[case.on_cuda, padded]

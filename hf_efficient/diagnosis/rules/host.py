@@ -42,7 +42,7 @@ def launch_bound(case: Case) -> Verdict:
         return None
     waits = _traced_waits(case) or _recorded_waits(case)
     if waits is None:
-        return abstains("what the device waits for is not known", "efficiency.profile.trace")
+        return abstains("what the device waits for is not known", "profile.trace")
     if not waits.is_waiting or (waits.share is not None and waits.share < 0.15):
         return None
     title = "the host needs as long to launch a step's kernels as the device has for them"
@@ -116,7 +116,7 @@ def hidden_synchronisation(case: Case) -> Verdict:
     """The user's own lines make the host wait for the device in every micro-batch; a library's are named beside."""
     census = case.facts.get("synchronisations", {})
     if "sites" not in census:
-        return abstains("no census of the lines that read tensors was taken", "efficiency.profile.synchronisations")
+        return abstains("no census of the lines that read tensors was taken", "profile.synchronisations")
     own = [site for site in census["sites"] if not site["inside_library"]]
     inside = [site for site in census["sites"] if site["inside_library"]]
     micro_batches = float(np.nanmedian(case.first.micro_batches))
@@ -201,7 +201,7 @@ def host_to_device_copy(case: Case) -> Verdict:
         return None
     copies = _copies(case)
     if copies is None:
-        instruments = "EfficientTrainerMixin; efficiency.profile.trace shows every copy"
+        instruments = "EfficientTrainerMixin; profile.trace shows every copy"
         return abstains("what the batches hold is not recorded", instruments)
     taken = case.share(copies.seconds * case.account.steps.count)
     if taken < MATTERS:

@@ -355,7 +355,7 @@ def _grows(case: Case, growth: _Growth) -> Finding:
         "and .cpu() for what must be kept), and no tensor of a graph in a list or an attribute",
         gain=case.gain(0.0, "nothing is kept from a step", round(growth.grown_bytes)),
     )
-    look = "to see which line keeps it: efficiency.profile.memory (on a GPU) or efficiency.profile.host_memory"
+    look = "to see which line keeps it: profile.memory (on a GPU) or profile.host_memory"
     return finding(
         title,
         evidence,

@@ -20,10 +20,10 @@ _RARER = (
     "do the work of {} every tenth step (`if state.global_step % 10: return`), or give it to a thread of its own: the "
     "training waits for every callback"
 )
-_SHORTER = "make {} quicker: time its lines (efficiency.profile.lines), and do its slow part more rarely or in a thread"
+_SHORTER = "make {} quicker: time its lines (profile.lines), and do its slow part more rarely or in a thread"
 _UNKNOWN = (
     "no callback and none of your methods holds most of it: profile Python to see the functions that take it "
-    "(PythonProfileCallback; in a recipe efficiency.profile.python)"
+    "(PythonProfileCallback; in a recipe profile.python)"
 )
 _NAMES_NOTHING = "use EfficientTrainer or EfficientTrainerMixin: the account then names each callback and method"
 

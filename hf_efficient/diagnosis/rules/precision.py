@@ -144,7 +144,7 @@ def silent_upcasts(case: Case) -> Verdict:
         return None
     device = case.traced_device
     if device is None:
-        return abstains("the dtype of the kernels is not known", "efficiency.profile.trace")
+        return abstains("the dtype of the kernels is not known", "profile.trace")
     return _kernels_upcast(case, device)
 
 

@@ -12,48 +12,47 @@ from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
 from hf_efficient.recipe.schema import ProfileSection
 from hf_efficient.recipe.tree import any_of, nearest
 
-_PROFILE = "efficiency.profile"
 _AFTER = 4  # steps that line times and host memory let go by
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-@rule("efficiency.price_usd_per_hour", "efficiency.price_from")
+@rule("cost.price_usd_per_hour", "cost.price_from")
 def one_price(settings: Settings) -> Iterator[Contradiction]:
     """What the user pays, or a provider's list price."""
-    section = settings.recipe.efficiency
+    section = settings.recipe.cost
     if section.price_usd_per_hour is not None and section.price_from is not None:
-        message = "is set, and so is `efficiency.price_usd_per_hour`."
-        yield "efficiency.price_from", message, "Keep one of the two; null takes an inherited value back."
+        message = "is set, and so is `cost.price_usd_per_hour`."
+        yield "cost.price_from", message, "Keep one of the two; null takes an inherited value back."
 
 
-@rule("efficiency.price_from", "efficiency.market")
+@rule("cost.price_from", "cost.market")
 def provider_is_known(settings: Settings) -> Iterator[Contradiction]:
     """The price table holds the provider, and an offer of it in this market."""
-    section = settings.recipe.efficiency
+    section = settings.recipe.cost
     if section.price_from is None:
         return
     wanted = plain(section.price_from)
     if wanted not in map(plain, providers()):
         message = f"is {section.price_from}, which is no provider with known prices."
-        otherwise = f"Write {any_of(providers())}; or `efficiency.price_usd_per_hour` in its place."
-        yield "efficiency.price_from", message, _meant(section.price_from, providers(), otherwise)
+        otherwise = f"Write {any_of(providers())}; or `cost.price_usd_per_hour` in its place."
+        yield "cost.price_from", message, _meant(section.price_from, providers(), otherwise)
     elif not any(plain(offer.provider) == wanted and offer.market == section.market for offer in prices()):
         message = f"is {section.market}, but no such price of {section.price_from} is known."
-        remedy = "Write on_demand, or `efficiency.price_usd_per_hour` in place of `efficiency.price_from`."
-        yield "efficiency.market", message, remedy
+        remedy = "Write on_demand, or `cost.price_usd_per_hour` in place of `cost.price_from`."
+        yield "cost.market", message, remedy
 
 
-@rule("efficiency.grid")
+@rule("cost.grid")
 def grid_is_known(settings: Settings) -> Iterator[Contradiction]:
     """The grid table holds the country."""
-    grid = settings.recipe.efficiency.grid
+    grid = settings.recipe.cost.grid
     try:
         grid_intensity(grid)
     except SetupError:
         names = [name for held in grid_intensities() for name in (held.name, *held.aliases)]
         otherwise = "Write a country's English name or its ISO code, or a number of gCO2e/kWh."
         message = f"is {grid}, which is no country with a known grid."
-        yield "efficiency.grid", message, _meant(str(grid), names, otherwise)
+        yield "cost.grid", message, _meant(str(grid), names, otherwise)
 
 
 def _meant(name: str, known: Iterable[str], otherwise: str) -> str:
@@ -61,34 +60,34 @@ def _meant(name: str, known: Iterable[str], otherwise: str) -> str:
     return otherwise if close is None else f"Did you mean {close}?"
 
 
-@rule("efficiency.budget")
+@rule("budget")
 def budget_has_a_limit(settings: Settings) -> Iterator[Contradiction]:
     """``budget: {}``."""
-    budget = settings.recipe.efficiency.budget
+    budget = settings.recipe.budget
     if budget is not None and budget.usd is None and budget.hours is None and budget.kwh is None:
-        yield "efficiency.budget", "has no limit.", "Write usd, hours or kwh, or remove it."
+        yield "budget", "has no limit.", "Write usd, hours or kwh, or remove it."
 
 
-@rule("efficiency.budget", "efficiency.confirms", "efficiency.profile", "efficiency.record_steps")
+@rule("budget", "efficiency.confirms", "profile", "efficiency.record_steps")
 def what_reads_records_has_some(settings: Settings) -> Iterator[Contradiction]:
     """What a run spends, takes, and what an instrument costs is all counted from the records of the run."""
-    efficiency = settings.recipe.efficiency
-    if efficiency.record_steps:
+    recipe = settings.recipe
+    if recipe.efficiency.record_steps:
         return
     without = "is set, but `efficiency.record_steps: false`"
     remedy = "Remove it, or the false."
-    if efficiency.budget is not None:
-        yield "efficiency.budget", f"{without} records nothing that could be counted.", remedy
-    if efficiency.confirms is not None:
+    if recipe.budget is not None:
+        yield "budget", f"{without} records nothing that could be counted.", remedy
+    if recipe.efficiency.confirms is not None:
         yield "efficiency.confirms", f"{without} keeps no record to compare.", remedy
-    if efficiency.profile != ProfileSection():
-        yield _PROFILE, f"{without} keeps no record that shows what it costs.", remedy
+    if recipe.profile != ProfileSection():
+        yield "profile", f"{without} keeps no record that shows what it costs.", remedy
 
 
-@rule("efficiency.profile", "train.max_steps")
+@rule("profile", "train.max_steps")
 def profiled_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
     """A schedule that begins after the last step writes nothing."""
-    profile, last = settings.recipe.efficiency.profile, settings.train("max_steps")
+    profile, last = settings.recipe.profile, settings.train("max_steps")
     if not isinstance(last, int) or last <= 0:
         return
     wanted: list[tuple[str, int, str]] = []
@@ -105,22 +104,22 @@ def profiled_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
     for key, step, remedy in wanted:
         if step > last:
             message = f"waits for step {step}, but `train.max_steps` is {last}."
-            yield f"{_PROFILE}.{key}", message, f"{remedy}, or more steps."
+            yield f"profile.{key}", message, f"{remedy}, or more steps."
 
 
-@rule("efficiency.profile.trace")
+@rule("profile.trace")
 def trace_flops_need_shapes(settings: Settings) -> Iterator[Contradiction]:
     """torch counts FLOPs from shapes."""
-    trace = settings.recipe.efficiency.profile.trace
+    trace = settings.recipe.profile.trace
     if trace is not None and trace.flops and not trace.shapes:
         message = "is true, but FLOPs are counted from shapes."
-        yield f"{_PROFILE}.trace.flops", message, "Write false, or shapes: true."
+        yield "profile.trace.flops", message, "Write false, or shapes: true."
 
 
-@rule("efficiency.profile.trace", "efficiency.profile.python", "efficiency.profile.host_memory")
+@rule("profile.trace", "profile.python", "profile.host_memory")
 def one_tool_watches_calls(settings: Settings) -> Iterator[Contradiction]:
     """All take the one place that CPython has for a profiler: the later one would end the other."""
-    profile = settings.recipe.efficiency.profile
+    profile = settings.recipe.profile
     tools = (
         ("python", "Leave it out", profile.python is not None),
         ("host_memory", "Leave it out", bool(profile.host_memory)),
@@ -128,26 +127,26 @@ def one_tool_watches_calls(settings: Settings) -> Iterator[Contradiction]:
     )
     watching = [(key, remedy) for key, remedy, is_on in tools if is_on]
     for key, remedy in watching[1:]:
-        first = f"`{_PROFILE}.{watching[0][0]}`"
+        first = f"`profile.{watching[0][0]}`"
         message = f"is set, but {first} watches Python's calls already, and CPython has room for one."
-        yield f"{_PROFILE}.{key}", message, f"{remedy}, or the other."
+        yield f"profile.{key}", message, f"{remedy}, or the other."
 
 
-@rule("efficiency.profile.lines", "efficiency.profile.host_memory")
+@rule("profile.lines", "profile.host_memory")
 def functions_are_named(settings: Settings) -> Iterator[Contradiction]:
     """``package.module:function``."""
-    profile = settings.recipe.efficiency.profile
+    profile = settings.recipe.profile
     for key, names in (("lines", profile.lines), ("host_memory", profile.host_memory)):
         for index, name in enumerate(names):
             if not _FUNCTION.fullmatch(name):
                 message = f"is {name!r}, which names no function."
-                yield f"{_PROFILE}.{key}.{index}", message, "Write package.module:function."
+                yield f"profile.{key}.{index}", message, "Write package.module:function."
 
 
-@rule("efficiency.profile")
+@rule("profile")
 def instruments_are_installed(settings: Settings) -> Iterator[Contradiction]:
     """Asked before the run starts: some of them are packages of their own."""
-    profile = settings.recipe.efficiency.profile
+    profile = settings.recipe.profile
     needed = (
         ("python.tool", "pyinstrument", profile.python is not None and profile.python.tool == "pyinstrument"),
         ("lines", "line_profiler", bool(profile.lines)),
@@ -157,4 +156,4 @@ def instruments_are_installed(settings: Settings) -> Iterator[Contradiction]:
         if is_wanted and not is_installed(module):
             message = f"needs the package {module}, which is not installed."
             remedy = "Install the extra (pip install 'hf-efficient[profile]'), or remove it."
-            yield f"{_PROFILE}.{key}", message, remedy
+            yield f"profile.{key}", message, remedy
