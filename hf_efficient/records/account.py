@@ -89,7 +89,7 @@ class RestartAccount:
 
 @dataclass(frozen=True)
 class HeldTime:
-    """What a callback or a method of the user's own took in a phase of the training loop, without others inside it.
+    """What a callback, or a method of the user's own, took in a phase of the training loop, without others inside it.
     ``name`` is ``Class.method``; ``share`` is of the loop, with its evaluations and checkpoints."""
 
     name: str

@@ -56,7 +56,7 @@ def held_table(account: rec.RunAccount) -> FoundTable | None:
     if not held:
         return None
     return FoundTable(
-        headings=("callbacks and methods of your own", "within", "seconds", "of the loop"),
+        headings=("callbacks and your own methods", "within", "seconds", "of the loop"),
         rows=[(one.name, phase_label(one.phase), f"{one.seconds:,.2f}", share(one.share)) for one in held],
         words=(0, 1),
     )

@@ -23,6 +23,14 @@ def test_a_callback_that_holds_the_bookkeeping_is_named(tmp_path):
     assert ("Upload.on_step_end, in bookkeeping", 0.8) in [(one.what, one.value) for one in found.evidence]
 
 
+def test_an_instrument_of_ours_is_not_the_users_code(tmp_path):
+    found = own_code(held_case(tmp_path, {"bookkeeping": 0.5}, {"bookkeeping/TorchTraceCallback.on_step_end": 0.45}))
+    assert "is spent in the instrument efficiency.profile.trace, 450 ms a step" in found.title
+    judged(found, cost=5.0, saves=4.5)
+    (remedy,) = found.remedies
+    assert remedy.what.startswith("leave TorchTraceCallback out of runs")
+
+
 def test_below_a_tenth_is_nothing(tmp_path):
     assert own_code(held_case(tmp_path, {"bookkeeping": 0.09}, {"bookkeeping/Upload.on_step_end": 0.09})) is None
 

@@ -14,7 +14,9 @@ from hf_efficient import load_run, run_recipe
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.cache import Entry
 from hf_efficient.data.stats import DataStats, LeftOut
+from hf_efficient.diagnosis.rules import own_code
 from hf_efficient.errors import SetupError
+from hf_efficient.launch import build
 from hf_efficient.launch.build import data_lines, expect_gradients, instrument_callbacks, remarks
 from hf_efficient.launch.listener import RunResult, TerminalListener
 from hf_efficient.metrics.answers import Answer
@@ -34,6 +36,10 @@ ODD = {
 def test_what_preparation_found_odd():
     assert remarks(PLAIN, 64) == []
     assert [remarks(replace(PLAIN, **changes), 64) for changes in ODD.values()] == [[line] for line in ODD]
+
+
+def test_the_diagnosis_knows_the_callback_of_each_instrument():
+    assert own_code._INSTRUMENTS == {kind.__name__: key for key, kind in build._INSTRUMENTS.items()}
 
 
 def test_the_share_of_the_targets():

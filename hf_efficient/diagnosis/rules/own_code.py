@@ -1,4 +1,4 @@
-"""Time of the training loop that the user's own callbacks and methods take, or that nobody is known to take."""
+"""Time of the training loop that callbacks and the user's own methods take, or that nobody is known to take."""
 
 import math
 
@@ -24,6 +24,20 @@ _SHORTER = "make {} quicker: time its lines (profile.lines), and do its slow par
 _UNKNOWN = (
     "no callback and none of your methods holds most of it: profile Python to see the functions that take it "
     "(PythonProfileCallback; in a recipe profile.python)"
+)
+_INSTRUMENTS = {
+    "TorchTraceCallback": "trace",
+    "MemoryHistoryCallback": "memory",
+    "PythonProfileCallback": "python",
+    "LineTimesCallback": "lines",
+    "HostMemoryCallback": "host_memory",
+    "NvtxCallback": "nvtx",
+    "CaptureCallback": "capture",
+    "SynchronisationsCallback": "synchronisations",
+}
+"""The package's own deeper instruments, by the keys of ``efficiency.profile``."""
+_WITHOUT_INSTRUMENT = (
+    "leave {} out of runs that you do not look into (in a recipe {}): an instrument belongs to a short run of its own"
 )
 _NAMES_NOTHING = "use EfficientTrainer or EfficientTrainerMixin: the account then names each callback and method"
 
@@ -62,7 +76,15 @@ def _title(case: Case, spent: float, first: HeldTime | None) -> str:
     if first is None:
         return f"{share(case.share(spent))} of the training loop is bookkeeping, callbacks and unattributed time"
     each = short_seconds(first.seconds / max(1, case.account.steps.count))
-    return f"{share(case.share(first.seconds))} of the training loop is spent in {first.name}, {each} a step"
+    key = _instrument(first)
+    name = first.name if key is None else f"the instrument {key}"
+    return f"{share(case.share(first.seconds))} of the training loop is spent in {name}, {each} a step"
+
+
+def _instrument(one: HeldTime) -> str | None:
+    """The recipe's key of an instrument of this package."""
+    key = _INSTRUMENTS.get(one.name.partition(".")[0])
+    return None if key is None else f"efficiency.profile.{key}"
 
 
 def _rows(case: Case, holders: list[HeldTime]) -> list[Row]:
@@ -76,7 +98,10 @@ def _remedies(case: Case, holders: list[HeldTime]) -> list[Remedy]:
     for one in holders[:_MOST_ROWS]:
         if one.seconds < holders[0].seconds / 4 or case.share(one.seconds) < _WORTH_A_ROW:
             continue
-        if one.is_callback and one.phase not in _OTHER_RULES:
+        if key := _instrument(one):
+            gain = case.gain(one.seconds, "all of the time that was measured in it")
+            found.append(Remedy(_WITHOUT_INSTRUMENT.format(one.name.partition(".")[0], key), gain=gain))
+        elif one.is_callback and one.phase not in _OTHER_RULES:
             gain = case.gain(
                 one.seconds * (1 - 1 / _RARELY), "every tenth step, each as long as those that were measured"
             )
