@@ -104,6 +104,7 @@ _PANELS = {
     "Profilers": ("nsys", "ncu"),
     "The cluster": (
         "on", "cluster", "gpu", "num_gpus", "time", "shared", "partition", "account", "image", "infra", "namespace",
+        "yes",
     ),
     "Changes of the recipe": ("advise", "fix", "largest"),
     "Output": ("html", "notes", "as_json"),

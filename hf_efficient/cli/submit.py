@@ -53,6 +53,7 @@ def submit(
         str | None, typer.Option("--infra", metavar="CLOUD", help="SkyPilot's cloud, region, zone: aws/us-east-1.")
     ] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="Kubernetes' namespace.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Let SkyPilot start machines without asking you first.")] = False,
 ) -> None:
     """Submit a recipe as a job of Slurm, SkyPilot or Kubernetes.
 
@@ -99,12 +100,12 @@ def submit(
         debug=debug,
     )
     if dry_run or output is not None:
-        _print_job(target, job, output)
+        _print_job(target, job, output, yes=yes)
     else:
-        _submit(target, job, resolved)
+        _submit(target, job, resolved, yes=yes)
 
 
-def _print_job(target: Target, job: Job, output: Path | None) -> None:
+def _print_job(target: Target, job: Job, output: Path | None, *, yes: bool) -> None:
     """On standard output, or into a file; how to submit it goes to standard error."""
     from hf_efficient.jobs.targets import TEXTS, submit_command
 
@@ -113,12 +114,12 @@ def _print_job(target: Target, job: Job, output: Path | None) -> None:
         print(text, end="")
     else:
         write_text("--output", output, text)
-        command = shlex.join(submit_command(target, job, str(output)))
+        command = shlex.join(submit_command(target, job, str(output), yes=yes))
         print(f"{output} is written. Submit it by: {command}", file=sys.stderr)
     _remark_gpus(job)
 
 
-def _submit(target: Target, job: Job, recipe: Recipe) -> None:
+def _submit(target: Target, job: Job, recipe: Recipe, *, yes: bool) -> None:
     from hf_efficient.jobs.targets import TEXTS, check_program, submit_job
     from hf_efficient.launch.output import plan_output
 
@@ -127,7 +128,7 @@ def _submit(target: Target, job: Job, recipe: Recipe) -> None:
     if target == "slurm":
         plan_output(recipe)  # the login machine sees the storage: refuse now, not after days in the queue
     _remark_gpus(job)
-    raise SystemExit(submit_job(target, job, text))
+    raise SystemExit(submit_job(target, job, text, yes=yes))
 
 
 def _remark_gpus(job: Job) -> None:

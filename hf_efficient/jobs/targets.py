@@ -399,20 +399,21 @@ def check_program(target: Target) -> None:
         )
 
 
-def submit_command(target: Target, job: Job, file: str) -> list[str]:
+def submit_command(target: Target, job: Job, file: str, *, yes: bool = False) -> list[str]:
+    """``yes``: SkyPilot starts its machines without asking."""
     if target == "slurm":
         return ["sbatch", file]
     if target == "kubernetes":
         return ["kubectl", "create", "-f", file]
     secrets = [part for name in job.cluster.skypilot.secrets for part in ("--secret", name)]
-    return ["sky", "jobs", "launch", "--yes", "--detach-run", *secrets, file]
+    return ["sky", "jobs", "launch", *["--yes"] * yes, "--detach-run", *secrets, file]
 
 
-def submit_job(target: Target, job: Job, text: str) -> int:
+def submit_job(target: Target, job: Job, text: str, *, yes: bool = False) -> int:
     """The exit code of the cluster's command."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{job.name}.{'sbatch' if target == 'slurm' else 'yaml'}"
         file.write_text(text, encoding="utf-8")
-        command = submit_command(target, job, str(file))
+        command = submit_command(target, job, str(file), yes=yes)
         print(f"$ {shlex.join(command)}", flush=True)
         return subprocess.run(command, check=False).returncode

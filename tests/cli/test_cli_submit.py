@@ -31,7 +31,7 @@ def test_a_job_is_printed_and_nothing_else(run, recipe, tmp_path):
     ("target", "sections", "name", "arguments"),
     [
         ("slurm", {}, "sbatch", []),
-        ("skypilot", SKYPILOT, "sky", ["jobs", "launch", "--yes", "--detach-run", "--secret", "HF_TOKEN"]),
+        ("skypilot", SKYPILOT, "sky", ["jobs", "launch", "--detach-run", "--secret", "HF_TOKEN"]),
         ("kubernetes", KUBERNETES, "kubectl", ["create", "-f"]),
     ],
 )
@@ -50,6 +50,13 @@ def test_a_job_is_submitted_where_the_cluster_has_a_command(
     assert (ended.code, ended.err) == (0, "")
     assert (programs / f"{name}.told").read_text().splitlines()[:-1] == arguments
     assert (programs / f"{name}.text").read_text() == run(*job, "--dry-run").out
+
+
+def test_skypilot_asks_unless_the_user_says_yes(run, recipe, program_on_path):
+    programs = program_on_path("sky")
+    job = ("submit", str(recipe), "output_dir=/mnt/runs/a", "--on", "skypilot", "--cluster", cluster_file(**SKYPILOT))
+    assert run(*job, "--gpu", "H100", "--num-gpus", "2", "--yes").code == 0
+    assert (programs / "sky.told").read_text().splitlines()[:3] == ["jobs", "launch", "--yes"]
 
 
 def test_an_earlier_run_is_refused_before_the_queue(run, recipe, program_on_path, tmp_path):
