@@ -4,6 +4,7 @@ values. ``plan`` takes a recipe as well."""
 from __future__ import annotations
 
 import copy
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType, FunctionType, MethodType
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _TOKENS = (("input_ids",), ("prompt_ids", "chosen_ids", "rejected_ids"), ("chosen_ids", "rejected_ids"))
 """Columns of rows that are tokenised: a text each, or a preference pair."""
+_MOST_COLLATED = 4096
+"""Rows that the trainer's collator is asked for, where they are not tokenised."""
 _FIELDS = (
     *("bf16", "fp16", "optim", "max_steps", "gradient_accumulation_steps", "torch_compile", "activation_offloading"),
     *("per_device_train_batch_size", "per_device_eval_batch_size", "precompute_ref_log_probs"),
@@ -93,10 +96,14 @@ def _checked(trainer: Trainer) -> PreTrainedModel | nn.Module:
     if not isinstance(getattr(model, "get_base_model", lambda: model)(), PreTrainedModel):
         raise SetupError(f"plan: the model is {type(model).__name__}, and must be one of transformers, or PEFT on one.")
     args = trainer.args
-    for name in ("deepspeed", "fsdp", "use_liger_kernel"):
+    for name, strategy in (("deepspeed", "zero3"), ("fsdp", "fsdp2")):
         if getattr(args, name, None):
-            instead = "Plan a recipe with distributed.strategy" if name != "use_liger_kernel" else "Leave it out"
-            raise SetupError(f"plan: a Trainer with {name} cannot be simulated. {instead} for the plan.")
+            raise SetupError(
+                f"plan: {name} is set, and of a Trainer one GPU and DDP can be planned. Leave {name} out for the plan, or "
+                f"plan a recipe of the same model with distributed.strategy={strategy}."
+            )
+    if getattr(args, "use_liger_kernel", None):
+        raise SetupError("plan: Liger's kernels cannot be simulated. Leave use_liger_kernel out for the plan.")
     if hasattr(trainer, "_generate_and_score_completions"):
         kind = next(kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl."))
         raise SetupError(
@@ -152,12 +159,15 @@ def _columns(dataset: Any) -> Sequence[str]:
     return names if names is not None else list(next(iter(dataset), {}))
 
 
+def _token_columns(dataset: Any) -> tuple[str, ...] | None:
+    return next((names for names in _TOKENS if set(names) <= set(_columns(dataset))), None)
+
+
 def _lengths(trainer: Trainer, recipe: Recipe) -> RunRows:
     held = _evaluation_data(trainer) if is_evaluated(recipe) else None
-    cut = getattr(trainer.args, "max_length", None) if recipe.objective == "dpo" else None
     return RunRows(
-        _lengths_of(trainer.train_dataset, "train_dataset", cut),
-        None if held is None else _lengths_of(held, "eval_dataset", cut),
+        _lengths_of(trainer, trainer.train_dataset, "train_dataset"),
+        None if held is None else _lengths_of(trainer, held, "eval_dataset"),
     )
 
 
@@ -167,22 +177,37 @@ def _evaluation_data(trainer: Trainer) -> Any:
     return max(held.values(), key=len) if isinstance(held, dict) else held
 
 
-def _lengths_of(dataset: Any, name: str, cut: int | None) -> Lengths:
+def _lengths_of(trainer: Trainer, dataset: Any, name: str) -> Lengths:
     """Tokens of each row, shape (rows,); of the answers of pairs, shape (rows, 2)."""
     if not hasattr(dataset, "__len__") or not len(dataset):
         raise SetupError(f"plan: {name} must have a length of at least one row, so that the longest can be found.")
-    known = next((names for names in _TOKENS if set(names) <= set(_columns(dataset))), None)
+    known = _token_columns(dataset)
     if known is None:
-        raise SetupError(
-            f"plan: the rows of {name} must be tokenised, with input_ids, or with chosen_ids and rejected_ids; "
-            f"they have {', '.join(_columns(dataset)) or 'no columns'}."
-        )
+        return _collated_sizes(trainer, dataset, name)
     each = {column: _row_sizes(dataset, column) for column in known}
     if known == ("input_ids",):
         return each["input_ids"]
-    prompt = each.get("prompt_ids", 0)
+    prompt, cut = each.get("prompt_ids", 0), getattr(trainer.args, "max_length", None)
     both = np.stack([prompt + each["chosen_ids"], prompt + each["rejected_ids"]], axis=1)
     return both if cut is None else np.minimum(both, cut)
+
+
+def _collated_sizes(trainer: Trainer, dataset: Any, name: str) -> Lengths:
+    """Of rows that the trainer's collator tokenises. Of many, evenly spaced ones stand for those that follow them."""
+    places = np.arange(0, len(dataset), math.ceil(len(dataset) / _MOST_COLLATED))
+    try:
+        with process_kept():  # a collator may draw
+            shapes = [tuple(trainer.data_collator([dataset[int(place)]])["input_ids"].shape) for place in places]
+        if {rows for rows, _ in shapes} != {1}:
+            raise ValueError("input_ids of one row must have the shape (1, tokens)")
+    except Exception as error:
+        raise SetupError(
+            f"plan: the rows of {name} have {', '.join(_columns(dataset)) or 'no columns'} and no input_ids, and the "
+            f"trainer's collator makes none of them ({type(error).__name__}: {first_line(error)}). Tokenise the rows, "
+            "or give the trainer a data_collator that does."
+        ) from error
+    sizes = np.array([tokens for _, tokens in shapes], dtype=np.int64)
+    return np.repeat(sizes, np.diff([*places, len(dataset)]))
 
 
 def _row_sizes(dataset: Any, column: str) -> Lengths:
@@ -321,6 +346,9 @@ def _rebound(held: Any, memo: dict[int, Any]) -> Any:
 
 def _remarks(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     yield "the trainer's callbacks are not simulated, nor what a collator or a loss does outside of torch"
+    data: Any = trainer.train_dataset
+    if _token_columns(data) is None and len(data) > _MOST_COLLATED:
+        yield f"of {len(data):,} rows, at most {_MOST_COLLATED:,} were tokenised: longer ones may be among the others"
     reduces: Callable[..., Any] | None = trainer.preprocess_logits_for_metrics
     if is_evaluated(recipe) and trainer.compute_metrics is not None and reduces is None:
         yield (

@@ -39,7 +39,7 @@ def test_what_preparation_found_odd():
 
 
 def test_the_diagnosis_knows_the_callback_of_each_instrument():
-    assert own_code._INSTRUMENTS == {kind.__name__: key for key, kind in build._INSTRUMENTS.items()}
+    assert {kind.__name__: key for key, kind in build._INSTRUMENTS.items()} == own_code._INSTRUMENTS
 
 
 def test_the_share_of_the_targets():

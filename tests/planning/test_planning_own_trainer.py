@@ -11,6 +11,7 @@ import hf_efficient
 from hf_efficient.errors import SetupError
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
+from hf_efficient.planning import own_trainer
 
 ROWS, TOKENS = 12, 48
 TRAIN = {
@@ -117,6 +118,28 @@ def test_the_longest_rows_count(build, rows):
     assert (found.row_tokens, found.data.examples, found.data.longest_tokens) == (TOKENS, 3, TOKENS)
 
 
+def test_rows_that_the_collator_tokenises(build, rows, monkeypatch):
+    """As rows that are tokenised; of many, a part is asked for."""
+    asked = []
+
+    def tokenised(batch):
+        asked.append(len(batch))
+        ids = torch.tensor([[int(word) for word in row["text"].split()] for row in batch])
+        return {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)}
+
+    texts = [{"text": " ".join(map(str, row["input_ids"]))} for row in rows]
+    own = {"data_collator": tokenised, "args": {"remove_unused_columns": False}}
+    found, expected = (hf_efficient.plan(one, ["A10"]) for one in (build(train_dataset=texts, **own), build()))
+    assert (found.row_tokens, found.data.tokens) == (TOKENS, ROWS * TOKENS)
+    assert found.memory.peak_allocated_bytes == expected.memory.peak_allocated_bytes
+    assert asked[:ROWS] == [1] * ROWS
+    monkeypatch.setattr(own_trainer, "_MOST_COLLATED", 5)
+    asked.clear()
+    found = hf_efficient.plan(build(train_dataset=texts, **own), ["A10"])
+    assert (asked.index(2), found.data.tokens) == (4, ROWS * TOKENS)
+    assert "of 12 rows, at most 5 were tokenised: longer ones may be among the others" in found.assumptions
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["SFTTrainer", "EfficientSFTTrainer", "DPOTrainer", "EfficientDPOTrainer"])
 @pytest.mark.parametrize("adapted", [False, True])
@@ -154,7 +177,8 @@ def test_trainers_of_trl(kind, adapted, saved, tiny_tokenizer, tmp_path):
     [
         ({"model": None}, "the trainer has no model. Build it as Trainer"),
         ({"train_dataset": None}, "has no train_dataset"),
-        ({"train_dataset": Dataset.from_dict({"text": ["a"]})}, "must be tokenised, with input_ids.*they have text"),
+        ({"train_dataset": Dataset.from_dict({"text": ["a"]})}, r"have text and no input_ids, .* Tokenise the rows"),
+        ({"train_dataset": [{"text": "a"}], "data_collator": lambda rows: {"input_ids": torch.zeros(2, 3)}}, "one row"),
         ({"train_dataset": []}, "at least one row"),
     ],
 )
