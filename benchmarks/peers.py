@@ -285,7 +285,7 @@ def compare(
     benchmark: str, arms: Mapping[str, str], run: Callable[[str], dict[str, Any]], asked: argparse.Namespace
 ) -> None:
     """Run the arms in alternating orders; print the table, and write the figures to ``--json``."""
-    started, load = datetime.datetime.now(datetime.UTC), load_average()
+    started, load = datetime.datetime.now(datetime.timezone.utc), load_average()
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
     for order in alternating_orders(list(arms), asked.rounds):
         for name in order:

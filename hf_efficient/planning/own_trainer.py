@@ -99,8 +99,8 @@ def _checked(trainer: Trainer) -> PreTrainedModel | nn.Module:
     for name, strategy in (("deepspeed", "zero3"), ("fsdp", "fsdp2")):
         if getattr(args, name, None):
             raise SetupError(
-                f"plan: {name} is set, and of a Trainer one GPU and DDP can be planned. Leave {name} out for the plan, or "
-                f"plan a recipe of the same model with distributed.strategy={strategy}."
+                f"plan: {name} is set, and of a Trainer one GPU and DDP can be planned. Leave {name} out for the plan, "
+                f"or plan a recipe of the same model with distributed.strategy={strategy}."
             )
     if getattr(args, "use_liger_kernel", None):
         raise SetupError("plan: Liger's kernels cannot be simulated. Leave use_liger_kernel out for the plan.")
