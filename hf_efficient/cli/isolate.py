@@ -39,7 +39,7 @@ def isolate(
     from hf_efficient.reporting.terminal import show
 
     if steps < FEWEST_STEPS:
-        raise SetupError(f"--steps: {steps} are too few to tell a difference from its spread. Write {FEWEST_STEPS}.")
+        raise SetupError(f"--steps: {steps} are too few to see a difference beside its spread. Write {FEWEST_STEPS}.")
     check_apply(apply, finding)
     _check_is_recipe(recipe)
     with ends_on_signals():

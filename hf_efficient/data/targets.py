@@ -187,7 +187,7 @@ def answers_by_beginnings(
         if not (text.startswith(through) and through.startswith(before)):
             raise DataError(
                 f"{where}: the chat template renders the first {index + 1} messages otherwise than in the whole chat, "
-                "so the assistant's turns cannot be told apart. Write `data.targets: last` or `all`, or name a "
+                "so the assistant's turns cannot be found. Write `data.targets: last` or `all`, or name a "
                 "template with {% generation %} markers in train.chat_template_path."
             )
         yield len(before), len(through)

@@ -94,10 +94,10 @@ def _finished(command: list[str], threads: int, output: int) -> int:
 def _unsaid(code: int, said: Path) -> str:
     """Why a process that left no reason ended, as far as it can be found out."""
     if code in (-9, 137):
-        return "it was killed, for want of memory perhaps"
+        return "it was killed, perhaps because memory ran out"
     lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     if any("SIGKILL" in line or "Signal 9" in line for line in lines):
-        return "a process of it was killed, for want of memory perhaps"
+        return "a process of it was killed, perhaps because memory ran out"
     return f"exit code {code}{': ' + lines[-1].strip()[:_SAID] if lines else ', and it said nothing'}"
 
 

@@ -257,7 +257,7 @@ class _Advice:
             if proposed is None:
                 return None
             if not self._trials.left:
-                self._leave_out(overrides, "not tried, for want of time")
+                self._leave_out(overrides, "not tried: the time for advice was over")
                 return None
             return _Tried(recipe, replace(proposed, overrides=overrides), self._trials.run(recipe), propose)
         except HfEfficientError as error:

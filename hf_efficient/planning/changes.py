@@ -261,7 +261,7 @@ def shard_weights_by_fsdp(situation: Situation) -> dict[str, Any] | None:
 
 
 @_change(
-    gives="the optimizer's state lies in the host's memory, and gradients go there as they are made",
+    gives="the optimizer's state is in the host's memory, and gradients go there as they are made",
     costs="gradients and weights cross PCIe in every step, and the host computes it",
 )
 def offload_the_optimizer(situation: Situation) -> dict[str, Any] | None:
@@ -277,7 +277,7 @@ def offload_the_optimizer(situation: Situation) -> dict[str, Any] | None:
 
 
 @_change(
-    gives="each GPU's share of the weights lies in the host's memory",
+    gives="each GPU's share of the weights is in the host's memory",
     costs="it crosses PCIe whenever weights are gathered",
 )
 def offload_the_weights(situation: Situation) -> dict[str, Any] | None:
@@ -298,7 +298,7 @@ def quantize_the_base(situation: Situation) -> dict[str, Any] | None:
 
 @_change(
     gives="no gradients and no optimizer state but those of a small adapter",
-    costs="low-rank updates: it may learn less, and wants about ten times the learning rate",
+    costs="low-rank updates: it may learn less, and needs about ten times the learning rate",
     keeps_training=False,
 )
 def train_an_adapter(situation: Situation) -> dict[str, Any] | None:

@@ -298,8 +298,9 @@ def failure_of(
         return None
     if was_killed:
         message = (
-            f"a process was killed in {stage}, for want of host memory perhaps: the run would have been too. Give the "
-            "machine more memory, write a smaller train.per_device_train_batch_size or fewer distributed.processes."
+            f"a process was killed in {stage}, perhaps because host memory ran out: the run would be killed too. "
+            "Give the machine more memory, or write a smaller train.per_device_train_batch_size or fewer "
+            "distributed.processes."
         )
         return PreflightFailure("killed", stage, message, rank)
     last = _last_words(lines)[:400]

@@ -240,5 +240,5 @@ def _function(key: str, name: str) -> Callable[..., Any]:
         found = getattr(found, part)
     found = inspect.unwrap(getattr(found, "__func__", found))
     if not inspect.isfunction(found):
-        raise SetupError(f"{key}: {name} is no function written in Python, whose lines could be told; name one that is")
+        raise SetupError(f"{key}: {name} is not written in Python: its lines cannot be timed. Name a Python function.")
     return found

@@ -101,9 +101,9 @@ class MemoryHistory(Instrument):
     def _name_modules(self, model: nn.Module | None) -> None:
         label = self._allocator.labeller()
         if label is None:
-            self.notes.append("modules are told by the stacks alone: this torch cannot label allocations, 2.10 can")
+            self.notes.append("modules are known by the stacks alone: this torch cannot label allocations, 2.10 can")
         elif model is None or is_compiled(model):
-            self.notes.append("modules are told by the stacks alone: the model is compiled, or not known")
+            self.notes.append("modules are known by the stacks alone: the model is compiled, or not known")
         else:
             self._labels = ModuleLabels(model, label)
 

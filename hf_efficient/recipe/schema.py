@@ -52,7 +52,7 @@ class TraceSection(Section):
     active: PositiveInt = key(3, "Steps that are kept, in one trace per rank and cycle.")
     repeat: PositiveInt = key(1, "How many cycles of wait, warmup and active.")
     shapes: bool = key(True, "Shapes of the operators' inputs.")
-    stacks: bool = key(True, "Python's calls, with file and line; the dearest of these.")
+    stacks: bool = key(True, "Python's calls, with file and line; the most expensive of these.")
     memory: bool = key(False, "Every allocation.")
     flops: bool = key(True, "FLOPs of the matrix products and convolutions; needs shapes.")
 
@@ -246,7 +246,7 @@ class EvaluateSection(Section):
 
 
 class OffloadSection(Section):
-    """What lies in the host's memory in place of the device's."""
+    """What is kept in the host's memory instead of the device's."""
 
     optimizer: bool = key(False, "Optimizer state and the optimizer's step (zero1, zero2, zero3).")
     parameters: bool = key(

@@ -275,5 +275,5 @@ def _peaks(index: int) -> PhasePeaks | None:
             functools.partial(keep_device_peaks, index),
         )
     except RuntimeError as error:  # somebody else's allocator, which keeps no books
-        logger.info("The device's memory is not told by phase: %s", error)
+        logger.info("The device's memory is not recorded by phase: %s", error)
         return None

@@ -23,7 +23,7 @@ from hf_efficient.records.steps import PhaseName
 from hf_efficient.run_dir.archive import make_room
 from hf_efficient.run_dir.paths import records_path
 
-_NOT_SEEN = Ending("error", "its end was not seen: callbacks are not told of an exception")
+_NOT_SEEN = Ending("error", "its end was not seen: callbacks do not see an exception")
 _INTERRUPTED = Ending("error", "the training did not end, and another run began in its process")
 _EXITED = Ending("error", "the process exited before its training ended")
 

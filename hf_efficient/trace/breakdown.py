@@ -50,7 +50,7 @@ def _remarks(trace: Trace, devices: Sequence[DeviceBreakdown]) -> Iterator[str]:
     elif not devices:
         yield NO_DEVICE_EVENTS
     if len(devices) > 1:
-        yield "Several devices lie in this trace; each has a breakdown of its own."
+        yield "This trace has several devices; each has a breakdown of its own."
     idle = sum(one.busy.idle_seconds for one in devices)
     unknown = sum(one.busy.idle.unknown_seconds for one in devices)
     if idle and unknown / idle > _MANY_UNKNOWN:

@@ -175,7 +175,7 @@ def test_beginnings_where_no_statement_is_known(tokenizer, tmp_path):
     tokenizer.chat_template = tokenizer.chat_template.replace("m['content']", "m['content'] + messages|length|string")
     assert refused(data_of, [{"messages": TWO_TURNS}], tokenizer, tmp_path) == (
         f"{tmp_path}/rows.jsonl:1: the chat template renders the first 2 messages otherwise than in the whole chat, so "
-        "the assistant's turns cannot be told apart. Write `data.targets: last` or `all`, or name a template with "
+        "the assistant's turns cannot be found. Write `data.targets: last` or `all`, or name a template with "
         "{% generation %} markers in train.chat_template_path."
     )
 

@@ -136,7 +136,7 @@ def test_what_a_process_leaves_is_read_and_its_folder_removed(launch, tmp_path):
 
 FAULTS = {
     f"{left({'failure': 'out of device memory'})}; raise SystemExit(2)": "out of device memory",
-    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": "killed, for want of memory perhaps",
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": "killed, perhaps because memory ran out",
     "print('abc'); raise SystemExit('it broke')": "exit code 1: it broke",
     "raise SystemExit(7)": "exit code 7, and it said nothing",
 }

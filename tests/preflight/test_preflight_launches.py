@@ -57,7 +57,7 @@ raise SystemExit(1)
     ("code", "expected", "told"),
     [
         ("raise SystemExit(3)", {}, "a process ended in starting with exit code 3, and it said nothing"),
-        (KILLED, {"kind": "killed", "stage": TRAINING}, "for want of host memory perhaps"),
+        (KILLED, {"kind": "killed", "stage": TRAINING}, "perhaps because host memory ran out"),
         (OUT_OF_MEMORY, {"kind": "memory", "stage": TRAINING, "rank": 1}, "out of memory"),
         (LOST, {"kind": "killed", "rank": 1}, ""),
         (LOST.replace("Read error: Connection reset by peer", "no such layer"), {"kind": "fault", "rank": 0}, ""),

@@ -163,15 +163,15 @@ distributed.strategy=fsdp2 | distributed.offload.optimizer=true
     distributed.offload.optimizer: is set, but `distributed.strategy: fsdp2` offloads the optimizer's state with
 distributed.strategy=zero2 | distributed.offload.optimizer=true | train.optim=adafactor
     distributed.offload.optimizer: is set, but DeepSpeed steps on the host with its own AdamW, and `train.optim` is
-    train.optim: is adafactor, whose state `distributed.strategy: zero2` cannot share out over processes. Write
+    train.optim: is adafactor, whose state `distributed.strategy: zero2` cannot shard over processes. Write
 distributed.strategy=zero2 | distributed.offload.parameters=true
     distributed.offload.parameters: is set, but under `distributed.strategy: zero2` each process needs the whole
 distributed.strategy=fsdp2 | train.optim=paged_adamw_8bit
-    train.optim: is paged_adamw_8bit, whose state `distributed.strategy: fsdp2` cannot share out over processes.
+    train.optim: is paged_adamw_8bit, whose state `distributed.strategy: fsdp2` cannot shard over processes.
 distributed.strategy=zero3 | adapter.method=qlora
-    distributed.strategy: is zero3, which cannot share out the 4-bit weights of `adapter.method: qlora`. Write
+    distributed.strategy: is zero3, which cannot shard the 4-bit weights of `adapter.method: qlora`. Write
 distributed.strategy=fsdp2 | adapter.method=qlora | adapter.quantization={bits: 8}
-    distributed.strategy: is fsdp2, which cannot share out 8-bit weights. Write `adapter.quantization.bits: 4`, or
+    distributed.strategy: is fsdp2, which cannot shard 8-bit weights. Write `adapter.quantization.bits: 4`, or
 distributed.strategy=none | distributed.processes=1 | distributed.nodes=2
     distributed.strategy: is none, which is one process, but `distributed.nodes` is 2. Write ddp, or one of zero1,
 distributed.strategy=zero3 | distributed.offload.nvme_path=/x

@@ -204,7 +204,7 @@ def larger_micro_batch(rows: int, accumulated: int, times: int) -> LargerMicroBa
     costs, growth = "activations of more rows", kept * times / accumulated
     if growth > 1:
         costs += f"; a step holds {growth:g} times the examples: an epoch has fewer steps, and the learning rate may "
-        costs += "want to grow"
+        costs += "have to grow"
     return LargerMicroBatch(times, growth, overrides, costs)
 
 

@@ -61,7 +61,7 @@ def _communicate_less(case: Case, lost: float) -> list[Remedy]:
     found = []
     if strategy in ("ddp", "zero1"):
         overrides: dict[str, Any] = {"train.gradient_accumulation_steps": 2 * case.accumulated}
-        costs = "a step holds twice the examples: half as many steps, and the learning rate may want to grow"
+        costs = "a step holds twice the examples: half as many steps, and the learning rate may have to grow"
         basis = "gradients are averaged half as often; each time as long as now"
         found.append(Remedy("accumulate twice as many micro-batches", overrides, costs, case.gain(lost / 2, basis)))
     if strategy in ("zero3", "fsdp2"):

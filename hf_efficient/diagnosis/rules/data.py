@@ -193,7 +193,7 @@ def _transform_once(case: Case, wait: _DataWait) -> Remedy:
     return Remedy(
         "tokenise and transform once, before the training: dataset.map(..., batched=True, num_proc=...)",
         costs="room for the prepared data; what is drawn anew in each epoch has to stay in the data set",
-        gain=case.gain(wait.saved_without("transform"), "a data set that hands out what lies ready"),
+        gain=case.gain(wait.saved_without("transform"), "a data set whose examples are ready"),
     )
 
 

@@ -324,7 +324,7 @@ def few_loss_tokens(case: Case) -> Verdict:
     remedy = Remedy(
         f"accumulate {times} times as many micro-batches for an update",
         {"train.gradient_accumulation_steps": case.accumulated * times},
-        "an epoch has fewer updates; the learning rate may want to grow",
+        "an epoch has fewer updates; the learning rate may have to grow",
     )
     evidence = [
         ("target tokens in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),

@@ -29,7 +29,7 @@ def _thirds(values: Column) -> tuple[float, float]:
 
 @rule(needs_steps=False)
 def length_bias(case: Case) -> Verdict:
-    """The better answers are a quarter longer than the worse ones, and in two thirds of the pairs the longer one: what
+    """The better answers are a quarter longer than the worse ones, and the longer one in two thirds of the pairs. What
     is learnt may be length alone (Singhal et al. 2023, "A long way to go")."""
     held = case.account.preferences.lengths if case.account.preferences else None
     if held is None:

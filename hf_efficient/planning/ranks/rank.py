@@ -213,7 +213,7 @@ _MODELS = {
     "zero2": _ZERO_1_2,
     "zero3": f"{_ZERO}, weights gathered layer by layer and kept where they come again within 1,000 million elements",
     "fsdp2": "FSDP2 as accelerate sets it up: trained weights in float32 under mixed precision, gathered layer by "
-    "layer in 16 bits; its buffers lie in the pools of other streams, whose own cache is not in the reserved memory",
+    "layer in 16 bits; its buffers are in the pools of other streams, whose own cache is not in the reserved memory",
 }
 
 
@@ -256,7 +256,7 @@ def _weight_remarks(simulation: Simulation, sharding: Sharding) -> Iterator[str]
 
 def _machine_remarks(sharding: Sharding, *, several_machines: bool) -> Iterator[str]:
     if sharding.to_disk:
-        yield "DeepSpeed's pinned buffers for what goes to the NVMe disk lie in the host's memory, and are not planned"
+        yield "DeepSpeed's pinned buffers for what goes to the NVMe disk are in the host's memory, and are not planned"
     elif sharding.offload_optimizer or sharding.offload_parameters:
         yield "transfers to the host wait for PCIe in full; the optimizer's step on the host is not in the time"
         yield "the host's memory holds what is offloaded; the processes themselves and the loading come on top"

@@ -80,7 +80,7 @@ _NOTES = {
     "loraplus_lr_ratio": "LoRA+ is not there; all adapter weights have train.learning_rate.",
     "peft_init_lora_weights": "adapters start as PEFT's default.",
     "lora_fan_in_fan_out": "PEFT finds it by the layer.",
-    "lora_target_parameters": "adapters go on modules alone. Write adapter.target_modules.",
+    "lora_target_parameters": "only modules get adapters. Write adapter.target_modules.",
     "unfrozen_parameters": "write adapter.modules_to_save for an adapter; not there for adapter.method: full.",
     "early_stopping": "write evaluate.early_stopping.patience.",
     "eval_table_size": "write evaluate.generate.examples and evaluate.generate.show.",

@@ -43,7 +43,7 @@ _NOTES = {
     "dataset_streaming": "data are not streamed.",
     "streaming": "data are not streamed.",
     "lora_task_type": "not needed: a recipe trains causal language models.",
-    "lora_target_parameters": "adapters go on modules alone. Write adapter.target_modules.",
+    "lora_target_parameters": "only modules get adapters. Write adapter.target_modules.",
     "bnb_4bit_quant_storage": "not needed: distributed.strategy: fsdp2 sets it.",
     "resume_from_checkpoint": "write `hf-efficient train RECIPE --resume`, or existing_output: resume.",
     "accelerate_config": "write distributed.strategy and distributed.processes: auto.",

@@ -95,7 +95,7 @@ def optimizer_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
     if strategy not in (*_ZERO, "fsdp2") or optimizer is None or str(optimizer) in _TORCH:
         return
     if strategy == "fsdp2" or not str(optimizer).startswith(_BITSANDBYTES):
-        message = f"is {optimizer}, whose state `distributed.strategy: {strategy}` cannot share out over processes."
+        message = f"is {optimizer}, whose state `distributed.strategy: {strategy}` cannot shard over processes."
         yield "train.optim", message, "Write `train.optim: adamw_torch_fused`, or `distributed.strategy: ddp`."
 
 
@@ -107,11 +107,11 @@ def quantized_weights_can_be_sharded(settings: Settings) -> Iterator[Contradicti
         return
     bits = 4 if adapter.quantization is None else adapter.quantization.bits
     if strategy == "zero3":
-        message = f"is zero3, which cannot share out the {bits}-bit weights of `adapter.method: qlora`."
-        remedy = "Write fsdp2, which shares out 4-bit ones, or zero2, where each process holds all of them."
+        message = f"is zero3, which cannot shard the {bits}-bit weights of `adapter.method: qlora`."
+        remedy = "Write fsdp2, which shards 4-bit ones, or zero2, where each process holds all of them."
         yield "distributed.strategy", message, remedy
     if strategy == "fsdp2" and bits == 8:
-        message = "is fsdp2, which cannot share out 8-bit weights."
+        message = "is fsdp2, which cannot shard 8-bit weights."
         yield "distributed.strategy", message, "Write `adapter.quantization.bits: 4`, or `strategy: ddp`."
 
 
