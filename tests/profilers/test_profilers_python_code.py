@@ -132,7 +132,7 @@ def test_host_memory_counts_tensors(tmp_path):
         ("no_such_module:f", "lines: no_such_module:f: no_such_module cannot be imported: No module named"),
         ("json:dump_all", "lines: json:dump_all: there is no dump_all in it; write package.module:function"),
         ("json", "lines: json: there is no name in it"),
-        ("math:sqrt", "lines: math:sqrt is no function written in Python"),
+        ("math:sqrt", "lines: math:sqrt is not written in Python"),
     ],
 )
 def test_a_function_that_is_not_there(name, said):
