@@ -1,6 +1,7 @@
 """How `hf-efficient` lists, finds and ends its commands."""
 
 import logging
+import json
 import os
 import shlex
 import subprocess
@@ -204,6 +205,18 @@ def test_json_is_alone_on_standard_output(tmp_path):
     ]
     assert (told[0].stdout, sorted(told[0].stderr.split())) == ('{\n  "a": 1\n}\n', ["more", "noise"])
     assert told[1].stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["plan RECIPE --gpu T4", "data RECIPE", "isolate RECIPE --steps 6", "recipes", "env"]
+)
+def test_json_is_alone_on_standard_output_of_a_process(command, tiny_recipe_file):
+    """With what the installed libraries print when they are imported, DeepSpeed's first of all."""
+    words = [str(tiny_recipe_file) if word == "RECIPE" else word for word in command.split()]
+    code = "from hf_efficient.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, *words, "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ def test_findings_are_printed_with_evidence_cost_and_change(run, saved_often):
     assert "predicted from: a checkpoint after every 33 steps" in out
 
 
+def test_the_diagnosis_as_json_alone(run, saved_often):
+    code, out, err = run("diagnose", str(saved_often), "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [one["rule"] for one in found["findings"]][:1] == ["saves_cost"]
+    assert found["findings"][0]["remedies"][0]["overrides"] == {"train.save_steps": 33}
+
+
 def test_the_remedy_is_written_as_a_recipe(run, saved_often, tmp_path):
     new = tmp_path / "next.yaml"
     code, _, told = run("diagnose", str(saved_often), "--apply", str(new))
