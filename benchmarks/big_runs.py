@@ -91,7 +91,7 @@ def _step(step: int, rank: int, at: float, one: float, two: float, three: float)
         "phase_seconds": seconds,
         "unattributed_seconds": rest,
         "micro_batches": 4,
-        "tokens": {"processed": 16384, "non_padding": tokens, "loss_bearing": tokens // 3},
+        "tokens": {"processed": 16384, "non_padding": tokens, "target": tokens // 3},
         **logged,
         "sequences": {
             "rows": 16,

@@ -41,7 +41,7 @@ def test_json_round_trip():
         "phase_seconds": {"forward": 0.25, "backward": 0.5},
         "unattributed_seconds": 0.25,
         "micro_batches": 2,
-        "tokens": {"processed": 10, "non_padding": 8, "loss_bearing": 4},
+        "tokens": {"processed": 10, "non_padding": 8, "target": 4},
         "loss": 1.5,
     }
     for original in (record(), record(epoch=None, loss=None, tokens=TokenCounts())):

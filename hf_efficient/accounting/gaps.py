@@ -7,7 +7,7 @@ from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.records.account import AcrossRanks, NotMeasured
 from hf_efficient.records.amounts import SequenceAccount, TokenAccount, WorkAccount
 
-_TOKENS = ("processed", "non_padding", "loss_bearing")
+_TOKENS = ("processed", "non_padding", "target")
 
 
 def not_measured(

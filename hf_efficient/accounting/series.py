@@ -120,7 +120,7 @@ def step_series(steps: StepColumns, starts: Mapping[int, float]) -> StepSeries:
         ready_batches=by.mean(ready, steps.loader.get("batches")),
         processed_tokens=by.counted(steps.processed),
         non_padding_tokens=by.counted(steps.non_padding),
-        loss_bearing_tokens=by.counted(steps.loss_bearing),
+        target_tokens=by.counted(steps.target),
         samples=by.counted(steps.documents),
         model_flops=by.counted(steps.model_flops),
         hardware_flops=by.counted(steps.hardware_flops),

@@ -23,7 +23,7 @@ MOST_ROWS = 20_000
 LOADER_SECONDS = tuple(name for name in StepLoader.__struct_fields__ if name.endswith("_seconds"))
 
 _NAN = float("nan")
-_COUNTS = ("processed", "non_padding", "loss_bearing", "rows", "documents", "model_flops", "hardware_flops")
+_COUNTS = ("processed", "non_padding", "target", "rows", "documents", "model_flops", "hardware_flops")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class StepColumns(Columns):
     micro_batches: Column
     processed: Column
     non_padding: Column
-    loss_bearing: Column
+    target: Column
     rows: Column
     documents: Column
     shortest: Column
@@ -115,7 +115,7 @@ def columns_of(lines: Sequence[StepRecord]) -> StepColumns:
         **figures(lines, "segment", "step", "started_at_seconds", "wall_seconds", "cpu_seconds", "micro_batches"),
         **figures(lines, "loss", "learning_rate", "grad_norm"),
         not_finite=column([isinstance(line.loss, str) + isinstance(line.grad_norm, str) for line in lines]),
-        **figures(tokens, "processed", "non_padding", "loss_bearing"),
+        **figures(tokens, "processed", "non_padding", "target"),
         **figures(sequences, "rows", "documents", "shortest", "longest"),
         **figures(work, "model_flops", "hardware_flops"),
         **figures(memory, "peak_allocated_bytes", "peak_reserved_bytes", "allocation_retries"),

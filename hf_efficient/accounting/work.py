@@ -26,7 +26,7 @@ def token_account(ranks: Sequence[RankSteps], training_seconds: float) -> amount
     return amounts.TokenAccount(
         processed=processed,
         non_padding=real,
-        loss_bearing=_count(ranks, "loss_bearing"),
+        target=_count(ranks, "target"),
         padding_share=1 - real / processed if processed and real is not None else None,
         non_padding_tokens_per_second=_rate(real, training_seconds),
         processed_tokens_per_second=_rate(processed, training_seconds),

@@ -30,7 +30,7 @@ from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.version import __version__
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised whenever the same inputs would be prepared differently, or an entry is laid out differently."""
 
 _LOGGER = logging.getLogger(__name__)

@@ -120,7 +120,7 @@ def _of_examples(
         max_length=limit,
         examples=stats.examples,
         tokens=stats.tokens_total,
-        target_tokens=stats.tokens_loss_bearing,
+        target_tokens=stats.target_tokens,
         lengths=_percentiles(sizes),
         truncated=int((lost > 0).sum()),
         truncated_tokens=int(lost[lost > 0].sum()),

@@ -19,7 +19,7 @@ from trl.trainer import sft_trainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.formats import CHAT_KINDS, Kind, is_empty
-from hf_efficient.data.stats import DataStats, largest_token_id, lengths, loss_bearing
+from hf_efficient.data.stats import DataStats, largest_token_id, lengths, target_counts
 from hf_efficient.data.targets import Targets, marked_template, tokenise_by_beginnings
 from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import replaced
@@ -189,7 +189,7 @@ def _finish(
     """TRL's second half: it skips what is done. It cuts row by row, so it is not asked to in vain."""
     columns = fitting.select_columns(["input_ids", "labels"])
     if args.max_length is not None and not packing:
-        nothing_to_cut = lengths(columns).max() <= args.max_length and loss_bearing(columns).min() > 0
+        nothing_to_cut = lengths(columns).max() <= args.max_length and target_counts(columns).min() > 0
         args = _changed(args, max_length=None) if nothing_to_cut else args
     return preparation.run(columns, args, packing, name)
 
@@ -207,9 +207,9 @@ def _statistics(
     cuts = limit is not None and not (packing and args.packing_strategy != "bfd")
     # What is not padding-free runs on from document to document: the model sees each pack as one.
     apart = is_padding_free(args) or "seq_lengths" not in final.column_names
-    bearing = loss_bearing(final if apart else final.remove_columns("seq_lengths"))
+    targets = target_counts(final if apart else final.remove_columns("seq_lengths"))
     one_by_one = packing and args.packing_strategy == "bfd"  # each document of the packs is an example, cut
-    learnt = loss_bearing(final, by_document=True) if one_by_one else loss_bearing(fitting) if packing else bearing
+    learnt = target_counts(final, by_document=True) if one_by_one else target_counts(fitting) if packing else targets
     return DataStats(
         examples=len(fitting) if packing else len(final),
         dropped_overlong=dropped,
@@ -217,7 +217,7 @@ def _statistics(
         dropped_masked=0 if packing else len(fitting) - len(final),
         masked=int((learnt == 0).sum()),
         tokens_total=int(tokens.sum()),
-        tokens_loss_bearing=int(bearing.sum()),
+        target_tokens=int(targets.sum()),
         longest=int(lengths(whole).max()),
         packs=len(final) if packing else None,
         fill_rate=float(tokens.sum() / (len(final) * limit)) if packing and limit else None,
@@ -227,7 +227,7 @@ def _statistics(
 
 
 def _check_something_to_learn(stats: DataStats, args: SFTConfig, name: str) -> None:
-    if stats.tokens_loss_bearing:
+    if stats.target_tokens:
         return
     count = stats.examples + stats.dropped_masked
     if args.max_length is not None and stats.truncated:

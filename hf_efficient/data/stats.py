@@ -34,7 +34,7 @@ class DataStats:
     dropped_masked: int
     masked: int
     tokens_total: int
-    tokens_loss_bearing: int
+    target_tokens: int
     longest: int
     packs: int | None = None
     fill_rate: float | None = None
@@ -94,11 +94,11 @@ def compared_lengths(dataset: datasets.Dataset, max_length: int | None) -> Answe
     return AnswerLengths(float(held[good].mean()), float(held[~good].mean()))
 
 
-def loss_bearing(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:
+def target_counts(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:
     """Target tokens per row, shape (rows,), or per document of the packs, shape (documents,). Labels other than -100,
     without the first of each row or document (``seq_lengths``): nothing before it predicts it."""
     columns = [name for name in ("labels", "seq_lengths") if name in dataset.column_names]
-    return _joined([_bearing(table, by_document) for table in _tables(dataset, columns)])
+    return _joined([_targets(table, by_document) for table in _tables(dataset, columns)])
 
 
 def largest_token_id(dataset: datasets.Dataset, columns: Sequence[str] = ("input_ids",)) -> int:
@@ -107,13 +107,13 @@ def largest_token_id(dataset: datasets.Dataset, columns: Sequence[str] = ("input
     return max((token for token in found if token is not None), default=-1)
 
 
-def _bearing(table: pa.Table, by_document: bool) -> npt.NDArray[np.int64]:
+def _targets(table: pa.Table, by_document: bool) -> npt.NDArray[np.int64]:
     rows = _sizes(table["labels"])
     documents = _numbers(table["seq_lengths"]) if "seq_lengths" in table.column_names else rows
-    bearing = _flat(table["labels"]).to_numpy(zero_copy_only=False) != -100
-    bearing[(np.cumsum(documents) - documents)[documents > 0]] = False
+    is_target = _flat(table["labels"]).to_numpy(zero_copy_only=False) != -100
+    is_target[(np.cumsum(documents) - documents)[documents > 0]] = False
     sizes = documents if by_document else rows
-    sums, ends = np.concatenate([[0], np.cumsum(bearing)]), np.cumsum(sizes)
+    sums, ends = np.concatenate([[0], np.cumsum(is_target)]), np.cumsum(sizes)
     return sums[ends] - sums[ends - sizes]
 
 

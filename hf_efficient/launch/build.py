@@ -118,7 +118,7 @@ def _summary(data: SftData | PreferenceData) -> dict[str, Any]:
     """The counts that belong on a model card; those of what did not happen are left out."""
     if isinstance(data, PreferenceData):
         return {"examples": len(data.train), "dropped": data.dropped}
-    always = {"examples", "tokens_total", "tokens_loss_bearing", "longest"}
+    always = {"examples", "tokens_total", "target_tokens", "longest"}
     sometimes = {"packs", "fill_rate", "truncated", "dropped_overlong", "dropped_masked"}
     return {key: value for key, value in asdict(data.stats).items() if key in always or (key in sometimes and value)}
 
@@ -131,8 +131,8 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
     cached = " (from the cache)" if data.cached else ""
     stats = data.stats
     first = f"{count(stats.examples)} examples, {count(stats.tokens_total)} tokens{evaluation}{cached}"
-    of_all = share(stats.tokens_loss_bearing / stats.tokens_total)
-    targets = f"the loss covers {count(stats.tokens_loss_bearing)} target tokens, {of_all} of all"
+    of_all = share(stats.target_tokens / stats.tokens_total)
+    targets = f"the loss covers {count(stats.target_tokens)} target tokens, {of_all} of all"
     return [first, targets, *remarks(stats, max_length)]
 
 

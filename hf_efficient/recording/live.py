@@ -24,7 +24,7 @@ WHOLE_PREFIX = f"{PREFIX}run/"
 _FRESH_SECONDS = 1.0
 _FEWEST_STEADY, _STEADY_SHARE = 5, 0.25
 _TIMES = ("wall_seconds", "training_seconds", "data_wait_seconds", "unattributed_seconds")
-_COUNTS = ("processed", "non_padding", "loss_bearing", "model_flops", "hardware_flops")
+_COUNTS = ("processed", "non_padding", "target", "model_flops", "hardware_flops")
 _KNOWN, _UNKNOWN = 1 + len(_TIMES), 1 + len(_TIMES) + len(_COUNTS)
 _NOTHING = np.zeros(_UNKNOWN + len(_COUNTS))
 """Steps, times, counts, and for each count of how many steps it is not known."""
@@ -59,7 +59,7 @@ class WindowSums:
     unattributed_seconds: float
     processed: int | None
     non_padding: int | None
-    loss_bearing: int | None
+    target: int | None
     model_flops: int | None
     hardware_flops: int | None
     peak_allocated_bytes: int | None
@@ -180,7 +180,7 @@ def _row(record: StepRecord) -> npt.NDArray[np.float64]:
     training = record.wall_seconds - phases.get("evaluation", 0.0) - phases.get("checkpointing", 0.0)
     unattributed = record.wall_seconds - sum(phases.values())
     flops = (None, None) if work is None else (work.model_flops, work.hardware_flops)
-    counts = (tokens.processed, tokens.non_padding, tokens.loss_bearing, *flops)
+    counts = (tokens.processed, tokens.non_padding, tokens.target, *flops)
     times = (1, record.wall_seconds, training, phases.get("data_wait", 0.0), unattributed)
     return np.array([*times, *(count or 0 for count in counts), *(count is None for count in counts)], dtype=np.float64)
 

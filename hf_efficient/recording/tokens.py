@@ -25,7 +25,7 @@ the bucket of the first bound that is not below its length."""
 class TokenTally:
     """Sums the tokens and sequences of the micro-batches of one optimizer step; one unknown count is None for the step.
     ``processed`` is the size of ``input_ids``, ``non_padding`` the sum of an ``attention_mask`` of that shape; a
-    padding-free batch (``position_ids``, no mask) has no padding. ``loss_bearing`` counts ``labels != -100`` (or
+    padding-free batch (``position_ids``, no mask) has no padding. ``target`` counts ``labels != -100`` (or
     ``shift_labels``), or the ``completion_mask`` of preference data. With a mask a row is a document; without one a
     document begins where ``position_ids`` are 0. Chosen and rejected are a row and a document each, in one
     ``input_ids`` or in ``chosen_input_ids`` beside ``rejected_input_ids``, which the experimental trainers pad alike.
@@ -70,7 +70,7 @@ class TokenTally:
         return TokenCounts(
             sum_if_known([seen.processed for seen in self._seen]),
             sum_if_known([seen.non_padding() for seen in self._seen]),
-            sum_if_known([_number(seen.loss_bearing) for seen in self._seen]),
+            sum_if_known([_number(seen.target) for seen in self._seen]),
         )
 
     def sequences(self) -> SequenceCounts | None:
@@ -104,7 +104,7 @@ class _Seen:
     row_sums: torch.Tensor | None = None
     starts: torch.Tensor | None = None
     padding_free: bool = False
-    loss_bearing: torch.Tensor | None = None
+    target: torch.Tensor | None = None
     scored: torch.Tensor | None = None
 
     def non_padding(self) -> int | None:
@@ -121,7 +121,7 @@ class _Seen:
         return None if documents is None else MicroBatch(self.rows, self.row_length, documents, _number(self.scored))
 
 
-_COUNTED = ("row_sums", "starts", "loss_bearing", "scored")
+_COUNTED = ("row_sums", "starts", "target", "scored")
 
 
 def _number(count: torch.Tensor | None) -> int | None:
@@ -146,9 +146,9 @@ def _count(batch: Mapping[str, Any], scored: bool) -> _Seen:
         seen.starts = None if ids is None or positions is None else document_starts(positions, ids.shape)
     targets, shifted = _targets(batch, ids)
     if targets is not None:
-        seen.loss_bearing = torch.count_nonzero(targets)
+        seen.target = torch.count_nonzero(targets)
         if scored and targets.ndim == 2:
-            seen.scored = seen.loss_bearing if shifted else torch.count_nonzero(targets[:, 1:])
+            seen.scored = seen.target if shifted else torch.count_nonzero(targets[:, 1:])
     return seen
 
 
@@ -166,7 +166,7 @@ def _count_sides(batch: Mapping[str, Any], seen: _Seen) -> None:
     seen.row_length = max(one.shape[1] for one in ids)
     seen.processed = seen.rows * seen.row_length
     seen.row_sums = torch.cat([mask.ne(0).sum(-1) for mask in masks])
-    seen.loss_bearing = torch.stack([torch.count_nonzero(one.ne(_IGNORED)) for one in labels]).sum()
+    seen.target = torch.stack([torch.count_nonzero(one.ne(_IGNORED)) for one in labels]).sum()
 
 
 def _count_generated(batch: Mapping[str, Any], seen: _Seen) -> bool:
@@ -179,7 +179,7 @@ def _count_generated(batch: Mapping[str, Any], seen: _Seen) -> bool:
     seen.rows, seen.row_length = len(prompt), prompt.shape[1] + completion.shape[1]
     seen.processed = seen.rows * seen.row_length
     seen.row_sums = prompt_mask.ne(0).sum(-1) + mask.ne(0).sum(-1)
-    seen.loss_bearing = torch.count_nonzero(mask if tools is None else mask * tools)
+    seen.target = torch.count_nonzero(mask if tools is None else mask * tools)
     return True
 
 

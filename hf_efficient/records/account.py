@@ -279,7 +279,7 @@ class Preflight:
     schema_version: int = PREFLIGHT_SCHEMA_VERSION
 
 
-ACCOUNT_SCHEMA_VERSION = 2
+ACCOUNT_SCHEMA_VERSION = 3
 """Version of ``run.json``; grows when a key changes its meaning or goes."""
 
 

@@ -12,7 +12,7 @@ class TokenAccount:
 
     processed: int | None
     non_padding: int | None
-    loss_bearing: int | None
+    target: int | None
     padding_share: float | None
     non_padding_tokens_per_second: float | None
     processed_tokens_per_second: float | None

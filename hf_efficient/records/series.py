@@ -46,7 +46,7 @@ class StepSeries:
     phase_seconds: dict[str, list[float]]
     processed_tokens: list[int | None]
     non_padding_tokens: list[int | None]
-    loss_bearing_tokens: list[int | None]
+    target_tokens: list[int | None]
     samples: list[int | None]
     model_flops: list[int | None]
     hardware_flops: list[int | None]

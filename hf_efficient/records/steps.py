@@ -44,11 +44,11 @@ LoggedFigure = float | Literal["nan", "inf", "-inf"] | None
 
 
 class TokenCounts(msgspec.Struct, frozen=True, gc=False):
-    """Tokens, None where unknown; ``loss_bearing``: ``labels != -100``, or the completion, given or generated."""
+    """Tokens, None where unknown; ``target``: ``labels != -100``, or the completion, given or generated."""
 
     processed: int | None = None
     non_padding: int | None = None
-    loss_bearing: int | None = None
+    target: int | None = None
 
 
 class SequenceCounts(msgspec.Struct, frozen=True, gc=False):

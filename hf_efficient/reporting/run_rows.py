@@ -74,7 +74,7 @@ def step_words(account: rec.RunAccount) -> str:
 
 
 def token_words(tokens: amounts.TokenAccount) -> str:
-    named = {"processed": tokens.processed, "without padding": tokens.non_padding, "targets": tokens.loss_bearing}
+    named = {"processed": tokens.processed, "without padding": tokens.non_padding, "targets": tokens.target}
     parts = [f"{count(value)} {name}" for name, value in named.items() if value is not None]
     if tokens.padding_share is not None:
         parts.append(f"{share(tokens.padding_share)} padding")

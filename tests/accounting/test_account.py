@@ -69,7 +69,7 @@ def test_a_resumed_run_adds_up_and_what_lies_between_is_nobodys(run):
     assert found.time.processes[1].time_to_first_step_seconds == 3.0
     assert (found.ended, found.error) == ("error", "ValueError: no")
     assert (found.steps.count, found.steps.warm_up_count) == (5, 2)
-    assert (found.tokens.processed, found.tokens.non_padding, found.tokens.loss_bearing) == (50, None, 20)
+    assert (found.tokens.processed, found.tokens.non_padding, found.tokens.target) == (50, None, 20)
     assert found.tokens.non_padding_tokens_per_second is None
     assert (found.memory.peak_rss_bytes, found.memory.device_allocation_retries) == (4000, 3)
     assert "tokens of some kinds" in [gap.what for gap in found.not_measured]
@@ -225,7 +225,7 @@ def test_written_whole_read_back_and_valid(run):
     ("text", "told"),
     [
         ("{", "run.json: cannot be read: Input data was truncated"),
-        ('{"schema_version": 3}', "run.json: schema_version 3 is newer than 2, which is read here: upgrade"),
+        ('{"schema_version": 4}', "run.json: schema_version 4 is newer than 3, which is read here: upgrade"),
         ('{"schema_version": 2}', "run.json: is not the account of a run: Object missing required"),
     ],
 )

@@ -86,7 +86,7 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
         "started_at_seconds": [0.0, 8.0], "wall_seconds": [8.0, 6.0], "step_seconds_min": [1.0, 1.0],
         "step_seconds_mean": [2.0, 2.0], "step_seconds_max": [5.0, 3.0],
         "phase_seconds": {"forward": [2.0, 1.5], "backward": [1.0, 0.75], "unattributed": [5.0, 3.75]},
-        "processed_tokens": [40, 30], "non_padding_tokens": [32, 24], "loss_bearing_tokens": [16, 12],
+        "processed_tokens": [40, 30], "non_padding_tokens": [32, 24], "target_tokens": [16, 12],
         "samples": [12, None], "model_flops": [400, 300], "hardware_flops": [480, 360],
         "loss": [9.0, 2.5],  # the last finite one
         "loss_min": [3.0, 2.5], "loss_max": [9.0, 2.5], "learning_rate": [None, None],

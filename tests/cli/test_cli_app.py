@@ -1,7 +1,7 @@
 """How `hf-efficient` lists, finds and ends its commands."""
 
-import logging
 import json
+import logging
 import os
 import shlex
 import subprocess

@@ -31,7 +31,7 @@ def two_steps():
             "wall_seconds": 1.0,
             "started_at_seconds": number - 1.0,
             "phase_seconds": {"forward": 0.75},
-            "tokens": {"processed": 1000, "non_padding": 750, "loss_bearing": 500},
+            "tokens": {"processed": 1000, "non_padding": 750, "target": 500},
             "sequences": {"rows": number, "documents": number + 1, **lengths},
             "work": {"model_flops": 3 * 10**12, "hardware_flops": 4 * 10**12},
             "loss": None,

@@ -40,7 +40,7 @@ def test_counts_are_those_of_a_run(chats_jsonl, tmp_path, tokenizer):
         found, run = look_at(made, tokenizer, args, 1), build_sft_data(made, tokenizer, args)
         stats = run.stats
         assert (found.examples, found.tokens, found.target_tokens) == (
-            (stats.examples, stats.tokens_total, stats.tokens_loss_bearing)
+            (stats.examples, stats.tokens_total, stats.target_tokens)
         )
         assert (found.truncated, found.evaluation_examples) == (stats.truncated, len(run.eval_examples) and 6)
         assert (found.packing is None) == (stats.packs is None)

@@ -143,7 +143,7 @@ def test_examples_without_target_tokens(tokenizer):
     rows = [{"text": "ab"}, {"text": ""}]  # an end token alone: nothing predicts it
     for settings in ({}, {"max_length": None}, {"packing": True, "max_length": 8}):
         stats = ours(rows, tokenizer, arguments(**settings)).stats
-        assert (stats.examples, stats.masked, stats.empty, stats.tokens_loss_bearing) == (2, 1, 1, 2)
+        assert (stats.examples, stats.masked, stats.empty, stats.target_tokens) == (2, 1, 1, 2)
 
 
 NO_ANSWER = (

@@ -1,18 +1,18 @@
 from datasets import Dataset
 
-from hf_efficient.data.stats import answer_lengths, document_lengths, largest_token_id, lengths, loss_bearing
+from hf_efficient.data.stats import answer_lengths, document_lengths, largest_token_id, lengths, target_counts
 
 
 def test_the_first_label_bears_no_loss():
     labels = [[5, 6, 7], [-100, 6, -100], [5], [], [8, -100]]
     rows = Dataset.from_dict({"input_ids": [[5, 6, 7], [5, 6, 7], [5], [], [8, 9]], "labels": labels})
     assert lengths(rows).tolist() == [3, 3, 1, 0, 2]
-    assert loss_bearing(rows).tolist() == [2, 1, 0, 0, 0]
+    assert target_counts(rows).tolist() == [2, 1, 0, 0, 0]
     labels = [[1, 2, 3, 4, 5], [1, 2, 3], [1, -100, 3, 4]]
     rows = Dataset.from_dict({"labels": labels, "seq_lengths": [[2, 3], [1, 1, 1], [2, 2]]})
-    assert loss_bearing(rows).tolist() == [3, 0, 1]
-    assert loss_bearing(rows, by_document=True).tolist() == [1, 2, 0, 0, 0, 0, 1]
-    assert loss_bearing(rows.select([2, 0])).tolist() == [1, 3]
+    assert target_counts(rows).tolist() == [3, 0, 1]
+    assert target_counts(rows, by_document=True).tolist() == [1, 2, 0, 0, 0, 0, 1]
+    assert target_counts(rows.select([2, 0])).tolist() == [1, 3]
 
 
 def test_lengths():

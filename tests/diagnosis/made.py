@@ -29,7 +29,7 @@ def step(number: int = 1, *, rows: int = 4, processed: int = 400, non_padding: i
     return {
         "schema_version": 1, "segment": 0, "rank": 0, "step": number, "epoch": None,
         "wall_seconds": sum(phases.values()), "started_at_seconds": float(number), "phase_seconds": phases,
-        "micro_batches": 1, "tokens": {"processed": processed, "non_padding": real, "loss_bearing": real},
+        "micro_batches": 1, "tokens": {"processed": processed, "non_padding": real, "target": real},
         "sequences": {"rows": rows, "documents": rows, "shortest": 1, "longest": 100, "length_buckets": lengths},
         "loss": None, **more,
     }  # fmt: skip

@@ -37,7 +37,7 @@ def test_grouping_leaves_the_padding_that_is_left_within_a_bucket(tmp_path):
 def test_little_padding_is_no_finding_and_uncounted_tokens_are_not_judged(tmp_path):
     steps, facts = padded(non_padding=350)
     assert padding_waste(case_in(tmp_path / "a", steps, facts=facts)) is None
-    unknown = {"processed": None, "non_padding": None, "loss_bearing": None}
+    unknown = {"processed": None, "non_padding": None, "target": None}
     said = padding_waste(case_in(tmp_path / "b", [{**one, "tokens": unknown} for one in steps], facts=facts))
     assert isinstance(said, Abstention)
 

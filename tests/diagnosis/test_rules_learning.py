@@ -102,7 +102,7 @@ def test_a_falling_or_noisy_loss_is_no_finding(tmp_path):
 def labelled(counts, processed=400):
     steps = [step(number, processed=processed) for number in range(1, len(counts) + 1)]
     for one, count in zip(steps, counts, strict=True):
-        one["tokens"] = {**one["tokens"], "loss_bearing": count}
+        one["tokens"] = {**one["tokens"], "target": count}
     return steps
 
 

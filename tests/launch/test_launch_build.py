@@ -23,7 +23,7 @@ from hf_efficient.metrics.answers import Answer
 from hf_efficient.recipe.schema import ProfileSection, Recipe
 
 NOTHING = dict.fromkeys(("dropped_overlong", "truncated", "dropped_masked", "masked"), 0)
-PLAIN = DataStats(examples=40, tokens_total=400, tokens_loss_bearing=300, longest=12, **NOTHING)
+PLAIN = DataStats(examples=40, tokens_total=400, target_tokens=300, longest=12, **NOTHING)
 
 ODD = {
     "3 examples have no target token: they cost time and teach nothing": {"masked": 3},

@@ -25,7 +25,7 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     known = run.series.steps
     nothing = [None] * len(known)
     emptied = dict.fromkeys(("loss", "loss_min", "loss_max", "learning_rate", "grad_norm"), nothing)
-    emptied |= {f"{kind}_tokens": nothing for kind in ("processed", "non_padding", "loss_bearing")}
+    emptied |= {f"{kind}_tokens": nothing for kind in ("processed", "non_padding", "target")}
     series = dataclasses.replace(run.series, steps=dataclasses.replace(known, **emptied))
     tokens = dataclasses.replace(run.account.tokens, **dict.fromkeys(vars(run.account.tokens)))
     return dataclasses.replace(run, series=series, account=dataclasses.replace(run.account, tokens=tokens))

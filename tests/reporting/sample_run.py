@@ -111,7 +111,7 @@ def _step(step: int, first: int, start: float, speed: float, every: int, segment
         "schema_version": 1, "segment": segment, "rank": 0, "step": step, "epoch": step / 400,
         "wall_seconds": round(wall, 6), "started_at_seconds": round(start, 6),
         "phase_seconds": {name: round(value, 6) for name, value in phases.items()}, "micro_batches": 4,
-        "tokens": {"processed": 16384, "non_padding": real, "loss_bearing": int(0.42 * real)},
+        "tokens": {"processed": 16384, "non_padding": real, "target": int(0.42 * real)},
         "memory": {
             "peak_allocated_bytes": int((38 + 2 * _wave(step, 9)) * GIB), "peak_reserved_bytes": 46 * GIB,
             "phase_peak_allocated_bytes": {"forward": 38 * GIB, "backward": 41 * GIB}, "allocation_retries": 0,

@@ -182,7 +182,7 @@ def test_phases_stand_against_everything_else_with_the_mean_now_and_predicted(fu
 
 
 def test_padding_is_what_lies_between_two_areas(full_run):
-    run = with_steps(full_run, processed_tokens=[100] * 4, non_padding_tokens=[60] * 4, loss_bearing_tokens=[30] * 4)
+    run = with_steps(full_run, processed_tokens=[100] * 4, non_padding_tokens=[60] * 4, target_tokens=[30] * 4)
     figure = finding_figure(1, finding("padding_waste"), run)
     assert [trace["y"] for trace in figure.traces] == [[100.0] * 4, [60.0] * 4]
     assert "Padding: 13.3%." in figure.summary

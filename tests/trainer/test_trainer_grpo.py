@@ -89,9 +89,9 @@ def test_the_account_closes_with_generation_reward_and_update(tmp_path, tiny_tok
         assert {"generation", "reward", "forward", "backward", "optimizer"} <= set(record.phase_seconds)
         assert record.phase_seconds["generation"] > record.phase_seconds["reward"]
     assert [len(each) for each in lengths] == [8, 8, 8, 4]
-    assert [record.tokens.loss_bearing for record in steps] == [sum(each) for each in lengths[:3]]
+    assert [record.tokens.target for record in steps] == [sum(each) for each in lengths[:3]]
     assert [record.sequences.rows for record in steps] == [8, 8, 8]
-    assert found.tokens.non_padding > found.tokens.loss_bearing
+    assert found.tokens.non_padding > found.tokens.target
 
 
 def test_equal_rewards_give_no_gradient(tmp_path, tiny_tokenizer):

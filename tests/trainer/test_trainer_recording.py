@@ -57,7 +57,7 @@ def test_tokens_of_an_epoch(tiny_dir, tmp_path):
     found = [record.tokens for record in records(tmp_path)]
     assert sum(tokens.processed for tokens in found) == total
     assert sum(tokens.non_padding for tokens in found) == total
-    assert sum(tokens.loss_bearing for tokens in found) == total - examples  # the first of each predicts nothing
+    assert sum(tokens.target for tokens in found) == total - examples  # the first of each predicts nothing
 
 
 def test_tokens_of_a_padded_step_by_hand(tiny_dir, tmp_path):
@@ -67,7 +67,7 @@ def test_tokens_of_a_padded_step_by_hand(tiny_dir, tmp_path):
     assert record.tokens == TokenCounts(24 * max(lengths), sum(lengths), sum(lengths))
     found = account_of(tmp_path / "efficiency")
     assert found.tokens.processed == 24 * max(lengths)
-    assert found.tokens.non_padding == found.tokens.loss_bearing == sum(lengths)
+    assert found.tokens.non_padding == found.tokens.target == sum(lengths)
     assert found.tokens.padding_share == 1 - sum(lengths) / (24 * max(lengths))
     assert found.tokens.non_padding_tokens_per_second == sum(lengths) / found.time.training_seconds
     phases = found.time.phase_seconds

@@ -17,7 +17,7 @@ _COUNTED_BY = "EfficientTrainerMixin, or AccountCallback"
 _HALF = 0.5
 _SILENT = "spans.jsonl: silent_failures"
 _WEIGHTS = "spans.jsonl: settings.model.bfloat16_weights, a sample"
-_LOSS_TOKENS = "steps.jsonl: tokens.loss_bearing"
+_LOSS_TOKENS = "steps.jsonl: tokens.target"
 _NOT_COUNTED = ("target tokens are not counted", "EfficientTrainerMixin")
 
 
@@ -182,7 +182,7 @@ def not_finite_steps(case: Case) -> Verdict:
     bad, seen = int(counted.get("losses_not_finite") or 0), int(counted.get("losses") or 0)
     if not bad and not logs:
         return None
-    unlabelled = int((case.first.loss_bearing == 0).sum())
+    unlabelled = int((case.first.target == 0).sum())
     what = f"{share(bad / seen)} of the micro-batches have" if bad and seen else "the Trainer logged"
     nameless = unlabelled >= _HALF * max(bad, 1)
     why = f": {unlabelled} steps hold no label to learn from" if nameless else ""
@@ -278,15 +278,15 @@ def no_gradient(case: Case) -> Verdict:
 @rule()
 def masked_labels(case: Case) -> Verdict:
     """A twentieth of the computed tokens or less are targets, or a twentieth of the steps has no target."""
-    tokens, counts = case.account.tokens, case.first.loss_bearing
-    if tokens.loss_bearing is None or not tokens.non_padding:
+    tokens, counts = case.account.tokens, case.first.target
+    if tokens.target is None or not tokens.non_padding:
         return abstains(*_NOT_COUNTED)
-    learnt = tokens.loss_bearing / tokens.non_padding
+    learnt = tokens.target / tokens.non_padding
     empty = float((counts[np.isfinite(counts)] == 0).mean())
     if learnt >= _OFTEN and empty < _OFTEN:
         return None
     evidence = [
-        ("tokens with a label", learnt, "share", "run.json: tokens.loss_bearing over non_padding"),
+        ("tokens with a label", learnt, "share", "run.json: tokens.target over non_padding"),
         ("steps without a label", empty, "share", _LOSS_TOKENS),
     ]
     prepared = case.facts.get("data", {})
@@ -314,7 +314,7 @@ def masked_labels(case: Case) -> Verdict:
 @rule()
 def few_loss_tokens(case: Case) -> Verdict:
     """Half of the updates or more learn from fewer than 32 tokens, over all ranks: their gradients are mostly noise."""
-    known = case.first.loss_bearing[np.isfinite(case.first.loss_bearing)]
+    known = case.first.target[np.isfinite(case.first.target)]
     if not len(known):
         return abstains(*_NOT_COUNTED)
     tokens = float(np.median(known)) * case.ranks

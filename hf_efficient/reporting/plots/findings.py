@@ -257,7 +257,7 @@ KINDS: Final[dict[str, _Kind]] = {
     **_of(_phases(*_COMPUTING), "float32_products", "emulated_bfloat16", "attention_kernel", "silent_upcasts"),
     **_of(_batch_evidence, "small_micro_batch", "accumulation"),
     **_of(partial(_token_evidence, kinds=("processed", "non_padding")), "padding_waste"),
-    **_of(partial(_token_evidence, kinds=("non_padding", "loss_bearing")), "masked_labels", "few_loss_tokens"),
+    **_of(partial(_token_evidence, kinds=("non_padding", "target")), "masked_labels", "few_loss_tokens"),
     **_of(_length_evidence, "truncated_examples"),
     **_of(_memory_evidence, "memory_growth", "fragmentation", "logits_spike", "out_of_memory"),
     **_of(_memory_evidence, "near_out_of_memory", "optimizer_state", "unused_memory"),

@@ -21,7 +21,7 @@ _DENSE = 400
 _KINDS = {
     "processed": ("processed, padding included", "#b4b9a0"),
     "non_padding": ("without padding", "#65b5f4"),
-    "loss_bearing": ("target tokens", "#2e548d"),
+    "target": ("target tokens", "#2e548d"),
 }
 _OCTAVE_PART = 0.25  # buckets are a quarter of an octave wide
 _HEIGHTS = {1: ((0.0, 1.0),), 2: ((0.36, 1.0), (0.0, 0.26)), 3: ((0.5, 1.0), (0.26, 0.42), (0.0, 0.18))}
