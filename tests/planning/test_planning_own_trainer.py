@@ -125,7 +125,7 @@ def test_rows_that_the_collator_tokenises(build, rows, monkeypatch):
     def tokenised(batch):
         asked.append(len(batch))
         ids = torch.tensor([[int(word) for word in row["text"].split()] for row in batch])
-        return {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)}
+        return {"input_ids": ids, "labels": ids.clone(), "attention_mask": torch.ones_like(ids)}
 
     texts = [{"text": " ".join(map(str, row["input_ids"]))} for row in rows]
     own = {"data_collator": tokenised, "args": {"remove_unused_columns": False}}

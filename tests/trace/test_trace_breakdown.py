@@ -111,7 +111,7 @@ def test_two_devices_have_a_breakdown_each(broken_down):
     assert [one.device for one in found.devices] == [0, 1]
     assert found.devices[0].busy.busy_seconds == seconds(355)
     assert found.devices[1].busy.busy_seconds == seconds(50)
-    assert "Several devices" in found.remarks[0]
+    assert "several devices" in found.remarks[0]
 
 
 def test_events_in_any_order(broken_down):
