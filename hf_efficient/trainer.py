@@ -187,9 +187,7 @@ class EfficientTrainerMixin(_Base):
             keep_four_bit_trainable(self.model)
         self._recorder.holders.wrap(self.accelerator, "backward", "backward", self._around_backward)
         if not hasattr(Trainer, "_clip_grad_norm"):  # transformers before 5.3 clips by the accelerator alone
-            self._recorder.holders.wrap(
-                self.accelerator, "clip_grad_norm_", "optimizer", self._around_clip_grad_norm
-            )
+            self._recorder.holders.wrap(self.accelerator, "clip_grad_norm_", "optimizer", self._around_clip_grad_norm)
 
     def _around_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         before = self._mark("backward")
