@@ -25,7 +25,7 @@ def test_a_callback_that_holds_the_bookkeeping_is_named(tmp_path):
 
 def test_an_instrument_of_ours_is_not_the_users_code(tmp_path):
     found = own_code(held_case(tmp_path, {"bookkeeping": 0.5}, {"bookkeeping/TorchTraceCallback.on_step_end": 0.45}))
-    assert "is spent in the instrument efficiency.profile.trace, 450 ms a step" in found.title
+    assert "is spent in the instrument profile.trace, 450 ms a step" in found.title
     judged(found, cost=5.0, saves=4.5)
     (remedy,) = found.remedies
     assert remedy.what.startswith("leave TorchTraceCallback out of runs")

@@ -35,7 +35,7 @@ _INSTRUMENTS = {
     "CaptureCallback": "capture",
     "SynchronisationsCallback": "synchronisations",
 }
-"""The package's own deeper instruments, by the keys of ``efficiency.profile``."""
+"""The package's own deeper instruments, by the keys of ``profile``."""
 _WITHOUT_INSTRUMENT = (
     "leave {} out of runs that you do not look into (in a recipe {}): an instrument belongs to a short run of its own"
 )
@@ -84,7 +84,7 @@ def _title(case: Case, spent: float, first: HeldTime | None) -> str:
 def _instrument(one: HeldTime) -> str | None:
     """The recipe's key of an instrument of this package."""
     key = _INSTRUMENTS.get(one.name.partition(".")[0])
-    return None if key is None else f"efficiency.profile.{key}"
+    return None if key is None else f"profile.{key}"
 
 
 def _rows(case: Case, holders: list[HeldTime]) -> list[Row]:
