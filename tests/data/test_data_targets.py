@@ -23,34 +23,29 @@ SMOLLM2 = (
     r"message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
     r"'<|im_start|>assistant\n' }}{% endif %}"
 )
-# Mistral's own texts are not at hand here: these end a turn by the statements of its v0.1, v0.3 and Nemo.
-MISTRAL = (
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}\n    ANSWER\n{%- else %}"
-    "{{- '[INST] ' + message['content'] + '[/INST]' }}{% endif %}{% endfor %}"
-)
-ANSWERS = {
-    "mistral_v0.1": "{{ message['content'] + eos_token + ' ' }}",
-    "mistral_v0.3": '{{- " " + message["content"]|trim + eos_token}}',
-    "mistral_nemo": '{{- message["content"] + eos_token}}',
-}
+OWN = {path.stem: path.read_text() for path in (Path(__file__).parent / "templates").glob("*.jinja")}
 OF_TRL = ("llama3", "llama3_1", "llama3_2", "qwen2_5", "qwen3", "qwen3_instruct_2507", "gemma", "gemma3")
 TEMPLATES = {
     "chatml": CHATML,
     "smollm2": SMOLLM2,
-    **{name: MISTRAL.replace("ANSWER", statement) for name, statement in ANSWERS.items()},
+    **OWN,
     **{name: (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text() for name in OF_TRL},
 }
 # What is learnt of [user q1, assistant a1, user q2, assistant a2].
 LEARNT = {
     **dict.fromkeys(("chatml", "smollm2", "qwen3_instruct_2507"), "a1<|im_end|>\na2<|im_end|>\n"),
-    "mistral_v0.1": "a1<|im_end|> a2<|im_end|> ",
-    "mistral_v0.3": " a1<|im_end|> a2<|im_end|>",
-    "mistral_nemo": "a1<|im_end|>a2<|im_end|>",
+    "mistral_v0.1_early": "a1<|im_end|> a2<|im_end|> ",
+    **dict.fromkeys(("mistral_v0.2_early", "mistral_nemo"), "a1<|im_end|>a2<|im_end|>"),
+    **dict.fromkeys(("mistral_v0.2", "mistral_v0.3", "mistral_large_2411"), " a1<|im_end|> a2<|im_end|>"),
+    "llama2": " a1 <|im_end|> a2 <|im_end|>",
     **dict.fromkeys(("llama3", "llama3_1", "llama3_2"), "a1<|eot_id|>a2<|eot_id|>"),
     **dict.fromkeys(("gemma", "gemma3"), "a1<end_of_turn>\na2<end_of_turn>\n"),
     "qwen2_5": "\na1<|im_end|>\n\na2<|im_end|>\n",
     "qwen3": "a1<|im_end|>\n<think>\n\n</think>\n\na2<|im_end|>\n",
 }
+WITHOUT_SYSTEM = ("gemma", "mistral_v0.1_early", "mistral_v0.2_early")
+LOOK = {"name": "look", "description": "Looks it up.", "parameters": {"type": "object", "properties": {}}}
+TOOLS = [{"type": "function", "function": LOOK}]
 PIECES = ("word ", " ", "\n", "é", "日本語", "🙂", "{{ x }}", "<b>", "'", '"', "\\n", "<think>\nhm\n</think>\n\n")
 
 
@@ -64,20 +59,37 @@ def text(draw: random.Random) -> str:
     return "".join(draw.choices(PIECES, k=draw.randint(1, 8)))
 
 
-def conversation(draw: random.Random, with_system: bool) -> list[dict[str, str]]:
-    turns = [turn for _ in range(draw.randint(1, 4)) for turn in (user(text(draw)), answer(text(draw)))]
+def conversation(draw: random.Random, with_system: bool, with_tools: bool = False) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
+    for _ in range(draw.randint(1, 4)):
+        called = tool_call(draw) if with_tools and draw.random() < 0.5 else []
+        turns += [user(text(draw)), *called, answer(text(draw))]
     return [system(text(draw)), *turns] if with_system else turns
+
+
+def tool_call(draw: random.Random) -> list[dict[str, Any]]:
+    function = {"name": "look", "arguments": {"what": text(draw)}}
+    call = {"id": "call12345", "type": "function", "function": function}  # Mistral's are of nine characters
+    result = {"role": "tool", "name": "look", "tool_call_id": "call12345", "content": text(draw)}
+    return [{"role": "assistant", "content": "", "tool_calls": [call]}, result]
 
 
 @pytest.mark.parametrize("family", TEMPLATES)
 def test_the_marked_template_renders_as_the_own_one(family, tokenizer):
     tokenizer.chat_template = TEMPLATES[family]
     draw = random.Random(17)
-    chats = [conversation(draw, family != "gemma" and index % 2 == 0) for index in range(200)]
-    marked = marked_template([{"messages": chat} for chat in chats], tokenizer)
+    has_tools = "tool_calls" in TEMPLATES[family]
+    chats = [
+        (conversation(draw, family not in WITHOUT_SYSTEM and index % 2 == 0, has_tools and index % 3 == 0), index % 3)
+        for index in range(200)
+    ]
+    marked = marked_template([{"messages": chat} for chat, kind in chats if kind], tokenizer)
     assert marked is not None
-    rendered = [tokenizer.apply_chat_template(chat, tokenize=False, chat_template=marked) for chat in chats]
-    assert rendered == [tokenizer.apply_chat_template(chat, tokenize=False) for chat in chats]
+    for chat, kind in chats:
+        given = {"tokenize": False, "tools": TOOLS if has_tools and kind == 0 else None}
+        assert tokenizer.apply_chat_template(chat, chat_template=marked, **given) == (
+            tokenizer.apply_chat_template(chat, **given)
+        )
 
 
 def data_of(rows: list[dict[str, Any]], tokenizer: Any, tmp_path: Path, args: Any = None, **data: Any) -> Any:
