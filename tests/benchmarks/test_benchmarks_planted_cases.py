@@ -1,4 +1,3 @@
-from collections import Counter
 from pathlib import Path
 
 from planted_runs.cases import CASES, PlantedCase, Setup
@@ -25,17 +24,9 @@ def case(code_remedy="", expected="data_collation"):
     return PlantedCase("slow", "is slow", (expected,), lambda setup: None, code_remedy=code_remedy)
 
 
-def test_there_are_as_many_runs_as_were_asked_for():
-    assert Counter(one.is_healthy for one in CASES.values()) == {False: 28, True: 5}
-
-
-def test_a_remedy_is_set_over_what_the_run_sets(tmp_path):
+def test_a_remedy_is_set_over_what_the_run_sets_and_as_many_examples_are_trained_on(tmp_path):
     made = arguments(tmp_path, {"train.save_steps": 50, "model.attn_implementation": "sdpa"}, save_steps=2)
-    assert made.save_steps == 50
-    assert made.max_steps == 60
-
-
-def test_larger_steps_are_fewer_so_that_as_many_examples_are_trained_on(tmp_path):
+    assert (made.save_steps, made.max_steps) == (50, 60)
     overrides = {"train.per_device_train_batch_size": 8, "train.gradient_accumulation_steps": 4}
     fields = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "max_steps": 40}
     assert arguments(tmp_path, overrides, **fields).max_steps == 20  # 16 examples a step become 32
