@@ -45,14 +45,10 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeEr
 
 @dataclass(frozen=True)
 class Entry:
-    """The prepared data of a run: what the cache holds under one key.
-
-    Attributes:
-        train: rows with ``input_ids`` and ``labels`` (and ``seq_lengths`` where packed), lists of int.
-        eval: likewise; None, as ``eval_stats``, where the recipe has no evaluation data.
-        eval_examples: at most ``evaluate.generate.examples`` of ``{"prompt": messages or string, "answer": string}``,
-            drawn with the seed; empty for plain text.
-    """
+    """The prepared data of a run: what the cache holds under one key. ``train``: rows with ``input_ids`` and ``labels``
+    (and ``seq_lengths`` where packed), lists of int. ``eval``: likewise; None, as ``eval_stats``, where the recipe has
+    no evaluation data. ``eval_examples``: at most ``evaluate.generate.examples`` of ``{"prompt": messages or string,
+    "answer": string}``, drawn with the seed; empty for plain text."""
 
     train: datasets.Dataset
     eval: datasets.Dataset | None

@@ -16,13 +16,10 @@ _LONGEST = 10.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """When a training evaluates and saves; transformers does both once more after its last step.
-
-    Attributes:
-        evaluate_every, save_every: steps between two (those of an epoch, where evaluations follow epochs); None: none.
-        evaluate_from: the first step that is evaluated (``eval_delay``).
-        save_best: checkpoints are written when a metric improves, which is not known beforehand.
-    """
+    """When a training evaluates and saves; transformers does both once more after its last step. ``evaluate_every``,
+    ``save_every``: steps between two (those of an epoch, where evaluations follow epochs); None: none.
+    ``evaluate_from``: the first step that is evaluated (``eval_delay``). ``save_best``: checkpoints are written when a
+    metric improves, which is not known beforehand."""
 
     max_steps: int
     evaluate_every: int | None = None

@@ -155,14 +155,10 @@ EMBEDDING = "embed_tokens"
 
 @dataclass(frozen=True)
 class Trained:
-    """Full training, or low-rank adapters on a frozen base.
-
-    Attributes:
-        ranks: for each layer, name of a projection to the rank of its adapter (``{"q_proj": 16}``).
-        embedding, head: trained itself (``modules_to_save``); a tied head is if the embedding is.
-        input_gradient: the embedding's output asks for a gradient although nothing before it is trained
-            (``enable_input_require_grads``, for a frozen base under activation checkpointing).
-    """
+    """Full training, or low-rank adapters on a frozen base. ``ranks``: for each layer, name of a projection to the rank
+    of its adapter (``{"q_proj": 16}``). ``embedding``, ``head``: trained itself (``modules_to_save``); a tied head is
+    if the embedding is. ``input_gradient``: the embedding's output asks for a gradient although nothing before it is
+    trained (``enable_input_require_grads``, for a frozen base under activation checkpointing)."""
 
     everything: bool = False
     ranks: tuple[Mapping[str, int], ...] = ()

@@ -70,13 +70,9 @@ class ProcessAccount:
 @dataclass(frozen=True)
 class RestartAccount:
     """A process after the first: the run went on, by hand or by its launcher. Its time is counted with its process.
-
-    Attributes:
-        resumed_after_step: the step of the checkpoint, 0 for none; None: it never came to train.
-        steps_again, seconds_again: steps lost and done again, without evaluations and checkpoints; ``cost_usd`` has
-            both.
-        start_seconds: from the start of the process to its first step, or all of it.
-    """
+    ``resumed_after_step``: the step of the checkpoint, 0 for none; None: it never came to train. ``steps_again``,
+    ``seconds_again``: steps lost and done again, without evaluations and checkpoints; ``cost_usd`` has both.
+    ``start_seconds``: from the start of the process to its first step, or all of it."""
 
     process: int
     last_step_before: int | None
@@ -136,14 +132,10 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class RankAccount:
-    """What is known of one rank.
-
-    Attributes:
-        training_seconds: wall time of its steps without evaluation and checkpointing.
-        waited_seconds: of them, the host time in which it waited for other ranks: ``communication``, and collectives
-            within logging, evaluations and saves. None where waits were not told apart, or on a device.
-        memory_categories: what the rank itself held, where it was counted; nothing is derived.
-    """
+    """What is known of one rank. ``training_seconds``: wall time of its steps without evaluation and checkpointing.
+    ``waited_seconds``: of them, the host time in which it waited for other ranks: ``communication``, and collectives
+    within logging, evaluations and saves. None where waits were not told apart, or on a device. ``memory_categories``:
+    what the rank itself held, where it was counted; nothing is derived."""
 
     rank: int
     steps: int

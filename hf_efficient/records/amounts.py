@@ -20,14 +20,10 @@ class TokenAccount:
 
 @dataclass(frozen=True)
 class SequenceAccount:
-    """The sequences of all ranks; None where a step of any rank does not know them.
-
-    Attributes:
-        samples, length_buckets: documents: examples, or their pieces after packing; by upper bound of a bucket in
-            tokens.
-        samples_per_second: ``samples`` / the largest ``training_seconds`` of any rank.
-        fill_rate: share of the packs' positions that hold tokens; None without packing.
-    """
+    """The sequences of all ranks; None where a step of any rank does not know them. ``samples``, ``length_buckets``:
+    documents: examples, or their pieces after packing; by upper bound of a bucket in tokens. ``samples_per_second``:
+    ``samples`` / the largest ``training_seconds`` of any rank. ``fill_rate``: share of the packs' positions that hold
+    tokens; None without packing."""
 
     rows: int | None = None
     samples: int | None = None

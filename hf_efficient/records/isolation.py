@@ -133,13 +133,9 @@ class MicroBatchLine:
 @dataclass(frozen=True)
 class Isolation:
     """A recipe by its variants, in the order of their first runs; parts that were not measured are None.
-
-    Attributes:
-        step_seconds: as the recipe is, with its share of evaluations and saves; less known ``parts``:
-            ``unexplained_seconds``.
-        tokens_per_second: positions, padding included, over ``step_seconds``.
-        forward_without_graph_seconds: the forward of a step under ``torch.no_grad``.
-    """
+    ``step_seconds``: as the recipe is, with its share of evaluations and saves; less known ``parts``:
+    ``unexplained_seconds``. ``tokens_per_second``: positions, padding included, over ``step_seconds``.
+    ``forward_without_graph_seconds``: the forward of a step under ``torch.no_grad``."""
 
     schema_version: int
     hf_efficient_version: str

@@ -179,14 +179,10 @@ class PlannedAdvice:
 
 @dataclass(frozen=True)
 class PlannedLargest:
-    """The most that fits on one accelerator.
-
-    Attributes:
-        micro_batch_rows: rows as long as the recipe's, pairs of ``objective: dpo``; 0 where not one fits.
-        row_tokens: with as many rows as the recipe's; a multiple of ``row_tokens_step``, or 0.
-        rows_bounded, tokens_bounded: the search ended at its own limit, or at the positions that the model was made
-            for.
-    """
+    """The most that fits on one accelerator. ``micro_batch_rows``: rows as long as the recipe's, pairs of ``objective:
+    dpo``; 0 where not one fits. ``row_tokens``: with as many rows as the recipe's; a multiple of ``row_tokens_step``,
+    or 0. ``rows_bounded``, ``tokens_bounded``: the search ended at its own limit, or at the positions that the model
+    was made for."""
 
     accelerator: str
     micro_batch_rows: int

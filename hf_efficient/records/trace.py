@@ -98,13 +98,9 @@ IdleCause = Literal["host_bound", "launch_bound", "other"]
 @dataclass(frozen=True)
 class IdleSplit:
     """Why a device, or a stream, ran nothing between its first event and its last; ``trace/device.py`` defines it.
-
-    Attributes:
-        host_bound_seconds: long gaps at whose start the next work was not yet submitted.
-        launch_bound_seconds: gaps too short for the host to do more than submit the next kernel.
-        other_seconds: submitted work waited for another stream, an event or memory; ``unknown_seconds``, whose
-            submission the trace does not hold, is part of it.
-    """
+    ``host_bound_seconds``: long gaps at whose start the next work was not yet submitted. ``launch_bound_seconds``: gaps
+    too short for the host to do more than submit the next kernel. ``other_seconds``: submitted work waited for another
+    stream, an event or memory; ``unknown_seconds``, whose submission the trace does not hold, is part of it."""
 
     host_bound_seconds: float
     launch_bound_seconds: float
@@ -183,13 +179,10 @@ class DeviceBreakdown:
 
 @dataclass(frozen=True)
 class SyncSite:
-    """One place where the host waited for a device.
-
-    Attributes:
-        call: of the runtime: ``cudaStreamSynchronize``, or a copy to pageable memory that waits for itself.
-        site: ``file:line (function)`` of the innermost recorded Python function outside installed packages.
-        idle_after_seconds: idle time of the gaps in which the device ran out of work meanwhile.
-    """
+    """One place where the host waited for a device. ``call``: of the runtime: ``cudaStreamSynchronize``, or a copy to
+    pageable memory that waits for itself. ``site``: ``file:line (function)`` of the innermost recorded Python function
+    outside installed packages. ``idle_after_seconds``: idle time of the gaps in which the device ran out of work
+    meanwhile."""
 
     call: str
     operator: str | None
