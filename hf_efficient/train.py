@@ -28,12 +28,10 @@ _WAIT_SECONDS = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a recipe in this process; returns the exit code.
-
-    0: done. 2: something that the user can mend, said on standard error. 130 and 143: interrupted, terminated. 1: an
-    unforeseen fault; its traceback is in the run directory, or with ``--debug`` on the terminal. 0 in the place of the
-    others where the whole run ends, which the launcher would otherwise start again.
-    """
+    """Run a recipe in this process; returns the exit code. 0: done. 2: something that the user can mend, said on
+    standard error. 130 and 143: interrupted, terminated. 1: an unforeseen fault; its traceback is in the run directory,
+    or with ``--debug`` on the terminal. 0 in the place of the others where the whole run ends, which the launcher would
+    otherwise start again."""
     flags = parse_flags(sys.argv[1:] if arguments is None else arguments)
     recipe: Recipe | None = None
     for number in (signal.SIGINT, signal.SIGTERM):

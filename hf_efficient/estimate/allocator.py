@@ -225,11 +225,10 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
 
 
 def nccl_bytes(ranks: int) -> int:
-    """What NCCL's communicator takes of a device, outside of the allocator: 342 MiB with two ranks, 392 with more.
-
-    An estimate, whatever the device. Source: NVIDIA's aiconfigurator, ``nccl_mem`` of all its systems of NVIDIA GPUs
-    ("nonofficial correction based on observations"), at commit 095f58a, 2026-11-20; it has no figure between 2 and 4.
-    """
+    """What NCCL's communicator takes of a device, outside of the allocator: 342 MiB with two ranks, 392 with more. An
+    estimate, whatever the device. Source: NVIDIA's aiconfigurator, ``nccl_mem`` of all its systems of NVIDIA GPUs
+    ("nonofficial correction based on observations"), at commit 095f58a, 2026-11-20; it has no figure between 2 and
+    4."""
     if ranks < 2:
         return 0
     return (342 if ranks == 2 else 392) * _MIB

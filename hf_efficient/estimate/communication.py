@@ -66,12 +66,10 @@ def sent_bytes(collective: Collective, ranks: int) -> float:
 
 
 def step_collectives(states: ModelStates, sharding: Sharding, layers: int = 1) -> tuple[Collective, ...]:
-    """What the ranks do together in an optimizer step; nothing where there is one rank.
-
-    Messages are buckets of 25 MiB under DDP, of ``bucket_elements`` under ZeRO, and layers where weights are gathered,
-    with one more for what is in none. ZeRO-1 and 2 gather the weights of a parameter group at once, whatever its size
-    (``all_gather_into_tensor_dp_groups``).
-    """
+    """What the ranks do together in an optimizer step; nothing where there is one rank. Messages are buckets of 25 MiB
+    under DDP, of ``bucket_elements`` under ZeRO, and layers where weights are gathered, with one more for what is in
+    none. ZeRO-1 and 2 gather the weights of a parameter group at once, whatever its size
+    (``all_gather_into_tensor_dp_groups``)."""
     if sharding.ranks == 1 or sharding.strategy == "none":
         return ()
     made = _sharded(states, sharding, layers) if sharding.strategy in WEIGHTS_SHARDED else _replicated(states, sharding)

@@ -151,12 +151,10 @@ _AT_ONCE = 1_000
 
 
 def paired_test(before: Sequence[float], after: Sequence[float]) -> PairedTest | None:
-    """The difference of two means over the same examples; None of fewer than two.
-
-    Scores of 0 and 1: McNemar's exact test (McNemar, 1947, doi 10.1007/BF02295996). Others: a sign-flipping
-    permutation test of the mean difference, 10,000 flips (Good, 2005, section 3.2). The interval is the percentile
-    bootstrap's, 10,000 resamples of the examples (Efron and Tibshirani, 1993, chapter 13), with a fixed seed.
-    """
+    """The difference of two means over the same examples; None of fewer than two. Scores of 0 and 1: McNemar's exact
+    test (McNemar, 1947, doi 10.1007/BF02295996). Others: a sign-flipping permutation test of the mean difference,
+    10,000 flips (Good, 2005, section 3.2). The interval is the percentile bootstrap's, 10,000 resamples of the examples
+    (Efron and Tibshirani, 1993, chapter 13), with a fixed seed."""
     first, second = np.asarray(before, float), np.asarray(after, float)
     if first.shape != second.shape:
         raise ValueError(f"{len(first)} examples before and {len(second)} after")

@@ -278,11 +278,9 @@ def closed_instruments(trainer: Trainer) -> Iterator[None]:
 
 def expect_gradients(args: TrainingArguments, model: Any) -> None:
     """Let DDP expect a gradient of every trained weight, where the recipe does not say and the model has no experts.
-
     Otherwise DDP may walk the graph of each forward, which no dense model needs. A weight without a gradient ends the
     run in its first step (``efficiency.check_gradients``), or in the second (``explained_faults``). Experts without a
-    token have no gradient in some steps, so for them the Trainer's default stays.
-    """
+    token have no gradient in some steps, so for them the Trainer's default stays."""
     has_experts = any("experts" in name.split(".") for name, _ in model.named_modules())
     if args.ddp_find_unused_parameters is None and not has_experts:
         args.ddp_find_unused_parameters = False

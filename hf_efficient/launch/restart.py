@@ -109,12 +109,10 @@ def _from_all(mine: Any, world_size: int) -> list[Any]:
 
 
 def meet_anew(environment: MutableMapping[str, str]) -> None:
-    """Let the processes of every start meet in a store of their own, before they join a process group.
-
-    On one machine torch's agent keeps its store (``rdzv_backend=static``) with addresses of dead processes (torch 2.13:
-    every second restart failed so). So rank 0 of a restart opens another one, whose port is in that of the agent.
-    Agents of several machines choose a new address each time.
-    """
+    """Let the processes of every start meet in a store of their own, before they join a process group. On one machine
+    torch's agent keeps its store (``rdzv_backend=static``) with addresses of dead processes (torch 2.13: every second
+    restart failed so). So rank 0 of a restart opens another one, whose port is in that of the agent. Agents of several
+    machines choose a new address each time."""
     if "TORCHELASTIC_RUN_ID" not in environment:
         return
     is_first = environment["RANK"] == "0"

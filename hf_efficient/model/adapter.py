@@ -38,12 +38,10 @@ def lora_config(section: AdapterSection, *, scores: bool = False) -> LoraConfig:
 def add_adapter(
     model: PreTrainedModel, section: AdapterSection, *, seed: int, checkpointing: bool, on_meta: bool = False
 ) -> PreTrainedModel | PeftModel:
-    """The model as it is trained: unchanged for ``method: full``, wrapped by PEFT otherwise.
-
-    The adapter's weights are float32, PEFT's default: a learning rate of 1e-4 moves a bfloat16 weight by less than its
-    last digit. For activation checkpointing the embedding's output requires a gradient. ``on_meta`` leaves the adapter
-    there, without values. Raises ``ModelError``: no module has a name in ``target_modules`` or ``modules_to_save``.
-    """
+    """The model as it is trained: unchanged for ``method: full``, wrapped by PEFT otherwise. The adapter's weights are
+    float32, PEFT's default: a learning rate of 1e-4 moves a bfloat16 weight by less than its last digit. For activation
+    checkpointing the embedding's output requires a gradient. ``on_meta`` leaves the adapter there, without values.
+    Raises ``ModelError``: no module has a name in ``target_modules`` or ``modules_to_save``."""
     if section.method == "full":
         return model
     from peft import get_peft_model
