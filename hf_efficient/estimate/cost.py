@@ -37,9 +37,7 @@ def cost_usd(seconds: float, price_usd_per_hour: float | None) -> float | None:
 def cost_per_million_tokens(cost: float | None, tokens: int | None) -> float | None:
     """``cost / tokens * 1,000,000``; None where either is unknown or no token was seen. Hand-worked: 28.80 USD for 96
     million tokens: 0.30 USD."""
-    if cost is None or not tokens:
-        return None
-    return cost / tokens * _MILLION
+    return None if cost is None or not tokens else cost / tokens * _MILLION
 
 
 # e^709 is the largest power that a float holds.

@@ -114,9 +114,7 @@ def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str 
         return _against(recipe, "strategy", recipe.distributed.strategy, f"the launcher started {words}")
     if is_zero(started):
         return _deepspeed_contradiction(recipe, environment, started)
-    if started == "fsdp2":
-        return _fsdp_contradiction(recipe, environment)
-    return None
+    return _fsdp_contradiction(recipe, environment) if started == "fsdp2" else None
 
 
 def _deepspeed_contradiction(recipe: Recipe, environment: Mapping[str, str], engine: Engine) -> str | None:

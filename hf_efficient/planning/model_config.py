@@ -85,9 +85,7 @@ def weights_dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:
     if model.dtype != "auto":
         return getattr(torch, model.dtype)
     stated = config.dtype
-    if isinstance(stated, torch.dtype):
-        return stated
-    return _of_checkpoint(model) or torch.float32
+    return stated if isinstance(stated, torch.dtype) else _of_checkpoint(model) or torch.float32
 
 
 def _of_checkpoint(model: ModelSection) -> torch.dtype | None:

@@ -76,9 +76,7 @@ def family_of(func: Any) -> OperatorFamily:
         return "optimizer"
     if packet in _COPY:
         return "copy"
-    if any(word in name for word in _REDUCTIONS):
-        return "reduction"
-    return "elementwise"
+    return "reduction" if any(word in name for word in _REDUCTIONS) else "elementwise"
 
 
 def _work(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperatorWork | None:

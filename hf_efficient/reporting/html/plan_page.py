@@ -41,9 +41,10 @@ def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
 def planned_tiles(plan: Plan) -> list[Tile]:
     shape = f"{'' if plan.data is None else 'at most: '}{words.step_shape(plan)}, {flops(plan.flops_per_step)}FLOP"
     trained = f"of {count(plan.parameters)} ({plan.adapter})"
+    peak = f"in the {words.peak_phase(plan.memory, 'of later steps')}"
     return [
         _fits_tile(plan),
-        _peak_tile(plan),
+        Tile("Peak allocated", size(plan.memory.peak_allocated_bytes), peak),
         _time_tile(plan),
         _cost_tile(plan),
         _spot_tile(plan),
@@ -73,11 +74,6 @@ def _fits_tile(plan: Plan) -> Tile:
     smallest = min(fitting, key=lambda gpu: gpu.usable_memory_bytes)
     named = f"{smallest.name} with {in_gib(smallest.usable_memory_bytes)} GiB"
     return Tile("Fits", f"{len(fitting)} of {len(plan.gpus)}", f"the smallest is {named}")
-
-
-def _peak_tile(plan: Plan) -> Tile:
-    where = words.peak_phase(plan.memory, "of later steps")
-    return Tile("Peak allocated", size(plan.memory.peak_allocated_bytes), f"in the {where}")
 
 
 def _least(plan: Plan, figure: Callable[[PlannedGpu], float | None]) -> tuple[float, PlannedGpu] | None:

@@ -124,9 +124,7 @@ def _finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def script_text(source: str) -> Markup:
