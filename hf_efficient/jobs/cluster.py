@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 
-from hf_efficient.errors import Problem, RecipeError, SetupError
-from hf_efficient.recipe.files import read_recipe_text
+from hf_efficient.errors import RecipeError, SetupError
+from hf_efficient.recipe.files import file_tree
 from hf_efficient.recipe.schema import Origin, Section
 from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems
-from hf_efficient.recipe.tree import Node, dotted, found, parse_yaml
+from hf_efficient.recipe.tree import Node, dotted, found
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WITH_UNIT = re.compile(r"(\d+)\s*([smhd])")
@@ -129,7 +129,8 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 
 
 def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
-    tree = _tree(file) if file is not None else Node({}, Origin("command line"))
+    example = "gpus: H100:8"
+    tree = Node({}, Origin("command line")) if file is None else file_tree(file, "a cluster's description", example)
     kind = flags.get("--gpu")
     if kind is not None and flags.get("--num-gpus") is None:
         raise SetupError("--gpu: names the kind of GPU, and their number is missing. Add --num-gpus N.")
@@ -148,15 +149,6 @@ def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
     cluster._origins = {dotted(path): node.origin for path, node in tree.leaves()}
     cluster._file = str(file) if file is not None else ""
     return cluster
-
-
-def _tree(file: Path) -> Node:
-    tree = parse_yaml(read_recipe_text(file), Origin(str(file)))
-    if isinstance(tree.value, dict):
-        return Node(tree.value, Origin(str(file)))
-    held = "is empty" if tree.value is None else f"holds {found(tree.value)}"
-    message = f"{held}; a cluster's description is a mapping of keys to values."
-    raise RecipeError([Problem(str(file), "", message, "Start with, for instance, `gpus: H100:8`.")])
 
 
 def _lay(tree: Node, path: tuple[str, ...], text: str, origin: Origin) -> None:

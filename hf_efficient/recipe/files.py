@@ -164,7 +164,7 @@ class _Reader:
         if self._files > _MOST_FILES:
             return None
         try:
-            tree = _file_tree(path)
+            tree = written_out(file_tree(path, "a recipe", "name: my-run"))
         except RecipeError as error:
             problems = error.problems if said_at is None else _missing_base(error, path, chain, said_at)
             self.problems.extend(problems)
@@ -222,13 +222,13 @@ def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_
     return list(map(located, error.problems))
 
 
-def _file_tree(path: Path) -> Node:
+def file_tree(path: Path, kind: str, example: str) -> Node:
     tree = parse_yaml(read_recipe_text(path), Origin(str(path)))
     if isinstance(tree.value, dict):
-        return Node(written_out(tree).value, Origin(str(path)))
+        return Node(tree.value, Origin(str(path)))
     held = "is empty" if tree.value is None else f"holds {found(tree.value)}"
-    message = f"{held}; a recipe is a mapping of keys to values."
-    raise RecipeError([Problem(str(path), "", message, "Start with, for instance, `name: my-run`.")])
+    message = f"{held}; {kind} is a mapping of keys to values."
+    raise RecipeError([Problem(str(path), "", message, f"Start with, for instance, `{example}`.")])
 
 
 def read_recipe_text(path: Path) -> str:
