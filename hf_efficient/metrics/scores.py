@@ -1,8 +1,9 @@
 """Perplexity, token accuracy and exact match, as ``evaluate.Metric`` classes that touch neither a hub nor the disk."""
 
+import inspect
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import datasets
 import evaluate
@@ -17,28 +18,31 @@ class OfflineMetric(evaluate.Metric):
     a cache folder at once; this class only with ``keep_in_memory=False``, which ``num_process > 1`` needs. Under
     transformers' Trainer predictions are gathered before, so one process is right."""
 
+    _COLUMNS: ClassVar[dict[str, Any]]
+    _INPUTS = ""
+    _SOURCE = ""
+
     def __init__(self, config_name: str | None = None, keep_in_memory: bool = True, **kwargs: Any) -> None:
         super().__init__(config_name=config_name, keep_in_memory=keep_in_memory, **kwargs)
 
     def _build_data_dir(self) -> str:
         return self._data_dir_root if self.keep_in_memory else super()._build_data_dir()
 
+    def _info(self) -> evaluate.MetricInfo:
+        columns, about = datasets.Features(self._COLUMNS), inspect.getdoc(type(self)) or ""
+        return evaluate.MetricInfo(about, self._SOURCE, columns, inputs_description=self._INPUTS)
+
 
 class Perplexity(OfflineMetric):
     """exp(sum of NLL / number of tokens) over all target tokens. Every token weighs the same, so no grouping into
     examples or batches matters, unlike in the Trainer's mean of batch means, ``eval_loss``."""
 
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description="exp of the token-weighted mean negative log-likelihood of the target tokens.",
-            citation="F. Jelinek et al., Perplexity: a measure of the difficulty of speech tasks, 1977.",
-            inputs_description=(
-                "\nnll: list of float, summed negative log-likelihood, in nats, of a group of tokens."
-                "\ntokens: list of int, how many tokens each sum is over; groups may differ in size."
-                "\nReturns {'perplexity': float}; {} where there are no tokens; inf where exp overflows."
-            ),
-            features=datasets.Features({"nll": datasets.Value("float64"), "tokens": datasets.Value("int64")}),
-        )
+    _COLUMNS: ClassVar = {"nll": datasets.Value("float64"), "tokens": datasets.Value("int64")}
+    _SOURCE = "F. Jelinek et al., Perplexity: a measure of the difficulty of speech tasks, 1977."
+    _INPUTS = """
+nll: list of float, summed negative log-likelihood, in nats, of a group of tokens.
+tokens: list of int, how many tokens each sum is over; groups may differ in size.
+Returns {'perplexity': float}; {} where there are no tokens; inf where exp overflows."""
 
     def _compute(self, nll: Sequence[float], tokens: Sequence[int]) -> dict[str, float]:
         total = sum(tokens)
@@ -51,18 +55,11 @@ class Perplexity(OfflineMetric):
 class TokenAccuracy(OfflineMetric):
     """Share of positions where ``predictions[i][t]`` equals ``references[i][t]``, those of -100 left out."""
 
-    def _info(self) -> evaluate.MetricInfo:
-        rows = datasets.List(datasets.Value("int64"))
-        return evaluate.MetricInfo(
-            description="Share of target tokens where the argmax of the logits equals the label.",
-            citation="",
-            inputs_description=(
-                "\npredictions: list of lists of token ids, the argmax for each position."
-                "\nreferences: list of lists of token ids of the same lengths, -100 where no loss is taken."
-                "\nReturns {'token_accuracy': float between 0 and 1}; {} where every reference is -100."
-            ),
-            features=datasets.Features({"predictions": rows, "references": rows}),
-        )
+    _COLUMNS: ClassVar = dict.fromkeys(("predictions", "references"), datasets.List(datasets.Value("int64")))
+    _INPUTS = """
+predictions: list of lists of token ids, the argmax for each position.
+references: list of lists of token ids of the same lengths, -100 where no loss is taken.
+Returns {'token_accuracy': float between 0 and 1}; {} where every reference is -100."""
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
         pairs = [
@@ -75,22 +72,14 @@ class TokenAccuracy(OfflineMetric):
 
 
 class ExactMatch(OfflineMetric):
-    """Share of answers equal to their reference after ``normalise``: whitespace stripped and collapsed."""
+    """Share of predictions equal to their reference once outer whitespace is removed and every inner run of it is one
+    space; case and punctuation count."""
 
-    def _info(self) -> evaluate.MetricInfo:
-        text = datasets.Value("string")
-        return evaluate.MetricInfo(
-            description=(
-                "Share of predictions equal to their reference after removing leading and trailing "
-                "whitespace and collapsing every inner run of it to one space; case and punctuation count."
-            ),
-            citation="P. Rajpurkar et al., SQuAD: 100,000+ questions for machine comprehension, 2016.",
-            inputs_description=(
-                "\npredictions: list of str, the generated answers.\nreferences: list of str, the expected "
-                "answers.\nReturns {'exact_match': float between 0 and 1}; {} where there are none."
-            ),
-            features=datasets.Features({"predictions": text, "references": text}),
-        )
+    _COLUMNS: ClassVar = dict.fromkeys(("predictions", "references"), datasets.Value("string"))
+    _SOURCE = "P. Rajpurkar et al., SQuAD: 100,000+ questions for machine comprehension, 2016."
+    _INPUTS = """
+predictions: list of str, the generated answers. references: list of str, the expected answers.
+Returns {'exact_match': float between 0 and 1}; {} where there are none."""
 
     def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         matches = [
