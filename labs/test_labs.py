@@ -152,11 +152,11 @@ def test_01_first_qlora(tmp_path):
     run = tmp_path / "outputs/lab1-qlora"
     account = load_run(run)
     assert account.ended == "done"
-    assert (account.steps.count, account.time.processes[0].last_step) == (24, 24)
+    assert (account.steps.count, account.time.processes[0].last_step) == (16, 16)
     assert abs(account.time.unattributed_seconds) <= 0.02 * account.time.wall_seconds
     assert json.loads((run / "adapter_config.json").read_text())["r"] == 16
     assert (run / "efficiency/report.html").is_file()
-    assert load_run(tmp_path / "outputs/lab1-lora").steps.count == 24
+    assert load_run(tmp_path / "outputs/lab1-lora").steps.count == 16
 
 
 def test_02_will_it_fit(tmp_path):

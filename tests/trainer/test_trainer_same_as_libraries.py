@@ -14,10 +14,17 @@ from tiny_training import (
     train_causal,
     trl_trainer,
 )
-from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, Trainer
+from transformers import (
+    CLIPVisionConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Trainer,
+)
 from trl import DPOTrainer, RewardTrainer, SFTTrainer
 
-from hf_efficient import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer
+from hf_efficient import EfficientDPOTrainer, EfficientRewardTrainer, EfficientSFTTrainer, load_run
 from hf_efficient.trainer import EfficientTrainer
 
 pytestmark = pytest.mark.slow
@@ -115,3 +122,42 @@ def test_a_vision_language_model_trains_though_its_last_vision_layer_gets_no_gra
     assert_same_run(ours, plain)
     (said,) = (one for one in warned() if "in the first step" in one)
     assert "vision_tower.encoder.layers.1." in said
+
+
+def tiny_qwen2_vl():
+    vision = {"depth": 1, "embed_dim": 16, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 1, "patch_size": 2}
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    text = {name: getattr(tiny_config(), name) for name in names} | {"num_hidden_layers": 1}
+    positions = {"rope_type": "default", "mrope_section": [4, 6, 6]}
+    torch.manual_seed(1)
+    config = Qwen2VLConfig(vision_config=vision, text_config={**text, "rope_parameters": positions}, image_token_id=5)
+    return Qwen2VLForConditionalGeneration(config)
+
+
+def image_and_text(brightness, words):
+    """A picture of 4 x 4 patches, which are four tokens, and so many words."""
+    ids = torch.tensor([[5] * 4 + list(range(30, 30 + words))])
+    return {
+        "input_ids": ids,
+        "labels": ids,
+        "mm_token_type_ids": (ids == 5).int(),
+        "pixel_values": torch.full((16, 24), brightness),
+        "image_grid_thw": torch.tensor([[1, 4, 4]]),
+    }
+
+
+def test_a_vision_language_model_whose_pictures_are_patches_in_one_row_trains_as_without_the_mixin(tmp_path):
+    """Qwen2-VL: positions of three dimensions, and ``pixel_values`` with a row for each patch of the batch."""
+    data = [image_and_text(0.1 * i, words=3) for i in range(8)]
+    plain, ours = (
+        kind(
+            model=tiny_qwen2_vl(),
+            args=arguments(tmp_path / kind.__name__),
+            train_dataset=data,
+            data_collator=lambda rows: {name: torch.cat([one[name] for one in rows]) for name in rows[0]},
+        )
+        for kind in (Trainer, EfficientTrainer)
+    )
+    plain.train(), ours.train()
+    assert_same_run(ours, plain)
+    assert load_run(tmp_path / "EfficientTrainer").tokens.processed == 3 * 2 * 7
