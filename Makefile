@@ -22,6 +22,7 @@ help:
 
 quickstart: $(VENV)/.installed
 	$(BIN)/hf-efficient train quickstart/qlora --overwrite
+	@echo "hf-efficient is in $(BIN): source $(BIN)/activate"
 
 test: check
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests

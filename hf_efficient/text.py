@@ -13,6 +13,11 @@ def count(number: int) -> str:
     return f"{number / 1e9:.2f} billion"
 
 
+def counted(number: int, name: str) -> str:
+    """``1 row``, ``1,234 rows``."""
+    return f"{count(number)} {name}{'' if number == 1 else 's'}"
+
+
 def flops(number: float) -> str:
     """Floating-point operations or a rate of them, to three digits, less the end of the unit: ``12.3 T``, ``870 M``."""
     for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

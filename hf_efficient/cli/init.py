@@ -29,7 +29,7 @@ class _Method(str, Enum):
 
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The recipe to write.")] = Path("recipe.yaml"),
-    model: Annotated[str | None, typer.Option(metavar="M", help="Hub name, local folder, GGUF file.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="M", help="Hub name, folder, GGUF file, package:NAME.")] = None,
     data: Annotated[str | None, typer.Option(metavar="D", help="A data file, a folder, or a hub name.")] = None,
     gpu: Annotated[
         str | None,
@@ -89,11 +89,27 @@ def _checked_model(name: str) -> str:
 
     if not name:
         raise SetupError("--model: is empty. Write a hub name or a local folder.")
+    _check_owner(name)
     try:
         resolve_model_source(ModelSection(id=name))
     except (ModelError, SetupError) as error:
         raise type(error)(str(error).replace("model.id", "--model", 1)) from error
     return name
+
+
+def _check_owner(name: str) -> None:
+    """A hub name without its owner, of a model that is known by one, is not found when the run starts."""
+    from hf_efficient.errors import ModelError
+    from hf_efficient.facts.models import find_model
+    from hf_efficient.facts.tables import plain
+
+    if "/" in name or Path(name).exists():
+        return
+    try:
+        whole = next(one for one in find_model(name).names if plain(one.rpartition("/")[2]) == plain(name))
+    except (ModelError, StopIteration):
+        return
+    raise SetupError(f"--model: {name} lacks its owner. Write {whole}, or a local folder.")
 
 
 def _checked_data(name: str) -> tuple[str, Any]:

@@ -15,7 +15,7 @@ def validate(
 ) -> None:
     """Check a recipe and list all its problems at once; exit code 2 where there are any.
 
-    A setting that has no effect is named in a remark.
+    A setting that has no effect is named in a remark. Rows of the data are not read: `hf-efficient data` reads them.
 
     Example: hf-efficient validate recipes/llama3.1-8b/qlora.yaml train.max_length=4096
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -29,7 +30,7 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe, Section
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.plan import RunPlan
-from hf_efficient.text import count, share
+from hf_efficient.text import count, counted, share
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ _INSTRUMENTS: dict[str, Callable[..., profilers.InstrumentCallback]] = {  # by t
 logger = logging.getLogger(__name__)
 
 _MOST_NOTED_ANSWERS = 8
+_FEW_STEPS = 10
+"""A training of fewer optimizer steps hardly changes a model, unless the user asked for their number."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def build(
         state(recipe, "data", {name: value for name, value in vars(data.stats).items() if value is not None})
     elif compared := compared_lengths(data.train, args.max_length):
         state(recipe, "answers", asdict(compared))
-    for line in data_lines(data, args.max_length):
+    for line in [*data_lines(data, args.max_length), *few_steps(len(data.train), args)]:
         listener.stage("", line)
     plan = plan_before(recipe, cast("SFTConfig", args), data, price_usd_per_hour, listener)
     if on_data is not None:
@@ -136,6 +139,18 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
     return [first, targets, *remarks(stats, max_length)]
 
 
+def few_steps(rows: int, args: TrainingArguments) -> list[str]:
+    """A line where an epoch of so few rows leaves next to no updates."""
+    together = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    steps = math.ceil(math.ceil(rows / together) * args.num_train_epochs)
+    if args.max_steps > 0 or steps >= _FEW_STEPS:
+        return []
+    return [
+        f"{counted(rows, 'row')} in batches of {together} give {counted(steps, 'optimizer step')}, too few to "
+        "learn from: write train.packing=false, train.gradient_accumulation_steps=1 or a larger train.num_train_epochs"
+    ]
+
+
 def _preference_lines(data: PreferenceData) -> Iterator[str]:
     rows = len(data.train)
     if data.good is None:
@@ -151,7 +166,7 @@ def _preference_lines(data: PreferenceData) -> Iterator[str]:
 def remarks(stats: DataStats, max_length: int | None) -> list[str]:
     lines = []
     if stats.packs is not None and stats.fill_rate is not None:
-        lines.append(f"packed into {count(stats.packs)} rows, {share(stats.fill_rate)} full")
+        lines.append(f"packed into {counted(stats.packs, 'row')}, {share(stats.fill_rate)} full")
     if stats.truncated:
         longest = f"the longest has {count(stats.longest)} tokens"
         lines.append(f"{count(stats.truncated)} examples are cut to train.max_length {max_length} ({longest})")

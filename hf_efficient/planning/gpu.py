@@ -25,8 +25,8 @@ from hf_efficient.records.plan import PlannedGpu
 _WORKSPACES = (-1, -2)
 """Keys of the workspaces of cuBLAS, of the thread that runs the forward and of that which runs the backward."""
 _NO_BF16 = (
-    "does not fit as planned, in bfloat16, which it has not: the run refuses train.bf16 there, and where that is not "
-    "written trains in float32, which takes more memory; train.fp16=true train.bf16=false can be planned"
+    "no bfloat16: plan it with train.fp16=true train.bf16=false. With train.bf16 the run is refused there; without "
+    "either key it trains in float32, which takes more memory"
 )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import parameter_count, shape_of
 from hf_efficient.facts.accelerators import Accelerator
+from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.facts.models import find_model
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.writing import dump_yaml
@@ -16,6 +17,9 @@ from hf_efficient.recipe.writing import dump_yaml
 AdapterMethod = Literal["lora", "qlora", "full"]
 
 FEW_ROWS = 20  # fewer rows than that leave nothing to hold out for an evaluation
+
+_SMALL_DATA = 500
+"""Rows; of fewer, batches of 16 packed rows would leave a handful of optimizer steps."""
 
 _BESIDE_THE_WEIGHTS = 11 * 2**30
 """Bytes, an estimate: of 1B to 8B Llamas under bases/lora with 2 x 2048 tokens, the plan says 9.1 to 10.7 GiB."""
@@ -105,11 +109,22 @@ def _lines(new: NewRecipe) -> Iterator[str]:
         yield "  learning_rate: 5.0e-6"
     else:
         yield _line("  max_length: 2048", "tokens; longer examples are cut")
+    yield from _steps(new)
     yield from _precision(new)
-    if not holds_out:
+    if holds_out:
+        yield _line("  eval_on_start: true", "so that the losses before and after can be compared")
+    else:
         yield '  eval_strategy: "no"'
         yield "  eval_steps: null"
         yield "evaluate: {metrics: null}"
+
+
+def _steps(new: NewRecipe) -> Iterator[str]:
+    """What makes more optimizer steps of few rows."""
+    if new.rows is not None and new.rows < _SMALL_DATA:
+        if new.objective == "sft":
+            yield _line("  packing: false", f"{new.rows} rows: packed, they would be a few steps")
+        yield _line("  gradient_accumulation_steps: 1", "small batches make more steps of few rows")
 
 
 def _dtype(new: NewRecipe) -> dict[str, str]:
@@ -120,7 +135,9 @@ def _dtype(new: NewRecipe) -> dict[str, str]:
 
 def _precision(new: NewRecipe) -> Iterator[str]:
     if new.accelerator is None:
-        yield _line("  bf16: false", "many CPUs only emulate it")
+        if cpu_emulates_bf16():
+            yield _line("  bf16: false", "this CPU only emulates it")
+        yield _line("  gradient_checkpointing: false", "true saves memory, and takes longer")
     elif new.accelerator.lacks_bfloat16:
         yield _line("  bf16: false", f"{new.accelerator.name} has no bfloat16")
         yield "  fp16: true"

@@ -13,7 +13,7 @@ from rich.text import Text
 from hf_efficient.records import plan as rec
 from hf_efficient.reporting.labels import category_label, in_gib, or_nothing, phase_label, short_number, tensor_shape
 from hf_efficient.reporting.terminal import show, table
-from hf_efficient.text import count, flops, seconds, share, short_seconds, size, usd
+from hf_efficient.text import count, counted, flops, seconds, share, short_seconds, size, usd
 
 _SMALLEST_SHARE = 0.001
 _FRONTIER_MARK = "*"
@@ -139,7 +139,8 @@ def data_sentence(data: rec.PlannedData) -> str:
     )
     if data.evaluations:
         times = "once" if data.evaluations == 1 else f"{data.evaluations:,} times"
-        text += f" {data.evaluation_rows:,} rows are evaluated {times}."
+        verb = "is" if data.evaluation_rows == 1 else "are"
+        text += f" {counted(data.evaluation_rows, 'row')} {verb} evaluated {times}."
     return text
 
 

@@ -17,7 +17,7 @@ from hf_efficient.reporting.diagnosis import NOTHING_TO_FIX, change_words, gain_
 from hf_efficient.reporting.labels import signed_percent
 from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
 from hf_efficient.reporting.terminal import cut, grid, table
-from hf_efficient.text import share, short_seconds, usd
+from hf_efficient.text import counted, share, short_seconds, usd
 
 _MOST_ANSWERS, _MOST_METRICS, _MOST_FINDINGS = 2, 3, 3
 _LONGEST = 150  # characters: two lines of a terminal of 80 columns
@@ -59,7 +59,9 @@ def headline(account: RunAccount) -> Iterator[RenderableType]:
     """How long, how fast, how much memory; with money and the prediction's errors where they are known."""
     steps, mfu, money = account.steps, account.work.mfu, account.money
     yield account_title(account)
-    speed = [] if steps.p50_seconds is None else [f"{steps.count:,} steps of {short_seconds(steps.p50_seconds)}"]
+    speed = (
+        [] if steps.p50_seconds is None else [f"{counted(steps.count, 'step')} of {short_seconds(steps.p50_seconds)}"]
+    )
     rate = account.tokens.non_padding_tokens_per_second
     speed += [] if rate is None else [f"{rate:,.0f} tokens per second without padding"]
     speed += [] if mfu is None else [f"MFU {share(mfu)}"]

@@ -82,7 +82,7 @@ def test_what_the_run_would_refuse_does_not_fit(run, tiny):
     (gpu,) = json.loads(ended.out)["gpus"]
     assert (ended.code, gpu["fits"]) == (1, False)
     assert gpu["needed_bytes"] < gpu["usable_memory_bytes"] == round(14.56 * 2**30) < gpu["memory_bytes"] == 16 * 2**30
-    assert "the run refuses train.bf16 there" in gpu["notes"][0]
+    assert "plan it with train.fp16=true train.bf16=false" in gpu["notes"][0]
     assert run("plan", "r.yaml", "--gpu", "T4", "train.fp16=true", "--json").code == 0
 
 

@@ -17,7 +17,7 @@ from hf_efficient.data.stats import DataStats, LeftOut
 from hf_efficient.diagnosis.rules import own_code
 from hf_efficient.errors import SetupError
 from hf_efficient.launch import build
-from hf_efficient.launch.build import data_lines, expect_gradients, instrument_callbacks, remarks
+from hf_efficient.launch.build import data_lines, expect_gradients, few_steps, instrument_callbacks, remarks
 from hf_efficient.launch.listener import RunResult, TerminalListener
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.recipe.schema import ProfileSection, Recipe
@@ -36,6 +36,19 @@ ODD = {
 def test_what_preparation_found_odd():
     assert remarks(PLAIN, 64) == []
     assert [remarks(replace(PLAIN, **changes), 64) for changes in ODD.values()] == [[line] for line in ODD]
+
+
+def test_a_training_of_few_steps_is_a_remark():
+    sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "world_size": 1}
+    args = SimpleNamespace(**sizes, num_train_epochs=1, max_steps=-1)
+    assert few_steps(1, args)[0].startswith(
+        "1 row in batches of 16 give 1 optimizer step, too few to learn from: write"
+    )
+    assert few_steps(145, args) == []
+    args.num_train_epochs = 10
+    assert few_steps(1, args) == []
+    args.num_train_epochs, args.max_steps = 1, 3
+    assert few_steps(1, args) == []
 
 
 def test_the_diagnosis_knows_the_callback_of_each_instrument():

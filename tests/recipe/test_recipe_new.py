@@ -35,6 +35,14 @@ def test_it_validates_and_is_short(gpu, adapter, data):
     assert (loaded.data.eval_fraction is None) == (data.get("rows") == 5)
 
 
+@pytest.mark.parametrize(("rows", "steps"), [(30, 15), (499, 250), (500, None), (None, None)])
+def test_few_rows_are_still_some_steps(rows, steps):
+    train = check_text(recipe_text(NewRecipe("r", "m", "a.jsonl", None, format="text", rows=rows)), "r.yaml").train
+    assert train["packing"] == (steps is None)
+    assert train["gradient_accumulation_steps"] == (8 if steps is None else 1)
+    assert steps is None or -(-rows // train["per_device_train_batch_size"]) == steps
+
+
 def test_targets_of_a_chat_are_its_answers():
     new = NewRecipe("r", "m", "a.jsonl", None, format="messages", rows=100)
     assert check_text(recipe_text(new), "r.yaml").data.targets == "assistant"
