@@ -103,7 +103,7 @@ def test_init_overwrites_only_with_force(run, folder):
         ((*FLAGS[:3], "gone.jsonl", *FLAGS[4:]), "--data: no such file: gone.jsonl."),
         (
             ("--model", "llama-3.1-8b-instruct", *FLAGS[2:]),
-            "Write meta-llama/Llama-3.1-8B-Instruct, or a local folder.",
+            "--model: llama-3.1-8b-instruct lacks its owner. Write meta-llama/Llama-3.1-8B-Instruct, or a local",
         ),
         (("--model", "./gone", *FLAGS[2:]), "--model: ./gone does not exist."),
     ],
