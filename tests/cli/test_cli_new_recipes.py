@@ -116,6 +116,7 @@ def test_init_names_the_flag(run, folder, flags, told):
 
 
 def test_init_asks_on_a_terminal_until_the_answer_is_right(run, folder, monkeypatch):
+    monkeypatch.setattr("hf_efficient.recipe.new.cpu_emulates_bf16", lambda: True)
     answers = iter(["gone.jsonl", "chats.jsonl", "cpu"])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.prompt", lambda _: next(answers))

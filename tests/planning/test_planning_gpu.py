@@ -83,7 +83,7 @@ def test_a_device_without_bfloat16_is_told_what_to_do(monkeypatch):
     mixed = demand(GIB, bf16=True)
     refused = planned(mixed, compute_capability=(7, 5))
     (note,) = refused.notes
-    assert "the run refuses train.bf16 there" in note
+    assert "With train.bf16 the run is refused there" in note
     assert "train.fp16=true train.bf16=false" in note
     assert (refused.fits, refused.reserved_bytes, refused.step_seconds) == (False, None, None)
     assert refused.needed_bytes == planned(mixed, compute_capability=(8, 0)).needed_bytes < refused.memory_bytes
