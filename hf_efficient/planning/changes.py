@@ -210,6 +210,12 @@ def weights_in_bfloat16(situation: Situation) -> Change | None:
     return Change({"model.dtype": "bfloat16"}, gives, costs, keeps_training=not trains_all)
 
 
+@_change(gives="the optimizer's step on a GPU needs no temporary copy of a moment", costs="nothing: the same AdamW")
+def fused_optimizer(situation: Situation) -> dict[str, Any] | None:
+    named = situation.settings.train("optim") == "adamw_torch"
+    return {"train.optim": "adamw_torch_fused"} if named and situation.matters("optimizer_state") else None
+
+
 @_change(
     gives="the optimizer's state takes a quarter of the memory",
     costs="the moments are rounded to 8 bits, block by block; its authors saw no loss of quality",

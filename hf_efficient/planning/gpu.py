@@ -16,6 +16,7 @@ from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
 from hf_efficient.planning.run_shapes import RunShapes, unread_pauses
 from hf_efficient.planning.simulation import Rank, Simulation
+from hf_efficient.planning.target import unsuited
 from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, mixed_precision
@@ -43,6 +44,7 @@ class Demand:
         evaluation: operators of an evaluation's batch, ``evaluation_batches`` times in the run.
         without_limit: of the allocator on a device of any size, by the bytes of a cuBLAS workspace; a cache.
         rank: None of a process that trains alone.
+        attention: the kernel that the recipe names, if any.
     """
 
     events: Sequence[tuple[int, int]]
@@ -57,6 +59,7 @@ class Demand:
     rank: Rank | None = None
     bf16: bool = False
     saves: int | None = 0
+    attention: str | None = None
 
     @property
     def ranks(self) -> int:
@@ -70,9 +73,15 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     if demand.bf16 and device.lacks_bfloat16:
         peaks = None
         notes.append(_NO_BF16)
+    misfit = unsuited(demand.attention, device)
+    if misfit is not None:
+        peaks = None
+        notes.append(misfit)
     calibration = next(filter(None, map(load_calibration, device.device_names)), None)
     roofs = accelerator_roofs(device, calibration)
     seconds, bounds, exchange = _step_seconds(demand, device, roofs, notes)
+    if misfit is not None:
+        seconds, bounds = None, {}
     run = evaluating = None
     if seconds is not None and demand.steps is not None:
         if demand.evaluation_batches is not None:
@@ -169,6 +178,7 @@ def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None =
         evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
         rank=rank,
         bf16=mixed_precision(recipe) == "bf16",
+        attention=recipe.model.attn_implementation,
     )
     if shapes is None:
         batches, saves = unread_pauses(recipe, steps, evaluation, ranks)

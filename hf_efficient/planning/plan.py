@@ -22,6 +22,7 @@ from hf_efficient.planning.ranks.rank import planned_ranks, rank_remarks, simula
 from hf_efficient.planning.ranks.shares import sharding_of
 from hf_efficient.planning.run_shapes import RunShapes, run_shapes
 from hf_efficient.planning.simulation import Simulation, held_by_category, planned_memory, planned_timeline
+from hf_efficient.planning.target import target_remarks
 from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import as_planned
@@ -161,11 +162,7 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
     remarks = []
     if steps is None:
         remarks.append("the number of steps depends on the data: write train.max_steps=N for the time of the whole run")
-    remarks += [
-        f"train.{name} is not simulated: its kernels need a GPU"
-        for name in ("use_liger_kernel", "activation_offloading", "torch_compile")
-        if recipe.train.get(name)
-    ]
+    remarks += target_remarks(recipe)
     if is_eight_bit(recipe):
         remarks.append("inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned")
     if recipe.train.get("precompute_ref_log_probs"):

@@ -94,6 +94,12 @@ class SimulatedTrainer(Trainer):
 
         self.accelerator.backward = noted_backward
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self.on_gpu:
+            step_as_on_a_gpu(optimizer)
+        return optimizer
+
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         self.phase = "data"
         self.step_starts.append(self._events())
@@ -127,6 +133,15 @@ class HeadOfAGpu(SimulatedTrainer):
 
     def _as_on_a_gpu(self) -> AbstractContextManager[None]:
         return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu and "trl" in sys.modules else nullcontext()
+
+
+def step_as_on_a_gpu(optimizer: torch.optim.Optimizer) -> None:
+    """Step on all parameters of a dtype at once, as torch's own optimizers do on a GPU where nothing else is asked for
+    (``torch.optim.optimizer._default_to_fused_or_foreach``): their temporaries of all parameters are there together. On
+    a CPU they step on one parameter after the other."""
+    for group in optimizer.param_groups:
+        if "foreach" in group and group["foreach"] is None and group.get("fused") is None:
+            group["foreach"] = True
 
 
 class _Marks(TrainerCallback):

@@ -32,12 +32,13 @@ from hf_efficient.planning.simulated_trainer import (
     is_evaluated,
     simulate_evaluation,
 )
+from hf_efficient.planning.target import attention_kernels, check_attention, liger_kernels
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedMemory, PlannedTensor, PlannedTimeline
 from hf_efficient.simulate.blank import compute_in
-from hf_efficient.simulate.decompositions import decompositions
+from hf_efficient.simulate.decompositions import decompositions, workspaces
 from hf_efficient.simulate.operator_count import OperatorCount
 from hf_efficient.simulate.tensor_log import (
     ModuleNames,
@@ -238,7 +239,9 @@ def simulate(
         on_gpu: the fused LM head (``loss_type: chunked_nll``) takes less memory there, sums of two dtypes none.
         computes_in: what float32 weights are cast to before the step, by whoever spreads the model over ranks.
     """
-    with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
+    attention = recipe.model.attn_implementation if on_gpu else None
+    check_attention(attention)
+    with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory, attention_kernels(attention):
         args = simulation_arguments(recipe, directory)
         model = blank_model(recipe, config, seed=args.seed, checkpointing=args.gradient_checkpointing)
         check_wrap_classes(model, recipe.distributed.wrap_classes)
@@ -247,8 +250,9 @@ def simulate(
             compute_in(model, computes_in)
         if length is None:
             length = args.max_length or int(config.get_text_config().max_position_embeddings)
-        trainer = _trainer(recipe, config, model, args, length, padded=padded)
-        return simulation_of(recipe, trainer, length, evaluation_length or length, loaded=loaded, on_gpu=on_gpu)
+        with liger_kernels(recipe, model) if on_gpu else nullcontext():
+            trainer = _trainer(recipe, config, model, args, length, padded=padded)
+            return simulation_of(recipe, trainer, length, evaluation_length or length, loaded=loaded, on_gpu=on_gpu)
 
 
 def simulation_of(
@@ -290,7 +294,8 @@ def simulation_of(
 def _observe(trainer: SimulatedTrainer, model: Any, *, on_gpu: bool) -> tuple[TensorLog, OperatorCount]:
     """A log that knows the model, and a count of operators, for a trainer that has not trained yet."""
     trainer.names, trainer.on_gpu = ModuleNames(model), on_gpu
-    trainer.tensors = log = TensorLog(trainer.where, decompositions=decompositions(on_gpu=on_gpu))
+    parts, inside = decompositions(on_gpu=on_gpu), workspaces(on_gpu=on_gpu)
+    trainer.tensors = log = TensorLog(trainer.where, decompositions=parts, workspaces=inside)
     trainer.operators = operators = OperatorCount()
     for one in (model, getattr(trainer, "ref_model", None)):
         if one is not None:

@@ -18,6 +18,7 @@ from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.simulate.offload import OffloadedActivations, keep_the_heads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,6 +41,16 @@ def _padded(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 class SimulationTrainer(SimulatedTrainer, RecipeTrainerMixin, Trainer):
+    offloads = False
+    """Saved tensors go to the host, on a GPU."""
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        if self.offloads and self.on_gpu:
+            model: Any = self.model
+            self._offloading = OffloadedActivations(model)
+            keep_the_heads(model.get_output_embeddings())
+        return super().train(*args, **kwargs)
+
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         args = cast("SFTConfig", self.args)
         return longest_rows(args, length, count, packed=is_packed(args, "eval"))
@@ -85,6 +96,7 @@ def simulation_trainer(
         optimizers=(optimizer, None),
     )
     trainer.stand_in = optimizer
+    trainer.offloads = bool(recipe.train.get("activation_offloading"))
     return trainer
 
 

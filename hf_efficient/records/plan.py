@@ -86,7 +86,7 @@ class PlannedGpu:
         needed_bytes: reserved by the allocator, CUDA context, NCCL's buffers; what it asked for where it does not fit.
         allocated_bytes: at most in use, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces included,
             each tensor rounded up to 512 bytes; None where it does not fit.
-        fits: it is neither out of memory nor in a format that the device lacks, which a note then says.
+        fits: it is neither out of memory nor in a format or with a kernel that the device lacks (a note then says so).
         tokens_per_second: without padding where the data were read; else of rows of one length.
         bound_shares: of the step by what bounds it: math, bandwidth, launch, communication.
         run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps, and of evaluations and saves where they are known;

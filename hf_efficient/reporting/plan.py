@@ -84,7 +84,8 @@ def _why(gpu: rec.PlannedGpu) -> str:
         return ""
     if gpu.needed_bytes > gpu.usable_memory_bytes:
         return f"{in_gib(gpu.needed_bytes - gpu.usable_memory_bytes)} GiB short"
-    return "no bfloat16"
+    lacking = next((note for note in gpu.notes if note.startswith("model.attn_implementation: ")), None)
+    return "no bfloat16" if lacking is None else f"no {lacking.split()[1]}"
 
 
 def _title(plan: rec.Plan) -> Text:

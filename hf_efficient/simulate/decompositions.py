@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from hf_efficient.simulate import flash
+
 _KINDS = (torch.bool, torch.int32, torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _COMMON = {(one, other): torch.promote_types(one, other) for one in _KINDS for other in _KINDS if one != other}
 """Of two dtypes that differ."""
@@ -89,6 +91,12 @@ def decompositions(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
     except ImportError:
         return of_the_device
     return {torch.ops.bitsandbytes.gemm_4bit.default: _gemm_4bit, **int8_decompositions(), **of_the_device}
+
+
+def workspaces(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
+    """By operator, what a GPU's kernel allocates and frees before it returns, as shapes and dtypes."""
+    flashes = (flash.BACKWARD.default, flash.CPU_BACKWARD.default) if on_gpu else ()
+    return dict.fromkeys(flashes, flash.backward_workspace)
 
 
 def _gemm_4bit(

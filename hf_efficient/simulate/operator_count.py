@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from hf_efficient.records.device import OperatorFamily, OperatorWork
+from hf_efficient.simulate import flash
 
 _aten = torch.ops.aten
 _FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
@@ -72,7 +73,7 @@ def family_of(func: Any) -> OperatorFamily:
         return "attention"
     if packet in _EMBEDDING:
         return "embedding"
-    if "adam" in name or name.startswith("_fused_"):
+    if "adam" in name or name.startswith(("_fused_", "_foreach_")):
         return "optimizer"
     if packet in _COPY:
         return "copy"
@@ -112,6 +113,8 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
         causal = bool(args[7]) if len(args) > 7 else False
         count = sdpa_backward_flop_count(args[0].shape, args[1].shape, args[2].shape, args[3].shape)
         return int(count) // (2 if causal else 1)
+    if packet in (flash.FORWARD, flash.BACKWARD):
+        return flash.flash_flops(func, args, kwargs)
     if packet in _ADDMM:
         return int(2 * args[1].numel() * args[2].shape[-1])
     if packet is _aten._grouped_mm:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_efficient.simulate.blank import MOST_REAL, Blank, emptied, grows_large, run_blank
+from hf_efficient.simulate.blank import MOST_REAL, Blank, blank, emptied, grows_large, run_blank
 
 
 @dataclass(slots=True)
@@ -94,6 +94,7 @@ class TensorLog(TorchDispatchMode):
         events: allocations and frees in order, as (index in ``lives``, bytes; negative where freed).
         where: returns phase and module; called once per allocation.
         decompositions: by operator, its parts, whose allocations are then seen; NotImplemented leaves it whole.
+        workspaces: by operator, shapes and dtypes of what it allocates before its results and frees when it returns.
         on_operator: called with every operator, its arguments and results.
     """
 
@@ -102,9 +103,12 @@ class TensorLog(TorchDispatchMode):
         where: Callable[[], tuple[str, str]] = lambda: ("", ""),
         on_operator: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None = None,
         decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+        workspaces: Mapping[Any, Callable[[Any, Sequence[Any]], Sequence[tuple[tuple[int, ...], torch.dtype]]]]
+        | None = None,
     ) -> None:
         super().__init__()
         self.decompositions = decompositions or {}
+        self.workspaces = workspaces or {}
         self.lives: list[StorageLife] = []
         self.events: list[tuple[int, int]] = []
         self.live_bytes = 0
@@ -131,6 +135,7 @@ class TensorLog(TorchDispatchMode):
                 made = parts(*args, **kwargs)
             if made is not NotImplemented:
                 return made
+        held = self._workspace(func, args) if func in self.workspaces else None
         if (types and any(issubclass(one, Blank) for one in types)) or grows_large(func, args, kwargs):
             out = run_blank(func, args, kwargs)  # without another way through torch's dispatcher
         else:
@@ -145,7 +150,14 @@ class TensorLog(TorchDispatchMode):
             for one in out:
                 if isinstance(one, torch.Tensor):
                     self._see(one, func)
+        del held
         return out
+
+    def _workspace(self, func: Any, args: Sequence[Any]) -> list[torch.Tensor]:
+        held: list[torch.Tensor] = [blank(*shape, dtype=dtype) for shape, dtype in self.workspaces[func](func, args)]
+        for one in held:
+            self._see(one, func)
+        return held
 
     @contextmanager
     def paused(self) -> Iterator[None]:

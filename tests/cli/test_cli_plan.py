@@ -131,7 +131,10 @@ def test_fix_where_nothing_helps(run, tiny, shrunk):
         ("--gpu L4 cost.price_usd_per_hour=-1", "cost.price_usd_per_hour"),
         ("--gpu L4 model.id=nobody/nothing", "Write a local folder that holds its config.json"),
         ("--gpu L4 model.id=./nowhere", "model.id: "),
-        ("--gpu L4 model.attn_implementation=flash_attention_2", "model: "),
+        (
+            "--gpu L4 model.attn_implementation=flash_attention_9",
+            "flash_attention_9 is no attention kernel that can be",
+        ),
     ],
 )
 def test_bad_input(run, tiny, arguments, told):

@@ -60,6 +60,8 @@ def test_a_global_batch_that_is_named_stays(situation):
         ("smaller_micro_batch", [], {ROWS: 2, STEPS: 4}),
         ("smaller_micro_batch", ["train.per_device_train_batch_size=15"], {ROWS: 5, STEPS: 6}),
         ("smaller_micro_batch", ["train.per_device_train_batch_size=1"], None),
+        ("fused_optimizer", ["train.optim=adamw_torch"], {"train.optim": "adamw_torch_fused"}),
+        ("fused_optimizer", [], None),
         ("eight_bit_optimizer", [], {"train.optim": "adamw_8bit"}),
         ("eight_bit_optimizer", ["train.optim=sgd"], None),
         ("eight_bit_optimizer", ["train.optim=paged_adamw_32bit"], None),

@@ -141,7 +141,7 @@ def test_the_peak_of_a_rank_is_the_real_one(case, ranks, recipe, saved_four):
     wanted = recipe(saved_four(family), method, train, dtype, distributed=distributed, **adapter)
     with torch.backends.mkldnn.flags(enabled=False):  # its products take room for themselves
         real = measured(wanted, 32)
-    memory = planned_memory(simulate_rank(wanted, model_config(wanted.model), 32))
+    memory = planned_memory(simulate_rank(wanted, model_config(wanted.model), 32, on_gpu=False))
     assert memory.model_bytes == real["weights"]
     assert memory.category_peak_bytes["optimizer_state"] == real["optimizer_state"]
     assert memory.peak_allocated_bytes == pytest.approx(real["peak"], rel=0.0005)
