@@ -186,8 +186,6 @@ class EfficientTrainerMixin(_Base):
             # Before a trainer below runs the model while it is built: DPO's precomputed reference does.
             keep_four_bit_trainable(self.model)
         self._recorder.holders.wrap(self.accelerator, "backward", "backward", self._around_backward)
-        if not hasattr(Trainer, "_clip_grad_norm"):  # transformers before 5.3 clips by the accelerator alone
-            self._recorder.holders.wrap(self.accelerator, "clip_grad_norm_", "optimizer", self._around_clip_grad_norm)
 
     def _around_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         before = self._mark("backward")
@@ -320,8 +318,6 @@ class EfficientTrainerMixin(_Base):
 
     def _around_log(self, run: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
-        if "train_runtime" in logs and not hasattr(Trainer, "_finalize_training"):  # transformers before 5.3
-            self._loop_ends()
         with self._phase("logging", opaque=True):
             if self._log_metrics and ("loss" in logs or "train_runtime" in logs):
                 logs.update(self._recorder.figures(self.state.global_step, whole="train_runtime" in logs))
@@ -386,13 +382,10 @@ class EfficientTrainerMixin(_Base):
             run(*args, **kwargs)
 
     def _around_finalize_training(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._loop_ends()
-        return run(*args, **kwargs)
-
-    def _loop_ends(self) -> None:
         self._recorder.end_loop()
         if self._timeline is not None:
             self._timeline.enter("shutdown")
+        return run(*args, **kwargs)
 
     @property
     def budget_reached(self) -> str | None:
