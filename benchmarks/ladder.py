@@ -7,19 +7,19 @@ whole logits. Arms alternate, each in a process of its own.
 """
 
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from peers import by_recipe, compare, parser_of, work_of
+from peers import PADDED_ROWS, parser_of, run
 
-PADDED = {"train.packing": "false", "train.per_device_train_batch_size": "8"}
-PACKED = {"train.packing": "true"}
+from hf_efficient.bench.arms import Arm
+
+PACKED: dict[str, Any] = {"model.attn_implementation": None, "train.loss_type": "nll", "adapter.fused": False}
+PADDED = PACKED | {"train.packing": False, "train.per_device_train_batch_size": PADDED_ROWS}
 DOCUMENTS = {"model.attn_implementation": "documents"}
 LOSS = {"train.loss_type": "chunked_nll"}
-FUSED = {"adapter.fused": "true"}
+FUSED = {"adapter.fused": True}
 
-RUNGS: dict[str, tuple[str, dict[str, str]]] = {
+RUNGS: dict[str, tuple[str, dict[str, Any]]] = {
     "padded": ("8 padded chats a step, no fast key", PADDED),
     "loss_alone": ("padded, loss on targets alone (train.loss_type)", PADDED | LOSS),
     "fused_alone": ("padded, LoRA layers as one function (adapter.fused)", PADDED | FUSED),
@@ -32,13 +32,11 @@ RUNGS: dict[str, tuple[str, dict[str, str]]] = {
 
 def main() -> int:
     asked = parser_of(__doc__).parse_args()
-
-    def run(name: str) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            return by_recipe(work_of(asked, Path(folder)), RUNGS[name][1])
-
     names = asked.only.split(",") if asked.only else list(RUNGS)
-    compare("ladder", {name: RUNGS[name][0] for name in names}, run, asked)
+    unknown = [name for name in names if name not in RUNGS]
+    if unknown:
+        raise SystemExit(f"--only: {unknown[0]!r} is no rung. The rungs are {', '.join(RUNGS)}.")
+    run("ladder", [Arm(name, RUNGS[name][0], changes=RUNGS[name][1]) for name in names], asked)
     return 0
 
 

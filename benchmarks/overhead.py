@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from overhead_cases import CASES, Case
-from overhead_summary import Comparison, alternating_orders, columns, compare, comparison_tables, target_line, verdict
+from overhead_summary import Comparison, columns, compare, comparison_tables, target_line, verdict
 from rich.console import Console
 from shared import load_average, traceml_is_installed, write_result
 
+from hf_efficient.estimate.statistics import alternating_orders
 from hf_efficient.facts.libraries import quieten_libraries
 
 console = Console()

@@ -28,9 +28,10 @@ import torch
 from greenlet import greenlet
 from overhead_blocks import STEPS_TOGETHER, Block, silence, trainer_of
 from overhead_cases import Case
-from overhead_summary import alternating_orders
 from shared import run_to_end, traceml_command, traceml_summary
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_efficient.estimate.statistics import alternating_orders
 
 
 class HandOver(TrainerCallback):

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from overhead_cases import CASES
-from overhead_summary import alternating_orders, columns, compare, comparison_tables
+from overhead_summary import columns, compare, comparison_tables
 from rich.console import Console
 from shared import free_port, load_average, run_to_end, write_result
 
+from hf_efficient.estimate.statistics import alternating_orders
 from hf_efficient.facts.libraries import quieten_libraries
 
 _CASE = CASES["tiny"]

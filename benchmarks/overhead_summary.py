@@ -6,7 +6,6 @@ A machine's speed drifts by more than what is measured here. So A and B are run 
 order, and each pair gives one ratio or one difference; what drifts slowly falls out of it.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,19 +18,6 @@ from rich.text import Text
 from hf_efficient.estimate.statistics import Spread, median_spread
 
 Verdict = Literal["met", "missed", "undecided"]
-
-
-def alternating_orders(names: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
-    """In which order the names are run in each round.
-
-    Every other round is its predecessor backwards (A B, B A), so that a drift over two rounds weighs on all alike; over
-    ``n!`` rounds of ``n`` names each permutation comes once, so that none always follows the same other.
-
-    Hand-worked for A, B, C: ABC CBA, ACB BCA, BAC CAB.
-    """
-    forward = [order for order in itertools.permutations(names) if order <= order[::-1]]
-    cycle = [order for pair in ((one, one[::-1]) for one in forward) for order in dict.fromkeys(pair)]
-    return [cycle[index % len(cycle)] for index in range(rounds)]
 
 
 def ratios(measured: Sequence[float], base: Sequence[float]) -> list[float]:

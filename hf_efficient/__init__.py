@@ -27,6 +27,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     preflight/    the longest batch, a save, a load, the disk, tried before a run starts
     jobs/         a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out
     isolate/      short controlled variants of a recipe, each in a process of its own: time by their differences
+    bench/        a recipe beside other trainers on the same work, each in a process of its own: speed, memory, loss
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
     cli/          one command per file; parses, calls, prints
 

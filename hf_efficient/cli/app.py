@@ -44,6 +44,7 @@ COMMANDS = {
     "diagnose": "Find what slows a run down, and what to change.",
     "trace": "Show where the time of a torch profiler's trace went.",
     "isolate": "Time the parts of a step by short variants of a recipe.",
+    "bench": "Compare a recipe with other trainers on the same work.",
     "schema": "Print the JSON Schema of a recipe file.",
     "env": "Print versions and hardware, for a bug report.",
     "check-node": "Check a machine of a cluster's job before it trains.",
@@ -53,7 +54,7 @@ COMMANDS = {
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
     "A run": ("train", "submit", "run", "eval", "merge"),
-    "Understand a run": ("report", "diagnose", "trace", "isolate"),
+    "Understand a run": ("report", "diagnose", "trace", "isolate", "bench"),
 }
 
 

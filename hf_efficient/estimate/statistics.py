@@ -1,5 +1,6 @@
-"""Percentiles, medians of pairs with their spread, tests of pairs, steady growth, sums in which missing is not zero."""
+"""Percentiles, orders and medians of pairs, tests of pairs, steady growth, sums in which missing is not zero."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -46,6 +47,19 @@ def warm_up_count(steps: int) -> int:
     allocator's growth, cold caches and the first fetch of data. The rule looks at no times, so a slow start cannot
     hide, and runs of equal length compare equal steps."""
     return min(WARM_UP_STEPS, steps // 2)
+
+
+def alternating_orders(names: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
+    """In which order the names are run in each round.
+
+    Every other round is its predecessor backwards (A B, B A), so that a drift over two rounds weighs on all alike; over
+    ``n!`` rounds of ``n`` names each permutation comes once, so that none always follows the same other.
+
+    Hand-worked for A, B, C: ABC CBA, ACB BCA, BAC CAB.
+    """
+    forward = (order for order in itertools.permutations(names) if order <= order[::-1])
+    cycle = (order for one in forward for order in dict.fromkeys((one, one[::-1])))
+    return list(itertools.islice(itertools.cycle(cycle), rounds))
 
 
 CONFIDENCE = 0.95

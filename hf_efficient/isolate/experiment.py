@@ -72,26 +72,27 @@ def run_variant(variant: Variant, launch: Launch) -> VariantMeasurement:
         folder = Path(name)
         said = folder / "said.txt"
         with said.open("wb") as output:
-            code = _finished(launch.command(variant, folder), launch.threads, output.fileno())
+            code = run_to_end(launch.command(variant, folder), launch.threads, output.fileno())
         try:
             held = msgspec.json.decode((folder / MEASUREMENT).read_bytes())
         except (OSError, ValueError):
-            raise VariantFailed(_unsaid(code, said)) from None
+            raise VariantFailed(why_ended(code, said)) from None
         if "failure" in held:
             raise VariantFailed(str(held["failure"]))
         return msgspec.convert(held, VariantMeasurement)
 
 
-def _finished(command: list[str], threads: int, output: int) -> int:
-    """Its exit code; on the way out, whatever the way, none of its processes is left."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}  # as accelerate's launcher says it
+def run_to_end(command: list[str], threads: int, output: int, **variables: str) -> int:
+    """Its exit code; on the way out, whatever the way, none of its processes is left. ``variables``: more of its
+    environment."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **variables}  # as accelerate's launcher says it
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
     launcher = subprocess.Popen(command, **streams, env=environment, start_new_session=True)
     with ended(launcher):
         return launcher.wait()
 
 
-def _unsaid(code: int, said: Path) -> str:
+def why_ended(code: int, said: Path) -> str:
     """Why a process that left no reason ended, as far as it can be found out."""
     if code in (-9, 137):
         return "it was killed, perhaps because memory ran out"

@@ -1,5 +1,7 @@
 import pytest
-from overhead_summary import Spread, alternating_orders, judge, median_spread
+from overhead_summary import Spread, judge, median_spread
+
+from hf_efficient.estimate.statistics import alternating_orders
 
 
 def test_all_permutations_of_three_come_once_in_six_rounds():

@@ -1,36 +1,33 @@
-"""The table of peers: ratios by hand, and an arm that does not learn."""
+"""The recipe of the table of peers, and the rungs of the ladder: each is one that `hf-efficient train` takes."""
 
+import json
+
+import ladder
+import peers
 import pytest
-from peers import _figures, _summary, _table, learns
 
-FALLING, FLAT = [3.0, 2.5, 2.0], [1.0, 1.0, 1.0]
-
-
-def figures(tokens_per_second=100.0, losses=FALLING, norms=FLAT):
-    return {
-        **{"tokens_per_second": tokens_per_second, "peak_host_bytes": 2**30, "padding_share": 0.25},
-        **{"losses": losses, "gradient_norms": norms},
-    }
+from hf_efficient.bench.arms import named_arms
+from hf_efficient.recipe.load import change_recipe, load_recipe
 
 
-@pytest.mark.parametrize(
-    ("losses", "norms", "expected"),
-    [(FALLING, FLAT, True), (FALLING, [1.0, 0.0, 1.0], False), (FALLING[::-1], FLAT, False), (FLAT, FLAT, False)],
-)
-def test_an_arm_learns_where_it_has_gradients_and_its_loss_falls(losses, norms, expected):
-    assert learns(figures(losses=losses, norms=norms)) is expected
+@pytest.fixture
+def recipe(tmp_path, tiny_llama_dir):
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text(json.dumps({"question": "1 + 1?", "answer": "2"}) + "\n")
+    (row,) = peers.chats(chats)
+    assert [one["content"] for one in row["messages"]] == ["1 + 1?", "2"]
+    asked = peers.parser_of("").parse_args(["--data", str(chats), "--model", str(tiny_llama_dir), "--qlora"])
+    path = tmp_path / "peer.yaml"
+    path.write_text(json.dumps(peers.settings(asked, chats)))
+    return load_recipe(path)
 
 
-def test_an_arm_that_does_not_learn_is_refused_in_the_table():
-    runs = {"a": [figures(), figures(50.0)], "b": [figures(300.0, norms=[0.0] * 3), figures(200.0)]}
-    told = _summary(runs, {"a": "first", "b": "fast, and learns nothing"})
-    assert told["b"]["ratio_to_a"]["median"] == 3.5  # of 300/100 and 200/50
-    first, second = _table(told).splitlines()[2:]
-    assert first.endswith("| yes |")
-    assert second.endswith("| NO: refused |")
+def test_the_default_arms_are_known(recipe):
+    assert recipe.adapter.method == "qlora"
+    assert named_arms(peers.DEFAULT.split(","), "--only")[0].name == "trl"
 
 
-def test_the_first_three_steps_are_left_out_and_padding_is_no_token():
-    found = _figures([9.0, 9.0, 9.0, 2.0, 4.0], [(300, 400)] * 5, [3.0] * 5, [1.0] * 5)
-    assert found["tokens_per_second"] == 112.5  # the median of 150 and 75
-    assert found["padding_share"] == 0.25
+@pytest.mark.parametrize("rung", ladder.RUNGS)
+def test_each_rung_is_a_recipe(recipe, rung):
+    changed = change_recipe(recipe, ladder.RUNGS[rung][1])
+    assert changed.train["packing"] is not (rung in ("padded", "loss_alone", "fused_alone"))

@@ -1,0 +1,112 @@
+"""``hf-efficient bench``: a recipe beside other trainers on the same work."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_efficient.cli.output import Overrides, RecipeArgument, print_json, write_text
+from hf_efficient.errors import OutputError, SetupError
+
+
+def bench(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="ARM,ARM",
+            help="Peers, the first of which ratios are over: trl, trl_packed, bare, recipe_plain, llamafactory, "
+            "axolotl, unsloth, torchtune.",
+        ),
+    ] = "trl,trl_packed,bare",
+    rounds: Annotated[int, typer.Option(metavar="N", help="Runs of each arm, in alternating orders.")] = 5,
+    steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps of each run.")] = 8,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="The model's shape with random weights: no hub, no checkpoint.")
+    ] = False,
+    peer_python: Annotated[
+        list[str] | None,
+        typer.Option("--peer-python", metavar="NAME=PYTHON", help="The Python that has a peer; once per peer."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    to_markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the table with its command.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Also draw the ratios.")] = None,
+) -> None:
+    """Train a recipe and its peers for a few steps on the same rows, in turns, and compare speed, memory and loss.
+
+    Each run is a process of its own. A peer that does not learn is refused: its speed is not shown. Nothing is written
+    to output_dir. Exit code 1: the recipe itself does not learn, or fails.
+
+    Example: hf-efficient bench quickstart/lora --against trl,bare --rounds 3
+    """
+    from hf_efficient.bench.arms import named_arms, peer_pythons
+    from hf_efficient.bench.comparison import compare
+    from hf_efficient.preflight.launches import ends_on_signals
+    from hf_efficient.reporting.bench import comparison_renderables, markdown, picture
+    from hf_efficient.reporting.terminal import show
+
+    names = [name.strip() for name in against.split(",") if name.strip()]
+    if "recipe" in names:
+        raise SetupError("--against: the recipe itself always runs. Name its peers alone.")
+    if not names:
+        raise SetupError("--against: names no peer. Write trl, for instance.")
+    arms = named_arms([*names, "recipe"], "--against")
+    pythons = peer_pythons(peer_python or [])
+    unused = sorted(set(pythons) - set(names))
+    if unused:
+        raise SetupError(f"--peer-python: {unused[0]} does not run. Write --against {','.join([*names, unused[0]])}.")
+    _check_files(to_markdown, plot)
+    with ends_on_signals():
+        found = compare(
+            recipe,
+            overrides or [],
+            arms,
+            RoundLines(),
+            rounds=rounds,
+            steps=steps,
+            pythons=pythons,
+            random_weights=random_weights,
+        )
+    if to_markdown is not None:
+        write_text("--markdown", to_markdown, markdown(found, _command()))
+    if plot is not None:
+        write_text("--plot", plot, picture(found))
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())  # null for what is no number
+    else:
+        show(comparison_renderables(found))
+    if found.arms[-1].reason:
+        raise typer.Exit(1)
+
+
+def _check_files(to_markdown: Path | None, plot: Path | None) -> None:
+    """Before minutes of work."""
+    for flag, path in (("--markdown", to_markdown), ("--plot", plot)):
+        if path is not None and (path.is_dir() or not path.expanduser().parent.is_dir()):
+            raise OutputError(f"{flag}: {path} cannot be written. Name a file in a folder that exists.")
+    if plot is not None and plot.suffix != ".svg":
+        raise SetupError(f"--plot: {plot} is no SVG file. Write {plot.with_suffix('.svg')}.")
+
+
+def _command() -> str:
+    return shlex.join(["hf-efficient", *sys.argv[1:]])
+
+
+class RoundLines:
+    """A line on standard error for each run."""
+
+    def begins(self, arm: str, round_number: int, rounds: int) -> None:
+        print(f"[round {round_number}/{rounds}] {arm} ...", end="", file=sys.stderr, flush=True)
+
+    def ends(self, arm: str, tokens_per_second: float | None, reason: str) -> None:
+        told = f" {tokens_per_second:,.0f} tokens/s" if tokens_per_second is not None else f" no speed: {reason}"
+        print(told, file=sys.stderr, flush=True)
