@@ -21,7 +21,7 @@ import msgspec
 
 from hf_efficient.accounting.account import load_run
 from hf_efficient.bench.arms import Arm, obstacle, peer_command
-from hf_efficient.bench.worker import FIGURES, WORK
+from hf_efficient.bench.worker import FAILURE, FIGURES, WORK
 from hf_efficient.errors import SetupError
 from hf_efficient.estimate.statistics import alternating_orders, median_spread, percentile, warm_up_count
 from hf_efficient.facts.environment import allowed_cpus, describe_environment
@@ -99,8 +99,8 @@ def _prepare(arguments: Sequence[str], folder: Path) -> Work:
     with said.open("wb") as output:
         command = [sys.executable, "-m", "hf_efficient.bench.worker", "prepare", *arguments]
         code = run_to_end(command, allowed_cpus(), output.fileno())
-    if code == 2:
-        raise SetupError(said.read_text(encoding="utf-8", errors="replace").strip())
+    if (folder / FAILURE).is_file():
+        raise SetupError((folder / FAILURE).read_text(encoding="utf-8"))
     if code:
         raise SetupError(f"bench: the recipe could not be prepared: {why_ended(code, said)}")
     return msgspec.json.decode((folder / WORK).read_bytes(), type=Work)
@@ -126,6 +126,8 @@ class _Runner:
                 threads = int(os.environ.get("OMP_NUM_THREADS") or allowed_cpus())
                 device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
                 code = run_to_end(self._command(arm, folder), threads, output.fileno(), CUDA_VISIBLE_DEVICES=device)
+            if (folder / FAILURE).is_file():
+                raise ArmFailed((folder / FAILURE).read_text(encoding="utf-8"))
             if code:
                 raise ArmFailed(why_ended(code, said))
             if arm.changes is not None:

@@ -1,7 +1,8 @@
 """``python -m hf_efficient.bench.worker``: prepares a comparison, or trains one arm of it, in a process of its own.
 
-... worker prepare --folder DIR --steps 8 [--random-weights] RECIPE [a.b=value ...]     writes DIR/work.json
-... worker ARM --folder DIR                                                              writes DIR/figures.json
+``worker prepare --folder DIR --steps 8 [--random-weights] RECIPE [a.b=value ...]`` writes ``DIR/work.json``;
+``worker ARM --folder DIR`` writes ``DIR/figures.json``. What the user can mend is written to ``DIR/failure.txt``, without
+what libraries print.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from hf_efficient.launch.machine import go_offline_without_hub
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.records.bench import Work
 
-WORK, FIGURES = "work.json", "figures.json"
+WORK, FIGURES, FAILURE = "work.json", "figures.json", "failure.txt"
 
 TRAINED = ("trl", "trl_packed", "bare")
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             left, name = _trained(options.task, folder), FIGURES
     except HfEfficientError as error:
-        print(error, file=sys.stderr)
+        (folder / FAILURE).write_text(str(error), encoding="utf-8")
         return error.exit_code
     (folder / name).write_text(json.dumps(left), encoding="utf-8")
     return 0
