@@ -24,7 +24,7 @@ from hf_efficient.bench.arms import Arm, obstacle, peer_command
 from hf_efficient.bench.worker import FAILURE, FIGURES, WORK
 from hf_efficient.errors import SetupError
 from hf_efficient.estimate.statistics import alternating_orders, median_spread, percentile, warm_up_count
-from hf_efficient.facts.environment import allowed_cpus, describe_environment
+from hf_efficient.facts.environment import describe_environment, thread_count
 from hf_efficient.isolate.experiment import run_to_end, why_ended
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.recipe.load import load_recipe
@@ -98,7 +98,7 @@ def _prepare(arguments: Sequence[str], folder: Path) -> Work:
     said = folder / "said.txt"
     with said.open("wb") as output:
         command = [sys.executable, "-m", "hf_efficient.bench.worker", "prepare", *arguments]
-        code = run_to_end(command, allowed_cpus(), output.fileno())
+        code = run_to_end(command, thread_count(), output.fileno())
     if (folder / FAILURE).is_file():
         raise SetupError((folder / FAILURE).read_text(encoding="utf-8"))
     if code:
@@ -123,9 +123,9 @@ class _Runner:
         try:
             said = folder / "said.txt"
             with said.open("wb") as output:
-                threads = int(os.environ.get("OMP_NUM_THREADS") or allowed_cpus())
                 device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-                code = run_to_end(self._command(arm, folder), threads, output.fileno(), CUDA_VISIBLE_DEVICES=device)
+                command = self._command(arm, folder)
+                code = run_to_end(command, thread_count(), output.fileno(), CUDA_VISIBLE_DEVICES=device)
             if (folder / FAILURE).is_file():
                 raise ArmFailed((folder / FAILURE).read_text(encoding="utf-8"))
             if code:

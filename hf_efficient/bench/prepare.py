@@ -42,6 +42,9 @@ _SAID = (
 )  # fmt: skip
 """Written out, since libraries have other defaults."""
 
+_LOSSES = ("auto", "nll", "chunked_nll")
+_UNLIKE = ("label_smoothing_factor", "neftune_noise_alpha", "router_aux_loss_coef")
+
 
 def prepare(recipe: Recipe, folder: Path, steps: int, *, random_weights: bool, padded_rows: int | None = None) -> Work:
     """Write ``recipe.json`` and ``rows.jsonl``. ``padded_rows``: of a padded micro-batch, in place of the number that
@@ -102,6 +105,12 @@ def _check(recipe: Recipe) -> None:
             f"distributed.strategy: is {recipe.distributed.strategy}, and bench trains in one process. Write "
             "distributed.strategy=auto with a model that fits one process."
         )
+    loss = recipe.train.get("loss_type")
+    if loss not in (None, *_LOSSES):
+        raise SetupError(f"train.loss_type: is {loss}, which not every arm has. Write one of {', '.join(_LOSSES)}.")
+    unlike = next((name for name in _UNLIKE if recipe.train.get(name)), None)
+    if unlike:
+        raise SetupError(f"train.{unlike}: not every arm has it, so losses would differ. Write train.{unlike}=null.")
 
 
 def _alone(recipe: Recipe, folder: Path, steps: int) -> dict[str, Any]:
@@ -139,8 +148,8 @@ def _model_changes(recipe: Recipe, folder: Path, random_weights: bool) -> dict[s
     if random_weights:
         made = make_random_model(recipe, folder / "model")
         gone = {"model.tokenizer": None, "model.gguf_file": None, "model.revision": None}
-        template = {"train.chat_template_path": None} if "chat_template_path" in recipe.train else {}
-        return {"model.id": str(made), **gone, **template}
+        own = [name for name in ("chat_template_path", "pad_token", "eos_token") if name in recipe.train]
+        return {"model.id": str(made), **gone, **{f"train.{name}": None for name in own}}
     source = resolve_model_source(model)
     if not source.is_local:
         return {}

@@ -91,7 +91,9 @@ def test_random_weights_have_the_shape_and_a_tokenizer_that_fits(recipe_file, tm
     [
         (["objective=dpo"], "objective: is dpo, and bench compares supervised fine-tuning"),
         (["distributed.strategy=fsdp2"], "distributed.strategy: is fsdp2, and bench trains in one process"),
-        (["train.max_length=null"], "train.max_length: is null"),
+        (["train.max_length=null", "train.packing=false"], "train.max_length: is null"),
+        (["train.loss_type=dft"], "train.loss_type: is dft, which not every arm has"),
+        (["train.neftune_noise_alpha=5"], "Write train.neftune_noise_alpha=null"),
     ],
 )
 def test_recipes_that_cannot_be_compared_are_refused(recipe_file, tmp_path, overrides, told):
