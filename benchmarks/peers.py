@@ -57,7 +57,7 @@ def settings(asked: argparse.Namespace, data: Path) -> dict[str, Any]:
 
 def run(benchmark: str, arms: Sequence[Arm], asked: argparse.Namespace) -> None:
     """Compare the arms; print the tables, and write the figures to ``--json``."""
-    started = datetime.datetime.now(datetime.UTC)
+    started = datetime.datetime.now(datetime.timezone.utc)
     with tempfile.TemporaryDirectory() as folder:
         data, recipe = Path(folder) / "chats.jsonl", Path(folder) / "peer.yaml"
         data.write_text("".join(json.dumps(row) + "\n" for row in chats(asked.data)), encoding="utf-8")

@@ -68,7 +68,10 @@ def compare(
         raise SetupError(f"--steps: {steps} are too few, of which three are warm-up. Write {FEWEST_STEPS} or more.")
     if rounds < 1:
         raise SetupError(f"--rounds: {rounds} measure nothing. Write 1 or more; 6 give an interval of 95%.")
-    started, load = datetime.datetime.now(datetime.UTC), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    started, load = (
+        datetime.datetime.now(datetime.timezone.utc),
+        os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    )
     with tempfile.TemporaryDirectory(prefix="hf-efficient-bench-") as name:
         folder = Path(name)
         options = [f"--folder={folder}", f"--steps={steps}", *["--random-weights"] * random_weights]
