@@ -16,6 +16,7 @@ from hf_efficient.recipe.load import load_recipe
 from hf_efficient.records.bench import ArmRun, Work
 
 STEPS = 6
+NOT_DPO = [f"{key}=null" for key in ("train.packing", "train.loss_type", "data.targets", "evaluate.metrics")]
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_random_weights_have_the_shape_and_a_tokenizer_that_fits(recipe_file, tm
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["objective=dpo"], "objective: is dpo, and bench compares supervised fine-tuning"),
+        (["objective=dpo", *NOT_DPO], "objective: is dpo, and bench compares supervised fine-tuning"),
         (["distributed.strategy=fsdp2"], "distributed.strategy: is fsdp2, and bench trains in one process"),
         (["train.max_length=null", "train.packing=false"], "train.max_length: is null"),
         (["train.loss_type=dft"], "train.loss_type: is dft, which not every arm has"),
