@@ -123,7 +123,6 @@ def _alone(recipe: Recipe, folder: Path, steps: int) -> dict[str, Any]:
         **{f"train.{name}": None for name in unset if name in recipe.train},
         "data.targets": "all",
         "data.eval": [],
-        "data.eval_fraction": None,
         "evaluate.metrics": [],
         "adapter.merge": False,
         "efficiency.preflight": False,
@@ -211,6 +210,7 @@ def _data_changes(recipe: Recipe, rows: Path, folder: Path) -> dict[str, Any]:
     """The rows are as the sources' keys have made them already; what is too long is cut, as all arms do."""
     return {
         "data.train": [{"path": str(rows)}],
+        "data.eval_fraction": None,
         "data.max_train_examples": None,
         "data.system": None,
         "data.overlong": "truncate",

@@ -141,5 +141,5 @@ def _forward_and_backward(model: Any, batches: list[dict[str, Any]], args: Any, 
         with torch.autocast(args.device.type, torch.bfloat16, enabled=args.bf16), pieces:
             loss = model(**batch, **fused).loss * (own / sum(targets))
         loss.backward()
-        total += float(loss)
+        total += float(loss.detach())
     return total
