@@ -122,7 +122,7 @@ def _alone(recipe: Recipe, folder: Path, steps: int) -> dict[str, Any]:
         **NO_INSTRUMENTS,
         **{f"train.{name}": None for name in unset if name in recipe.train},
         "data.targets": "all",
-        "data.eval": [],
+        **({"data.eval": []} if recipe.data.eval else {}),
         "evaluate.metrics": [],
         "adapter.merge": False,
         "efficiency.preflight": False,
