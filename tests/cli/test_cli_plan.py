@@ -128,6 +128,7 @@ def test_fix_where_nothing_helps(run, tiny, shrunk):
         ("--html none/plan.html", "--html: there is no folder none. Name a file in a folder"),
         ("--html .", "--html: . is a folder. Name a file"),
         ("--gpu L4 --num-gpus 0", "--num-gpus: 0 cannot train"),
+        ("--gpu L4 --num-gpus 4 distributed.processes=2", "is 4, but distributed.processes=2 was written as well"),
         ("--gpu L4 cost.price_usd_per_hour=-1", "cost.price_usd_per_hour"),
         ("--gpu L4 model.id=nobody/nothing", "Write a local folder that holds its config.json"),
         ("--gpu L4 model.id=./nowhere", "model.id: "),

@@ -15,6 +15,7 @@ from waiting import wait_for, wait_for_line
 from hf_efficient.accounting.account import account_of
 from hf_efficient.errors import OutputError
 from hf_efficient.recording import run_files
+from hf_efficient.recording.stop import RunStopped
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import StepRecord, TokenCounts
 from hf_efficient.run_dir.reading import last_record, read_steps
@@ -35,6 +36,10 @@ timeline.open(Path(sys.argv[1]), 0, "recipe")
 timeline.enter("trainer_setup")
 time.sleep(3600)
 """
+
+
+def test_a_stop_that_was_asked_for_is_no_error():
+    assert run_files.ending_of(RunStopped(7, 60)) == ("stopped", "after step 7 of 60; checkpoint-7 is saved")
 
 
 def test_a_run_that_is_killed_at_once_has_an_account(tmp_path):

@@ -4,13 +4,16 @@ import json
 import logging
 import os
 import threading
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import psutil
 import pytest
 from hand_clock import Hand, lines, timeline_of
 from waiting import wait_for_line
 
+from hf_efficient.recording.clocks import process_start
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import open_run
 from hf_efficient.run_dir.archive import set_aside
@@ -26,6 +29,12 @@ def told(folder: Path, rank: int = 0):
         elif data["kind"] != "alive" and "system" not in data.get("facts", {}):
             found.append((data["kind"], data.get("at_seconds", data.get("began_at_seconds"))))
     return found
+
+
+def test_the_start_of_this_process():
+    start, lived = process_start(), time.time() - psutil.Process().create_time()
+    assert start.source == ("kernel" if Path("/proc/self/stat").exists() else "psutil")
+    assert (time.perf_counter_ns() - start.perf_ns) / 1e9 == pytest.approx(lived, abs=1.5)
 
 
 def test_a_recipes_run(timeline, hand, tmp_path):
