@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
@@ -153,6 +153,10 @@ class _Versioned(Protocol):
 _L = TypeVar("_L", bound=_Versioned)
 
 
+_OLD_TARGET = b'"loss_bearing":'
+"""The name of the target tokens until 2026-11."""
+
+
 class LineReader(Generic[_L]):
     """Blocks of lines in, structs out; a block that msgspec refuses is read again line by line, its faults logged."""
 
@@ -163,6 +167,8 @@ class LineReader(Generic[_L]):
     def read(self, block: Block) -> tuple[list[_L], int]:
         """The structs of the lines, and how many lines hold something else and are left out. Raises ``OutputError``: a
         line was written by a newer version."""
+        if _OLD_TARGET in block.text:
+            block = replace(block, text=block.text.replace(_OLD_TARGET, b'"target":'))
         try:
             lines = self._decoder.decode_lines(block.text)
         except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from hf_efficient.errors import OutputError
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
-from hf_efficient.run_dir.reading import Replaced, Tail
+from hf_efficient.run_dir.reading import Replaced, Tail, read_steps
 
 
 def taken(tail):
@@ -117,3 +118,14 @@ def test_what_is_no_record(tmp_path):
         with pytest.raises(OutputError) as raised:
             read(path)
         assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("rest", ["", "{broken\n"], ids=["whole", "line by line"])
+def test_target_tokens_are_read_by_their_old_name(tmp_path, rest):
+    path = tmp_path / "steps.jsonl"
+    required = ("segment", "rank", "step", "epoch", "wall_seconds", "started_at_seconds", "micro_batches")
+    numbers = dict.fromkeys(required, 1)
+    old = {"schema_version": 1, **numbers, "phase_seconds": {}, "tokens": {"processed": 9, "loss_bearing": 4}}
+    line = msgspec.json.encode(old).decode() + "\n"
+    path.write_text(line + rest)
+    assert [one.tokens.target for one in read_steps(path)] == [4]
