@@ -86,7 +86,7 @@ def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch, war
         raise OSError("disk full")
 
     monkeypatch.setattr(TorchTrace, "_write_cycle", full)
-    callback = TorchTraceCallback(wait=0, active=1, stacks=False)
+    callback = TorchTraceCallback(wait=0, warmup=0, active=1, repeat=3, stacks=False)  # the first is the last
     trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, callbacks=[callback])
     assert trainer.state.global_step == 4
     assert "ended by a fault: OSError: disk full" in load_run(tmp_path).profile.instruments[0].note
