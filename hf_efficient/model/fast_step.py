@@ -29,11 +29,10 @@ def settle_fast_step(recipe: Recipe, device_type: str) -> Recipe:
 
 def settled_options(recipe: Recipe) -> dict[str, Any]:
     """``train:`` with the loss that its ``auto`` means: ``chunked_nll``, but ``nll`` where something needs whole
-    logits, and with ZeRO-3 and FSDP2."""
+    logits."""
     if recipe.train.get("loss_type") != "auto":
         return recipe.train
-    whole = recipe.distributed.strategy not in ("zero3", "fsdp2")
-    fits = whole and fits_chunked_loss(Settings(recipe, train_fields(recipe.objective)))
+    fits = fits_chunked_loss(Settings(recipe, train_fields(recipe.objective)))
     return {**recipe.train, "loss_type": "chunked_nll" if fits else "nll"}
 
 
