@@ -52,6 +52,15 @@ MODELS: Mapping[str, dict[str, Any]] = {
     "qwen3": {"model_type": "qwen3", **_SMALL, "head_dim": 32},
     "narrow": {"model_type": "llama", **_SMALL, "vocab_size": 256, "num_hidden_layers": 8},
     "gemma2": {"model_type": "gemma2", **_SMALL, "head_dim": 32, "sliding_window": 128},
+    "mixtral": {"model_type": "mixtral", **_SMALL, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {
+        "model_type": "qwen3_moe",
+        **_SMALL,
+        "head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 256,
+    },
 }
 """Small models of several families, by the fields of their ``config.json``; weights are random."""
 
@@ -69,6 +78,7 @@ class Case:
         dtype: of the weights.
         attention: ``model.attn_implementation``.
         metrics: of an evaluation after the two steps; None: there is none.
+        objective: of the recipe.
     """
 
     model: str
@@ -79,6 +89,7 @@ class Case:
     dtype: str = "bfloat16"
     attention: str | None = None
     metrics: tuple[str, ...] | None = None
+    objective: str = "sft"
 
     @property
     def name(self) -> str:
@@ -86,7 +97,10 @@ class Case:
         extra = [f"{key}={value}" for key, value in {**self.adapter, **self.train}.items()]
         attention = [self.attention] if self.attention else []
         evaluated = [] if self.metrics is None else ["evaluated", *self.metrics]
-        return " ".join([self.model, self.method, self.dtype, f"length={self.length}", *attention, *extra, *evaluated])
+        objective = [] if self.objective == "sft" else [self.objective]
+        return " ".join(
+            [*objective, self.model, self.method, self.dtype, f"length={self.length}", *attention, *extra, *evaluated]
+        )
 
 
 def _train(rows: int = 2, **fields: Any) -> dict[str, Any]:
@@ -159,6 +173,20 @@ CASES: tuple[Case, ...] = (
     Case("gemma2", "qlora", 1024, _train(4, **_CHUNKED, **_CKPT)),
     Case("llama", "lora", 256, _train(1, per_device_eval_batch_size=8, **_CHUNKED, **_CKPT), metrics=()),
     Case(_SMOL, "lora", 256, _train(1, per_device_eval_batch_size=8, **_CHUNKED, **_CKPT), metrics=("perplexity",)),
+    Case("mixtral", "full", 512, _train(), dtype="float32"),
+    Case("mixtral", "lora", 512, _train(bf16=True)),
+    Case("mixtral", "qlora", 512, _train(bf16=True)),
+    Case("mixtral", "qlora", 512, _train(**_CKPT, **_CHUNKED)),
+    Case("qwen3_moe", "qlora", 512, _train(4, bf16=True, **_CKPT, **_CHUNKED)),
+    Case("qwen3_moe", "qlora", 256, _train(), {"target_modules": ["q_proj", "v_proj"]}),
+    *(Case("llama", "lora", 256, _train(), objective=name) for name in ("dpo", "kto", "reward", "orpo", "cpo")),
+    *(Case("llama", "full", 256, _train(), objective=name) for name in ("dpo", "kto", "reward", "orpo", "cpo")),
+    *(
+        Case("qwen2", "qlora", 512, _train(bf16=True, **_CKPT), objective=name)
+        for name in ("dpo", "kto", "reward", "orpo", "cpo")
+    ),
+    Case("llama", "full", 256, _train(4, bf16=True, **_CKPT), dtype="float32", objective="dpo"),
+    Case("llama", "lora", 512, _train(2, gradient_accumulation_steps=2), objective="dpo"),
 )
 
 
@@ -292,7 +320,8 @@ def recipe_of(case: Case, folder: Path) -> Any:
         "name": "plan-accuracy",
         "model": section,
         "adapter": {"method": case.method, **case.adapter},
-        "data": _data(case),
+        "objective": case.objective,
+        "data": _data(case, folder),
         "train": {"max_length": case.length, **case.train},
         "output_dir": str(folder / "out"),
     }
@@ -303,7 +332,10 @@ def recipe_of(case: Case, folder: Path) -> Any:
     return load_recipe(str(path))
 
 
-def _data(case: Case) -> dict[str, Any]:
+def _data(case: Case, folder: Path) -> dict[str, Any]:
+    if case.objective != "sft":  # its rows are the simulation's own
+        (folder / "pairs.jsonl").touch()
+        return {"train": [{"path": str(folder / "pairs.jsonl")}]}
     own = {"path": "builtin:python-docstrings"}
     return {"train": [own]} if case.metrics is None else {"train": [own], "eval": [{**own, "split": "eval"}]}
 

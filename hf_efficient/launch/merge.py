@@ -313,13 +313,17 @@ def _load(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
 def _with_adapter(base: PreTrainedModel, source: TrainedAdapter) -> Any:
     from peft import PeftModel
 
+    from hf_efficient.model.four_bit_experts import adapt_experts
+
     try:
-        return PeftModel.from_pretrained(base, str(source.folder)).eval()
+        adapted = PeftModel.from_pretrained(base, str(source.folder)).eval()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise ModelError(
             f"the adapter in {source.folder} does not fit its base {source.model.id}: "
             f"{str(error).strip().splitlines()[0]} Name the model that it was trained on as model.id."
         ) from error
+    adapt_experts(adapted)
+    return adapted
 
 
 def _undressed(trained: Any, dtype: str | None) -> PreTrainedModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,10 @@ def add_adapter(
     _check_modules_to_save(model, section)
     config = lora_config(section, scores="ForSequenceClassification" in type(model).__name__)
     try:
-        adapted = get_peft_model(model, config, low_cpu_mem_usage=on_meta)
+        with warnings.catch_warnings():
+            # PEFT doubles the rank of fused experts, and looks for them among modules alone.
+            warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys did not match")
+            adapted = get_peft_model(model, config, low_cpu_mem_usage=on_meta)
     except (ValueError, re.error) as error:
         if "lora_dropout" in str(error) and section.dropout:
             raise ModelError(
@@ -62,6 +66,10 @@ def add_adapter(
             f"adapter.target_modules: {section.target_modules!r} does not fit this model: {str(error).splitlines()[0]} "
             f"Write all-linear, or some of: {', '.join(_linear_names(model))}."
         ) from error
+    if section.method == "qlora":
+        from hf_efficient.model.four_bit_experts import adapt_experts
+
+        adapt_experts(adapted)
     if section.fused is True:
         _fuse(adapted)
     if checkpointing:

@@ -209,10 +209,18 @@ def _load_model(
     if model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(model.attn_implementation)
     load: Any = functools.partial(auto_class(scores=scores).from_pretrained, source.location, output_loading_info=True)
-    with _new_head_is_expected() if scores else nullcontext():
+    with _new_head_is_expected() if scores else nullcontext(), _packed_experts(quantization):
         loaded, report = _load("model", source, lambda: load(**options))
     check_loaded(loaded, report, location=source.location)
     return cast("PreTrainedModel", loaded)
+
+
+def _packed_experts(quantization: BitsAndBytesConfig | None) -> AbstractContextManager[None]:
+    if quantization is None:
+        return nullcontext()
+    from hf_efficient.model.four_bit_experts import experts_are_packed
+
+    return experts_are_packed()
 
 
 def _new_head_is_expected() -> AbstractContextManager[None]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from hf_efficient.facts.libraries import replaced
 from hf_efficient.model.adapter import add_adapter
+from hf_efficient.model.four_bit_experts import experts_are_packed, four_bit_experts
 from hf_efficient.model.load import quantization_config
 from hf_efficient.planning.model_config import meta_model, weights_dtype
 from hf_efficient.recipe.objectives import OBJECTIVES
@@ -66,22 +67,31 @@ def blank_quantized(model: nn.Module, dtype: torch.dtype) -> None:
 
     for layer in model.modules():
         if isinstance(layer, bnb.nn.Linear4bit):
-            _fill_four_bit(layer, dtype)
+            shape = torch.Size((layer.out_features, layer.in_features))
+            own: Any = layer.weight
+            layer.weight = _packed(shape, dtype, double=own.compress_statistics, kind=own.quant_type)
+            vars(layer)["support_avx512bf16_for_cpu"] = False  # the run's own setting; see callbacks/checks.py
         elif isinstance(layer, bnb.nn.Linear8bitLt):
             _fill_eight_bit(layer, dtype)
+    for layer, forward in four_bit_experts(model):
+        for name, one in list(layer.named_parameters(recurse=False)):
+            shape, config = getattr(one, "ds_shape", one.shape), forward.config
+            double, kind = config.bnb_4bit_use_double_quant, config.bnb_4bit_quant_type
+            setattr(layer, name, _packed(shape, dtype, double=double, kind=kind))
 
 
 def quantization_constants(layer: nn.Module) -> list[torch.Tensor]:
-    """The constants of a 4-bit layer, or of an 8-bit layer's rows, which are no parameters; empty for another layer."""
+    """The constants of a layer's 4-bit weights, or of an 8-bit layer's rows, which are no parameters; else none."""
     rows = getattr(getattr(layer, "state", None), "SCB", None)
     if rows is not None:
         return [rows]
-    state = getattr(getattr(layer, "weight", None), "quant_state", None)
-    if state is None:
-        return []
-    held = [state.absmax, state.code]
-    if state.state2 is not None:
-        held += [state.offset, state.state2.absmax, state.state2.code]
+    held = []
+    for parameter in layer.parameters(recurse=False):
+        state = getattr(parameter, "quant_state", None)
+        if state is not None:
+            held += [state.absmax, state.code]
+        if state is not None and state.state2 is not None:
+            held += [state.offset, state.state2.absmax, state.state2.code]
     return held
 
 
@@ -91,13 +101,11 @@ def values_of(parameter: torch.Tensor) -> int:
     return parameter.numel() if state is None else int(state.shape.numel())
 
 
-def _fill_four_bit(layer: Any, dtype: torch.dtype) -> None:
+def _packed(shape: torch.Size, dtype: torch.dtype, *, double: bool, kind: str) -> Params4bit:
     from bitsandbytes.functional import QuantState
 
-    shape = torch.Size((layer.out_features, layer.in_features))
     values = shape.numel()
     blocks = math.ceil(values / BLOCK)
-    double, kind = layer.weight.compress_statistics, layer.weight.quant_type
     nested = None
     if double:
         nested = QuantState(
@@ -119,8 +127,7 @@ def _fill_four_bit(layer: Any, dtype: torch.dtype) -> None:
         state2=nested,
     )
     weight.compress_statistics, weight.quant_type = double, kind
-    layer.weight = weight
-    layer.support_avx512bf16_for_cpu = False  # the run's own setting; see callbacks/checks.py
+    return weight
 
 
 def is_eight_bit(recipe: Recipe) -> bool:
@@ -180,7 +187,8 @@ def _base(recipe: Recipe, config: PretrainedConfig) -> PreTrainedModel:
 def _quantize(base: PreTrainedModel, section: QuantizationSection) -> None:
     from transformers.quantizers import AutoHfQuantizer
 
-    quantizer = AutoHfQuantizer.from_config(quantization_config(section), pre_quantized=False)
+    with experts_are_packed():
+        quantizer = AutoHfQuantizer.from_config(quantization_config(section), pre_quantized=False)
     quantizer.preprocess_model(model=base, device_map=None)
     kind = f"is_loaded_in_{section.bits}bit"
     vars(base).update({kind: True, "is_quantized": True, "hf_quantizer": quantizer})  # as from_pretrained leaves it

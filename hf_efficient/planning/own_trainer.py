@@ -319,7 +319,7 @@ def _blank_copies(trainer: Trainer, model: Any, *, quantized: bool) -> tuple[Any
 
 def _blank_parameter(one: nn.Parameter) -> nn.Parameter:
     blank = nn.Parameter(emptied(one.data), requires_grad=one.requires_grad)
-    for name in ("compress_statistics", "quant_type"):  # of bitsandbytes
+    for name in ("compress_statistics", "quant_type", "ds_shape"):  # of bitsandbytes
         if hasattr(one, name):
             setattr(blank, name, getattr(one, name))
     return blank

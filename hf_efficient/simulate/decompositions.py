@@ -85,7 +85,8 @@ def _scaled_mm(
 
 def decompositions(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
     """By operator, what it does in operators whose results are seen; those of bitsandbytes where it is installed."""
-    of_the_device = {} if on_gpu else cpu_casts()
+    everywhere = {torch.ops.aten._grouped_mm.default: _grouped_mm, torch.ops.aten.scatter_add.default: _scatter_add}
+    of_the_device = {**everywhere, **({} if on_gpu else cpu_casts())}
     try:
         import bitsandbytes  # noqa: F401  registers its operators
     except ImportError:
@@ -97,6 +98,27 @@ def workspaces(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
     """By operator, what a GPU's kernel allocates and frees before it returns, as shapes and dtypes."""
     flashes = (flash.BACKWARD.default, flash.CPU_BACKWARD.default) if on_gpu else ()
     return dict.fromkeys(flashes, flash.backward_workspace)
+
+
+def _scatter_add(into: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """In place in a backward, as that of ``gather`` is. Of tensors like these, which are subclasses, it makes a copy:
+    ``gather_backward`` of pytorch 2.13 (``aten/src/ATen/native/TensorAdvancedIndexing.cpp``)."""
+    if torch.is_grad_enabled():
+        return NotImplemented  # type: ignore[no-any-return]
+    return into.scatter_add_(dim, index, values)
+
+
+def _grouped_mm(
+    left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any
+) -> torch.Tensor:
+    """The result of a product of several experts, each with its own rows (or columns) of a two-dimensional operand.
+    torch's shapes without values are of bfloat16 alone; kernels for other dtypes are there on CPUs and GPUs."""
+    if left.dtype == torch.bfloat16:
+        return NotImplemented  # type: ignore[no-any-return]
+    experts: list[int] = []
+    if left.dim() == right.dim():
+        experts = [left.shape[0] if left.dim() == 3 else offs.shape[0]]  # type: ignore[union-attr]
+    return left.new_empty([*experts, left.shape[-2], right.shape[-1]])
 
 
 def _gemm_4bit(

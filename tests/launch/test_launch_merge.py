@@ -8,19 +8,29 @@ import torch
 import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from hf_efficient.cli.app import main
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import merge as merge_module
 from hf_efficient.launch.merge import merge_run, relative_difference, written_whole
+from hf_efficient.model.four_bit_experts import adapt_experts, experts_are_packed
 from hf_efficient.recipe.schema import Recipe
 
 IDS = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])
 
 
 def load(folder, quantization=None):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=quantization)
+    with experts_are_packed():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=quantization)
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
@@ -52,6 +62,7 @@ def train(base, run_dir, quantization=None, recipe_quantization=None, recipe=Tru
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = get_peft_model(load(base, quantization=quantization), LoraConfig(task_type="CAUSAL_LM", **lora)).train()
+        adapt_experts(model)
         optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=3.0)
         for _ in range(3):
             model(input_ids=IDS, labels=IDS).loss.backward()
@@ -148,6 +159,20 @@ def test_qlora_is_merged_into_the_weights_it_was_trained_beside(qlora_run, tiny_
     assert merge_run(run_dir, run_dir / "dense", base="dense").base == "dense"  # which is another model
     assert like(run_dir / "dense", logits(PeftModel.from_pretrained(load(tiny_llama_dir), run_dir)))
     assert relative_difference(logits(load(run_dir / "dense")), trained) > 5e-3  # fifty times what the other way leaves
+
+
+def test_experts_in_four_bits_are_merged(tiny_llama_dir, tmp_path):
+    torch.manual_seed(2)
+    sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 1}
+    llama = LlamaConfig.from_pretrained(tiny_llama_dir).to_dict()
+    base = tmp_path / "mixture"
+    MixtralForCausalLM(MixtralConfig(**{**llama, "architectures": None, **sizes})).save_pretrained(base)
+    AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(base)
+    trained = train(base, tmp_path / "run", AS_NF4, NF4)
+    report = merge_run(tmp_path / "run")
+    assert like(report.output, trained)
+    assert (report.base, report.relative_difference < 1e-5) == ("dequantized", True)
+    assert relative_difference(logits(load(base, AS_NF4)), trained) > 1e-2  # training did something
 
 
 def test_eight_bit(tiny_llama_dir, tmp_path):

@@ -59,10 +59,13 @@ def test_it_is_the_plan_of_the_same_recipe(build, recipe, saved, gpus):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "bits"), [("lora", None), ("qlora", 4), ("qlora", 8)])
-def test_an_adapter_on_a_quantized_base_too(build, recipe, saved, method, bits):
+@pytest.mark.parametrize(
+    ("family", "method", "bits"),
+    [("llama", "lora", None), ("llama", "qlora", 4), ("llama", "qlora", 8), ("mixtral", "qlora", 4)],
+)
+def test_an_adapter_on_a_quantized_base_too(build, recipe, saved, family, method, bits):
     quantized = {"quantization": {"bits": bits}} if bits else {}
-    wanted = recipe(saved("llama"), method, TRAIN, **quantized)
+    wanted = recipe(saved(family), method, TRAIN, **quantized)
     model = add_adapter(load_base(wanted), wanted.adapter, seed=0, checkpointing=True)
     found = hf_efficient.plan(build(model=model), ["A10"])
     expected = hf_efficient.plan(wanted, ["A10"], read_data=False)

@@ -45,7 +45,7 @@ def test_the_peak_is_the_real_ones(preference, family, method, train, more):
     wanted = preference(family, method, train, **more)
     config = model_config(wanted.model)
     planned = planned_memory(simulate(wanted, config, 64, on_gpu=False)).peak_allocated_bytes
-    assert planned == pytest.approx(real_peak(wanted, config, 64), rel=0.02)
+    assert planned == pytest.approx(real_peak(wanted, config, 64), rel=0.002)
 
 
 def test_pairs_and_a_reference_model(preference):

@@ -37,11 +37,14 @@ CASES = {
     "another loss": ("llama", "full", {"loss_type": "dft"}, {}),
     "a chunked loss": ("qwen2", "full", {"loss_type": "chunked_nll"}, {}),
     "a chunked loss in mixed precision": ("gemma2", "lora", {"loss_type": "chunked_nll", "bf16": True}, {}),
+    "experts in 4 bits": ("mixtral", "qlora", {"bf16": True}, {}),
+    "experts in 4 bits and float32": ("qwen3_moe", "qlora", {}, {"quantization": {"compute_dtype": "float32"}}),
+    "experts": ("mixtral", "lora", {}, {}),
     "a head to save": ("llama", "lora", {}, {"modules_to_save": ["lm_head"]}),
 }
 
 
-FAST = ("full in mixed precision", "LoRA", "QLoRA", "accumulation", "a chunked loss")
+FAST = ("full in mixed precision", "LoRA", "QLoRA", "accumulation", "a chunked loss", "experts in 4 bits")
 
 
 @pytest.mark.parametrize(
