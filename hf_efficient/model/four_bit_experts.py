@@ -106,7 +106,7 @@ def _factors(adapter: Any, name: str, dtype: torch.dtype) -> tuple[torch.Tensor,
 def _grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """``rows`` (rows, in), sorted by expert, times ``weight`` (experts, in, out)."""
     if any(width * rows.element_size() % _ALIGNED for width in weight.shape[1:]):
-        return torch.ops.transformers.grouped_mm_fallback(rows, weight, offs=ends)  # type: ignore[no-any-return]
+        return torch.ops.transformers.grouped_mm_fallback(rows, weight, offs=ends)
     return _grouped_mm(rows, weight, offs=ends)
 
 
@@ -175,7 +175,7 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 class _Pack(Bnb4bitQuantize):
-    def convert(self, input_dict: Any, *args: Any, model: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def convert(self, input_dict: Any, full_layer_name: Any = None, model: Any = None, **kwargs: Any) -> Any:
         packed = {}
         for full_name, values in input_dict.items():
             module, name = get_module_from_name(model, full_name)
@@ -183,7 +183,7 @@ class _Pack(Bnb4bitQuantize):
             if isinstance(forward, FourBitExperts) and name in _WEIGHTS:
                 value = values[0] if isinstance(values, list) else values
                 packed[full_name] = _packed(value, forward.config)
-        return packed or super().convert(input_dict, *args, model=model, **kwargs)
+        return packed or super().convert(input_dict, full_layer_name, model, **kwargs)
 
 
 def _packed(value: torch.Tensor, config: Any) -> Any:
@@ -194,6 +194,7 @@ def _packed(value: torch.Tensor, config: Any) -> Any:
         requires_grad=False,
         compress_statistics=config.bnb_4bit_use_double_quant,
         quant_type=config.bnb_4bit_quant_type,
-    ).to(value.device)
+    )
+    weight = weight.to(value.device)
     weight.ds_shape = value.shape  # where PEFT looks for the shape of a weight that is stored in another one
     return weight

@@ -100,21 +100,19 @@ def workspaces(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
     return dict.fromkeys(flashes, flash.backward_workspace)
 
 
-def _scatter_add(into: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _scatter_add(into: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor) -> Any:
     """In place in a backward, as that of ``gather`` is. Of tensors like these, which are subclasses, it makes a copy:
     ``gather_backward`` of pytorch 2.13 (``aten/src/ATen/native/TensorAdvancedIndexing.cpp``)."""
     if torch.is_grad_enabled():
-        return NotImplemented  # type: ignore[no-any-return]
+        return NotImplemented
     return into.scatter_add_(dim, index, values)
 
 
-def _grouped_mm(
-    left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any
-) -> torch.Tensor:
+def _grouped_mm(left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any) -> Any:
     """The result of a product of several experts, each with its own rows (or columns) of a two-dimensional operand.
     torch's shapes without values are of bfloat16 alone; kernels for other dtypes are there on CPUs and GPUs."""
     if left.dtype == torch.bfloat16:
-        return NotImplemented  # type: ignore[no-any-return]
+        return NotImplemented
     experts: list[int] = []
     if left.dim() == right.dim():
         experts = [left.shape[0] if left.dim() == 3 else offs.shape[0]]  # type: ignore[union-attr]
