@@ -175,15 +175,15 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 class _Pack(Bnb4bitQuantize):
-    def convert(self, input_dict: Any, full_layer_name: Any = None, model: Any = None, **kwargs: Any) -> Any:
+    def convert(self, input_dict: Any, *args: Any, **kwargs: Any) -> Any:
         packed = {}
         for full_name, values in input_dict.items():
-            module, name = get_module_from_name(model, full_name)
+            module, name = get_module_from_name(kwargs["model"], full_name)
             forward = vars(module).get("forward")
             if isinstance(forward, FourBitExperts) and name in _WEIGHTS:
                 value = values[0] if isinstance(values, list) else values
                 packed[full_name] = _packed(value, forward.config)
-        return packed or super().convert(input_dict, full_layer_name, model, **kwargs)
+        return packed or super().convert(input_dict, *args, **kwargs)
 
 
 def _packed(value: torch.Tensor, config: Any) -> Any:

@@ -85,8 +85,11 @@ def _scaled_mm(
 
 def decompositions(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
     """By operator, what it does in operators whose results are seen; those of bitsandbytes where it is installed."""
-    everywhere = {torch.ops.aten._grouped_mm.default: _grouped_mm, torch.ops.aten.scatter_add.default: _scatter_add}
-    of_the_device = {**everywhere, **({} if on_gpu else cpu_casts())}
+    of_the_device: dict[Any, Callable[..., Any]] = {
+        torch.ops.aten._grouped_mm.default: _grouped_mm,
+        torch.ops.aten.scatter_add.default: _scatter_add,
+        **({} if on_gpu else cpu_casts()),
+    }
     try:
         import bitsandbytes  # noqa: F401  registers its operators
     except ImportError:
