@@ -199,7 +199,7 @@ def casts_for_training() -> Iterator[None]:
         for module in model.modules():
             if type(module).__name__ != "Linear4bit":
                 for name, weight in list(module._parameters.items()):
-                    if weight is not None:
+                    if weight is not None and weight.dim() < 3:  # experts are quantized there
                         module._parameters[name] = torch.nn.Parameter(weight.float(), requires_grad=False)
         return plain(model, *args, **more)
 
