@@ -106,6 +106,7 @@ def _lines(*overrides: str) -> tuple[str, ...]:
 _MLP = "gate_proj, up_proj, down_proj"
 _OFFLOADED = "train.activation_offloading=true"
 _CHUNKED = "train.loss_type=chunked_nll"
+_WHOLE = "train.loss_type=nll"
 _FULL_3B = ("model.dtype=bfloat16", "train.bf16=false", "train.max_length=4096")
 _ADAPTED_3B = ("train.max_length=4096", "adapter.r=64", "adapter.alpha=128", _CHUNKED)
 _BFLOAT16_ADAPTER = "their adapter is in bfloat16, ours in float32, and so is its input; "
@@ -155,7 +156,7 @@ RECIPES: tuple[RecipeCase, ...] = (
         _LADDER,
         60.0 * GIB,
         "llama3.2-1b/full",
-        _lines("model.id=meta-llama/Llama-3.2-3B", "train.gradient_checkpointing=false", *_FULL_3B),
+        _lines("model.id=meta-llama/Llama-3.2-3B", "train.gradient_checkpointing=false", _WHOLE, *_FULL_3B),
         "A100 80GB SXM",
         "their model, transformers' here; AdamW, whether fused is not said",
     ),
