@@ -75,9 +75,9 @@ def _check_is_run(path: Path) -> None:
 
 
 def print_applied(path: Path, remedy: Remedy, of: str = "", then: str = "") -> None:
-    from hf_efficient.reporting.diagnosis import change_words, gain_words
+    from hf_efficient.reporting.diagnosis import gain_words, remedy_words
 
     gain = f", {gain_words(remedy.gain)} predicted{of}" if remedy.gain is not None else ""
-    changes = " ".join(change_words(key, value) for key, value in remedy.overrides.items())
+    changes = " ".join(remedy_words(remedy, recipe=True))
     message = f"--apply: {path} is the recipe with {changes}{gain}. Run it: hf-efficient train {path}{then}"
     print(message, file=sys.stderr)

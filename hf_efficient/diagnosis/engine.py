@@ -85,6 +85,7 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
         rules=[rule.__name__ for rule in rules],
         faults=said.faults,
         confirmations=confirmed,
+        recipe=case.recipe is not None,
     )
 
 

@@ -97,15 +97,17 @@ class BudgetWatch:
         first = clearance(self._limits, spent, live.price_usd_per_hour, live.watts())
         if first is None:
             return Look(None, None, step + 1)
+        steps = live.figures.steps  # all of them, before the pace is asked for
         pace = live.pace()
         due = evaluates * (pace.evaluation_seconds or 0.0) + saves * (pace.save_seconds or 0.0)
         room = first.seconds - due - (pace.step_seconds or 0.0) - (pace.save_seconds or 0.0)
         if room < 0:
             return Look(first.limit, None, step + 1)
-        return Look(None, self._passing(live, first, pace, step, due), step + _steps_until_next(room, pace))
+        passing = self._passing(live, first, pace, step, due) if steps >= _SETTLED_STEPS else None
+        return Look(None, passing, step + _steps_until_next(room, pace))
 
     def _passing(self, live: LiveRun, first: Clearance, pace: Pace, step: int, due_seconds: float) -> Passing | None:
-        if live.schedule is None or live.figures.steps < _SETTLED_STEPS:
+        if live.schedule is None:
             return None
         rest = forecast(live.schedule, step, pace)
         if rest is None or rest.seconds + due_seconds <= first.seconds:

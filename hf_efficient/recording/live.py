@@ -21,7 +21,6 @@ PREFIX = "efficiency/"
 WHOLE_PREFIX = f"{PREFIX}run/"
 """Of the closing summary, so that its sums are no last point of a curve."""
 
-_FRESH_SECONDS = 1.0
 _FEWEST_STEADY, _STEADY_SHARE = 5, 0.25
 _TIMES = ("wall_seconds", "training_seconds", "data_wait_seconds", "unattributed_seconds")
 _COUNTS = ("processed", "non_padding", "target", "model_flops", "hardware_flops")
@@ -111,6 +110,11 @@ class RunningFigures:
     @property
     def steps(self) -> int:
         self._catch_up()
+        return self.known
+
+    @property
+    def known(self) -> int:
+        """Steps as of a second ago at most."""
         return len(self._step_seconds)
 
     def add(self, record: StepRecord) -> None:
@@ -222,7 +226,7 @@ class LiveRun:
         self.elsewhere_joules = 0.0
         self._run = run
         self._step_seconds: float | None = None
-        self._paced_seconds = float("-inf")
+        self._paced_steps = 0
         self._opened_seconds, self._opened_joules = run.lived_seconds(), self._joules() or 0.0
 
     @property
@@ -258,10 +262,10 @@ class LiveRun:
         return Outlook(left, self._spent(now.wall_seconds + left, joules), rest.lower_bound)
 
     def pace(self) -> Pace:
-        """How long things take; the time of a step is looked at once a second."""
-        now = self._run.now_seconds()
-        if now - self._paced_seconds >= _FRESH_SECONDS or self._step_seconds is None:
-            self._step_seconds, self._paced_seconds = self.figures.step_seconds(), now
+        """How long things take; the time of a step is looked at where more steps are known than last time."""
+        known = self.figures.known
+        if known != self._paced_steps:
+            self._step_seconds, self._paced_steps = self.figures.step_seconds(), known
         return Pace(self._step_seconds, self.figures.evaluations.mean_seconds, self.figures.saves.mean_seconds)
 
     def watts(self) -> float | None:

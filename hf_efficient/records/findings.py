@@ -110,7 +110,7 @@ class Confirmation:
 class Diagnosis:
     """All that the rules said of a run. ``loop_seconds`` includes evaluations and saves: costs and gains are held
     against it. ``limit`` is None where a finding stands above ``info``; ``faults`` are rules that failed by a defect of
-    hf_efficient."""
+    hf_efficient. ``recipe``: False for a script's run, whose remedies are arguments."""
 
     schema_version: int
     hf_efficient_version: str
@@ -124,6 +124,7 @@ class Diagnosis:
     rules: list[str]
     faults: list[str] = field(default_factory=list)
     confirmations: list[Confirmation] = field(default_factory=list)
+    recipe: bool = True
 
     @property
     def is_healthy(self) -> bool:

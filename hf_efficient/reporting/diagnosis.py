@@ -90,6 +90,14 @@ def argument_words(key: str, value: Any) -> str:
     return f"{name}={value!r}," if section == "train" else change_words(key, value)
 
 
+def remedy_words(remedy: Remedy, *, recipe: bool) -> list[str]:
+    """A line per change, as a recipe's command line takes it, or a script: ``TrainingArguments(bf16=True)``."""
+    if recipe:
+        return [change_words(key, value) for key, value in remedy.overrides.items()]
+    lines = [argument_words(key, value) for key, value in remedy.overrides.items()]
+    return [f"TrainingArguments({line[:-1]})" if line.endswith(",") else line for line in lines]
+
+
 def instrument_words(instrument: str) -> str:
     """What would give the evidence that a rule lacks; empty where nothing would."""
     return f"{instrument} would show it" if instrument else ""
@@ -129,7 +137,7 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
         *(_end(diagnosis) if evidence else []),
         *(_confirmation(held) for held in diagnosis.confirmations),
         *_headline(diagnosis, evidence),
-        *finding_renderables(diagnosis.findings, evidence=evidence),
+        *finding_renderables(diagnosis.findings, evidence=evidence, recipe=diagnosis.recipe),
         *([Text(GAINS_OVERLAP, "dim")] if evidence and several_gains(diagnosis) else []),
         *(dim_lines("Not judged:", abstained) if evidence else []),
         *(Text(fault_words(fault), "red") for fault in diagnosis.faults),
@@ -137,9 +145,9 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
 
 
 def finding_renderables(
-    findings: Sequence[Finding], *, evidence: bool = True, of: str = OF_THE_LOOP
+    findings: Sequence[Finding], *, evidence: bool = True, of: str = OF_THE_LOOP, recipe: bool = True
 ) -> list[RenderableType]:
-    return [part for number, one in enumerate(findings, 1) for part in _finding(number, one, evidence, of)]
+    return [part for number, one in enumerate(findings, 1) for part in _finding(number, one, evidence, of, recipe)]
 
 
 def diagnosis_hint(diagnosis: Diagnosis | None, directory: str) -> list[RenderableType]:
@@ -174,7 +182,7 @@ def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
         yield Text(limit_words(diagnosis), "bold")
 
 
-def _finding(number: int, finding: Finding, full: bool, of: str) -> Iterator[RenderableType]:
+def _finding(number: int, finding: Finding, full: bool, of: str, recipe: bool) -> Iterator[RenderableType]:
     title = Text(f"{number}. {finding.title}", _STYLES[finding.severity])
     title.append(f"  [{finding.severity}, {finding.confidence}: {finding.rule}]", "dim")
     yield title
@@ -184,7 +192,7 @@ def _finding(number: int, finding: Finding, full: bool, of: str) -> Iterator[Ren
     if full:
         yield _evidence(finding.evidence)
     for remedy in finding.remedies if full else finding.remedies[:1]:
-        yield from _remedy(remedy, full, of)
+        yield from _remedy(remedy, full, of, recipe)
 
 
 def _indented(part: RenderableType, by: int) -> RenderableType:
@@ -198,13 +206,13 @@ def _evidence(evidence: list[Evidence]) -> RenderableType:
     return _indented(made, 5)
 
 
-def _remedy(remedy: Remedy, full: bool, of: str) -> Iterator[RenderableType]:
+def _remedy(remedy: Remedy, full: bool, of: str, recipe: bool) -> Iterator[RenderableType]:
     text = Text(f"-> {remedy.what}")
     if remedy.gain is not None:
         text.append(f": {gain_words(remedy.gain, of)}", "green")
     yield _indented(text, 3)
-    for key, value in remedy.overrides.items():
-        yield _indented(Text(change_words(key, value), "cyan"), 6)
+    for line in remedy_words(remedy, recipe=recipe):
+        yield _indented(Text(line, "cyan"), 6)
     if full and remedy.gain is not None:
         yield _indented(Text(f"predicted from: {remedy.gain.basis}", "dim"), 6)
     if full and remedy.costs:

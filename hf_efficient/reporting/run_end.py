@@ -13,7 +13,7 @@ from hf_efficient.records.account import PlanAccount, RunAccount
 from hf_efficient.records.findings import Diagnosis, Finding
 from hf_efficient.records.steps import PREFERENCES
 from hf_efficient.reporting.console import account_title
-from hf_efficient.reporting.diagnosis import NOTHING_TO_FIX, change_words, gain_words
+from hf_efficient.reporting.diagnosis import NOTHING_TO_FIX, gain_words, remedy_words
 from hf_efficient.reporting.labels import signed_percent
 from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
 from hf_efficient.reporting.terminal import cut, grid, table
@@ -89,15 +89,15 @@ def short_findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], 1):
         title = f"{finding.title[:1].upper()}{finding.title[1:]}"
         yield Text(f"{number}. {_shortened(title)}", "bold red" if finding.severity == "critical" else "bold")
-        yield from _first_remedy(finding)
+        yield from _first_remedy(finding, diagnosis.recipe)
     more = len(diagnosis.findings) - _MOST_FINDINGS
     if more > 0:
         yield Text(f"and {more} more", "dim")
 
 
-def _first_remedy(finding: Finding) -> Iterator[RenderableType]:
+def _first_remedy(finding: Finding, recipe: bool) -> Iterator[RenderableType]:
     for remedy in finding.remedies[:1]:
-        changes = " ".join(change_words(key, value) for key, value in remedy.overrides.items())
+        changes = " ".join(remedy_words(remedy, recipe=recipe))
         gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
         line = f"{remedy.what}: {changes}" if changes else remedy.what
         yield Text(f"   -> {_shortened(line, _LONGEST - len(gain))}").append(gain, "green")

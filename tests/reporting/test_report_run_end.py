@@ -1,12 +1,15 @@
 """The end of a training on a terminal."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from page_reader import printed
 from sample_findings import diagnosed, healthy
 
 from hf_efficient.metrics.answers import Answer
+from hf_efficient.records import findings
 from hf_efficient.reporting import run_end as end
+from hf_efficient.reporting.diagnosis import diagnosis_renderables
 
 METRICS = {f"metric_{number}": 1.0 + number for number in range(9)}
 
@@ -45,3 +48,13 @@ def test_a_run_with_nothing_to_fix_and_one_that_recorded_little(full_run, bare_r
     lines = printed(*end.headline(bare_run.account), end.where(Path("out"), None, None))
     assert not any(line.startswith("cost") for line in lines)
     assert lines[-1] == "model  out"
+
+
+def test_a_script_gets_arguments_in_place_of_keys(full_run):
+    diagnosis = diagnosed(full_run).diagnosis
+    remedy = findings.Remedy("train in mixed precision", {"train.bf16": True, "cost.market": "spot"})
+    diagnosis = replace(diagnosis, findings=[findings.Finding("precision", "float32", remedies=[remedy])])
+    assert "train.bf16=true cost.market=spot" in printed(*end.short_findings(diagnosis))[1]
+    script = replace(diagnosis, recipe=False)
+    for parts in (end.short_findings(script), diagnosis_renderables(script)):
+        assert any("TrainingArguments(bf16=True)" in line for line in printed(*parts))
