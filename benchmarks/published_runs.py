@@ -3,8 +3,8 @@
     python benchmarks/published_runs.py TABLE.csv [--only WORDS] [--json FILE]
 
 A row of the table is a training on NVIDIA A100 80 GB: model, method, kernels, GPUs, micro-batch, and its peak of
-allocated bytes, its tokens per second and GPU, or that it ran out of memory. Every fourth row is kept apart: nothing
-was looked at in it while the plan was built. Both parts are printed.
+allocated bytes, its tokens per second and GPU, or that it ran out of memory. Every fourth row is kept apart: no change
+of the plan was made for its sake. Both parts are printed.
 """
 
 import argparse
