@@ -29,10 +29,12 @@ def settle_fast_step(recipe: Recipe, device_type: str) -> Recipe:
 
 def settled_options(recipe: Recipe) -> dict[str, Any]:
     """``train:`` with the loss that its ``auto`` means: ``chunked_nll``, but ``nll`` where something needs whole
-    logits."""
+    logits, and with ZeRO-3, where the head may be in flight when DeepSpeed partitions it again."""
     if recipe.train.get("loss_type") != "auto":
         return recipe.train
-    fits = fits_chunked_loss(Settings(recipe, train_fields(recipe.objective)))
+    fits = recipe.distributed.strategy != "zero3" and fits_chunked_loss(
+        Settings(recipe, train_fields(recipe.objective))
+    )
     return {**recipe.train, "loss_type": "chunked_nll" if fits else "nll"}
 
 

@@ -60,7 +60,7 @@ def test_the_loss_that_auto_means():
         ({"train": {"label_smoothing_factor": 0.1}}, "nll"),
         ({"train": {"use_liger_kernel": True}}, "nll"),
         ({"adapter": {"target_modules": ["q_proj", "lm_head"]}}, "nll"),
-        ({"distributed": {"strategy": "zero3", "processes": 2}}, "chunked_nll"),
+        ({"distributed": {"strategy": "zero3", "processes": 2}}, "nll"),
         ({"distributed": {"strategy": "fsdp2", "processes": 2}}, "chunked_nll"),
         ({"train": {"loss_type": "dft"}}, "dft"),
     ):

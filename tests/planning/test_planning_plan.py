@@ -80,7 +80,7 @@ def test_float16_is_simulated_in_bfloat16_and_timed_as_float16(recipe):
     (bf16,) = plan(recipe("train.bf16=true"), ["T4"]).gpus
     assert bf16.step_seconds is None
     assert (len(bf16.notes), bf16.fits) == (1, False)
-    assert "the run refuses train.bf16 there" in bf16.notes[0]
+    assert "With train.bf16 the run is refused there" in bf16.notes[0]
     assert not plan(recipe(), ["T4"]).gpus[0].fits
     (neither,) = plan(recipe("train.bf16=false"), ["T4"]).gpus
     assert neither.fits
