@@ -81,7 +81,7 @@ def bench(
     if as_json:
         import msgspec
 
-        print_json(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())  # null for what is no number
+        print_json(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())  # null for what is not finite
     else:
         show(comparison_renderables(found))
     if found.arms[-1].reason:

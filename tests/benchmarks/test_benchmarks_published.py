@@ -8,17 +8,6 @@ from published import HEADS, NOT_COMPARED, RECIPES, HeadCase, RecipeCase
 
 from hf_efficient.facts.accelerators import accelerator
 
-TINY = {
-    "model_type": "llama",
-    "vocab_size": 512,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "dtype": "bfloat16",
-}
-
 
 def test_every_figure_has_a_source_in_a_revision_that_stays():
     for case in (*RECIPES, *HEADS):
@@ -41,15 +30,15 @@ def test_every_case_is_a_recipe_that_says_what_its_name_says(case, tmp_path):
     assert recipe.data.eval == []
 
 
-def test_a_plan_is_held_against_the_figure(tmp_path):
+def test_a_plan_is_held_against_the_figure(tiny_llama):
     overrides = ["train.packing=false", "train.max_length=64", "data.eval=[]", "evaluate.metrics=[]"]
     overrides += ["train.eval_strategy=no"]
-    case = RecipeCase("tiny", "here", 2**20, "llama3.2-1b/full", overrides, "RTX 4090", "all of it", config=TINY)
+    case = RecipeCase("tiny", "here", 2**20, "llama3.2-1b/full", overrides, "RTX 4090", "all of it", config=tiny_llama)
     found = published.planned(case)
     assert found["ratio"] == found["predicted_bytes"] / 2**20
     assert found["predicted_needed_bytes"] > found["predicted_bytes"]
     assert sum(found["predicted_categories"].values()) == found["predicted_bytes"]
-    assert found["case"]["config"] == TINY
+    assert found["case"]["config"] == tiny_llama
 
 
 def test_a_head_by_hand():

@@ -148,7 +148,7 @@ def test_losses_that_are_no_number_with_their_cause(tmp_path):
     steps = labelled([0, 400, 400, 400, 0, 400])
     found = learning.not_finite_steps(case_in(tmp_path, steps, facts=counted(losses=6, losses_not_finite=2)))
     assert found.title == (
-        "33.3% of the micro-batches have a loss that is no number: 2 steps hold no label to learn from"
+        "33.3% of the micro-batches have a loss that is not finite: 2 steps hold no label to learn from"
     )
     judged(found, severity="critical", explains=["masked_labels", "few_loss_tokens"])
 

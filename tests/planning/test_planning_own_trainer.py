@@ -71,7 +71,7 @@ def test_an_adapter_on_a_quantized_base_too(build, recipe, saved, family, method
     expected = hf_efficient.plan(wanted, ["A10"], read_data=False)
     assert found.adapter == method
     assert (found.parameters, found.trained_parameters) == (expected.parameters, expected.trained_parameters)
-    if family == "mixtral":  # 1,536 of 3.3 million bytes are missing; which, is not known
+    if family == "mixtral":  # 1,536 of 3.3 million bytes are missing; the cause is not known
         assert found.memory.peak_allocated_bytes == pytest.approx(expected.memory.peak_allocated_bytes, rel=1e-3)
     else:
         assert replace(found.memory, timeline=None) == replace(expected.memory, timeline=None)

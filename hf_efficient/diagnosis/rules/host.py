@@ -156,7 +156,7 @@ def _own_reads(case: Case, own: Sequence[Site], libraries: float, on_device: boo
 
 
 def _library_reads(inside: Sequence[Site]) -> Finding:
-    costs = "a loss that is no number shows in the log, and spoils its mean"
+    costs = "a loss that is not finite shows in the log, and spoils its mean"
     return finding(
         f"libraries read tensors {_reads(inside):g} times per step, first {_place(inside[0])}",
         _read_evidence(inside),

@@ -187,7 +187,7 @@ def not_finite_steps(case: Case) -> Verdict:
     nameless = unlabelled >= _HALF * max(bad, 1)
     why = f": {unlabelled} steps hold no label to learn from" if nameless else ""
     return finding(
-        f"{what} a loss that is no number{why}",
+        f"{what} a loss that is not finite{why}",
         [
             ("losses that are no finite number", bad, "count", f"{_SILENT}.losses_not_finite"),
             ("losses of micro-batches", seen, "count", f"{_SILENT}.losses"),
