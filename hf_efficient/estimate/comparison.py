@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hf_efficient.estimate.statistics import median_spread
+from hf_efficient.estimate.statistics import median_spread, student_t
 
 MOST_ROUNDS = 3
 _SMALL = 0.15
@@ -145,9 +145,6 @@ LEAST, MOST = 0.5, 2.0
 FEWEST_STEPS = 8
 """Fewest steps for a spread: as many as there are blocks."""
 
-_STUDENT_T = 2.365
-"""97.5% of Student's t with 7 degrees of freedom, of 8 blocks."""
-
 Outcome = Literal["as_predicted", "below_half", "above_twice", "no_difference", "worse", "hidden"]
 """``no_difference``: it lies within the spread, and what was predicted does not; ``hidden``: both lie within it."""
 
@@ -185,7 +182,7 @@ def rate_spread(seconds: Sequence[float], tokens: Sequence[float], pauses: Seque
     squares = sum((sum(seconds[block]) - rate * sum(tokens[block])) ** 2 for block in blocks)
     variance = FEWEST_STEPS / (FEWEST_STEPS - 1) * squares
     variance += sum(len(kind) * statistics.variance(kind) for kind in pauses if len(kind) > 1)
-    return _STUDENT_T * math.sqrt(variance) / (sum(seconds) + sum(sum(kind) for kind in pauses))
+    return student_t(0.05, FEWEST_STEPS - 1) * math.sqrt(variance) / (sum(seconds) + sum(sum(kind) for kind in pauses))
 
 
 def saved_spread(achieved: float, before: float, after: float) -> float:

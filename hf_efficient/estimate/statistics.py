@@ -1,10 +1,12 @@
-"""Percentiles, orders and medians of pairs, tests of pairs, steady growth, sums in which missing is not zero."""
+"""Percentiles, orders and medians of pairs, tests of pairs and of two samples, Student's t, steady growth, sums in
+which missing is not zero."""
 
 import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -208,3 +210,72 @@ def _resampled_means(differences: np.ndarray, generator: np.random.Generator) ->
         for _ in range(_RESAMPLES // _AT_ONCE)
     ]
     return np.concatenate(parts)
+
+
+_MOST_EXACT = 50
+_NORMAL_FROM = 200
+_NORMAL = statistics.NormalDist()
+
+
+def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
+    """The two-sided p-value of the U test (Mann and Whitney, 1947, doi 10.1214/aoms/1177730491): exact with ties too
+    (Klotz, 1966, doi 10.1080/01621459.1966.10480904), beyond 50 values a normal approximation with corrections for ties
+    and continuity. Hand-worked: 1, 2, 3 and 4, 5, 6: one of the 20 choices of three ranks is as low, so 2 / 20."""
+    values, ties = np.unique(np.concatenate([first, second]), return_counts=True)
+    if len(values) < 2:
+        return 1.0
+    last = np.cumsum(ties)
+    ranks = 2 * last - ties + 1  # twice the mean rank of each group of ties
+    n, m = len(first), len(second)
+    doubled = int(ranks[np.searchsorted(values, first)].sum())
+    if max(n, m) > _MOST_EXACT:
+        return _approximate_u(doubled / 2 - n * (n + 1) / 2, n, m, ties)
+    ways = np.zeros((n + 1, int(ranks[-1]) * n + 1))  # of choosing so many values with this doubled sum of ranks
+    ways[0, 0] = 1
+    for tied, rank in zip(ties.tolist(), ranks.tolist(), strict=True):
+        more = ways.copy()
+        for chosen in range(1, min(tied, n) + 1):
+            room = ways.shape[1] - chosen * rank
+            if room > 0:
+                more[chosen:, chosen * rank :] += math.comb(tied, chosen) * ways[: n + 1 - chosen, :room]
+        ways = more
+    whole = ways[n].sum()
+    lower, upper = ways[n, : doubled + 1].sum() / whole, ways[n, doubled:].sum() / whole
+    return float(min(1.0, 2 * min(lower, upper)))
+
+
+def _approximate_u(u: float, n: int, m: int, ties: npt.NDArray[np.int64]) -> float:
+    whole = n + m
+    correction = float((ties.astype(float) ** 3 - ties).sum()) / (whole * (whole - 1))
+    apart = max(0.0, abs(u - n * m / 2) - 0.5)
+    return 2 * _NORMAL.cdf(-apart / math.sqrt(n * m / 12 * (whole + 1 - correction)))
+
+
+def fewest_runs(error: float = 0.05) -> int:
+    """Of each side, with which the U test can show anything: ``2 / C(2n, n) <= error``. For 5%: 4, as 2 / 70."""
+    return next(n for n in range(1, 1_000) if 2 / math.comb(2 * n, n) <= error)
+
+
+@lru_cache(maxsize=512)
+def student_t(error: float, freedom: int) -> float:
+    """What Student's t exceeds in absolute value with this probability (Abramowitz and Stegun, 26.7.3 and 26.7.4;
+    beyond 200 degrees of freedom 26.7.5). For 5%: 12.706 with 1, 2.365 with 7, 1.960 with many."""
+    if freedom > _NORMAL_FROM:
+        normal = _NORMAL.inv_cdf(1 - error / 2)
+        return normal + (normal**3 + normal) / (4 * freedom)
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _within(middle, freedom) > 1 - error else (middle, high)
+    return math.tan(low) * math.sqrt(freedom)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """The probability that ``|t|`` is at most ``tan(angle) * sqrt(freedom)``."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for factor in range(2 + odd, freedom + 1, 2):
+        total += term
+        term *= cosine**2 * (factor - 1) / factor
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

@@ -1,0 +1,240 @@
+"""Whether two sides differ beyond their noise: steps of two runs, rounds that alternate, runs that are repeated.
+
+Steps of a run are no independent values: neighbours share batches of alike lengths, a warm machine, a busy neighbour.
+So blocks of neighbouring steps are resampled together (circular block bootstrap: Politis and Romano, 1992), with the
+block length that the series' own correlation asks for. The bootstrap gives the standard error of a ratio's logarithm,
+and Student's t the interval, with one degree of freedom less than there are blocks: few blocks hardly know their noise.
+What differs between one process and the next is in no step: only rounds and repeated runs hold it.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hf_efficient.estimate.comparison import FEWEST_STEPS
+from hf_efficient.estimate.statistics import mann_whitney, student_t
+from hf_efficient.records.comparison import Compared, Look, Verdict
+
+ERROR = 0.05
+"""Probability of claiming a difference where there is none."""
+
+POWER = 0.8
+_RESAMPLES, _FEWEST_RESAMPLES, _MOST_CELLS = 1_000, 100, 4_000_000
+_NORMAL = statistics.NormalDist()
+
+Column = npt.NDArray[np.float64]
+Statistic = Literal["mean", "median", "p95"]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Seconds of each step in order, and what they are divided by, such as tokens; without it, by nothing."""
+
+    seconds: Column
+    per: Column | None = None
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def rates(self) -> Column:
+        return self.seconds if self.per is None else self.seconds / self.per
+
+
+def compared_steps(
+    before: Steps, after: Steps, *, paired: bool, of: Statistic = "median", error: float = ERROR, seed: int = 0
+) -> Compared | None:
+    """Ratio of a statistic of two runs' steps, without warm-up. ``mean`` is that of the sums, so ``sum(seconds) /
+    sum(per)``; the others are of each step's ``seconds / per``. ``paired``: step by step the same batches; then the
+    first steps are taken that both have, and the median is that of the pairs' ratios.
+
+    None of fewer than eight steps on a side.
+    """
+    if paired:
+        common = min(len(before), len(after))
+        before, after = _first(before, common), _first(after, common)
+    count = min(len(before), len(after))
+    if count < FEWEST_STEPS:
+        return None
+    generator = np.random.default_rng(seed)
+    logs = [np.log(side.rates) for side in (before, after)]
+    block = _block_length(logs[1] - logs[0]) if paired else max(map(_block_length, logs))
+    if paired:
+        places = _resampled(count, block, generator)
+        spread = _log_ratio(before, after, of, places, places, paired)
+    else:
+        each = [_resampled(len(side), block, generator) for side in (before, after)]
+        least = min(map(len, each))
+        spread = _log_ratio(before, after, of, each[0][:least], each[1][:least], paired)
+    blocks = count / block
+    deviation = float(spread.std()) * math.sqrt(blocks / (blocks - 1))
+    whole = [np.arange(len(side))[None] for side in (before, after)]
+    ratio = float(_log_ratio(before, after, of, whole[0], whole[1], paired)[0])
+    centers = [math.exp(_log_statistic(side, of, each)[0]) for side, each in zip((before, after), whole, strict=True)]
+    reach = student_t(error, max(1, int(blocks) - 1)) * deviation
+    method: Literal["paired_steps", "steps"] = "paired_steps" if paired else "steps"
+    return _found(method, centers[0], centers[1], ratio, deviation, reach, error, count, block)
+
+
+def _first(steps: Steps, count: int) -> Steps:
+    return Steps(steps.seconds[:count], None if steps.per is None else steps.per[:count])
+
+
+def _log_ratio(
+    before: Steps,
+    after: Steps,
+    of: Statistic,
+    first: npt.NDArray[np.int64],
+    second: npt.NDArray[np.int64],
+    paired: bool,
+) -> Column:
+    """A value for each row of places."""
+    if paired and of == "median":
+        found: Column = np.median(np.log(after.rates / before.rates)[second], axis=1)
+        return found
+    return _log_statistic(after, of, second) - _log_statistic(before, of, first)
+
+
+def _log_statistic(steps: Steps, of: Statistic, places: npt.NDArray[np.int64]) -> Column:
+    if of == "mean":
+        per = places.shape[1] if steps.per is None else steps.per[places].sum(1)
+        found = steps.seconds[places].sum(1) / per
+    else:
+        found = np.quantile(steps.rates[places], 0.95 if of == "p95" else 0.5, axis=1)
+    logs: Column = np.log(found)
+    return logs
+
+
+def _resampled(count: int, block: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Places of each resample: blocks from anywhere, the end followed by the beginning; fewer of very long runs."""
+    resamples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _MOST_CELLS // count))
+    starts = generator.integers(0, count, (resamples, -(-count // block), 1))
+    places = (starts + np.arange(block)) % count
+    return places.reshape(resamples, -1)[:, :count]
+
+
+def _block_length(series: Column) -> int:
+    """Politis and White's choice for a circular block bootstrap of the mean (2004, doi 10.1081/ETC-120028836; corrected
+    by Patton, Politis and White, 2009), at least the cube root of ``n``, and so short that eight blocks are left."""
+    n = len(series)
+    centered = series - series.mean()
+    enough = max(5, math.ceil(math.sqrt(math.log10(n))))
+    most = min(n - 1, math.ceil(math.sqrt(n)) + enough)
+    covariances = np.array([float(centered[lag:] @ centered[: n - lag]) / n for lag in range(most + 1)])
+    least, longest = round(n ** (1 / 3)), max(1, n // FEWEST_STEPS)
+    if covariances[0] <= 0:
+        return min(least, longest)
+    small = np.abs(covariances[1:] / covariances[0]) < 2 * math.sqrt(math.log10(n) / n)
+    reach = next((lag for lag in range(most) if small[lag : lag + enough].all()), most)
+    window = min(2 * max(1, reach), most)
+    lags = np.arange(1, window + 1)
+    weights = np.minimum(1.0, 2 * (1 - lags / window)) * covariances[1 : window + 1]
+    spectrum = covariances[0] + 2 * float(weights.sum())
+    slope = 2 * float((weights * lags).sum())
+    wanted = (1.5 * slope**2 / spectrum**2) ** (1 / 3) * n ** (1 / 3) if spectrum > 0 else longest
+    return max(1, min(longest, max(least, math.ceil(wanted))))
+
+
+def _found(
+    method: Literal["paired_steps", "steps", "rounds"],
+    before: float,
+    after: float,
+    log_ratio: float,
+    deviation: float,
+    reach: float,
+    error: float,
+    count: int,
+    block: int | None = None,
+) -> Compared:
+    low, high = (math.exp(max(-700.0, min(700.0, log_ratio + way * reach))) for way in (-1, 1))
+    differs = abs(log_ratio) > reach
+    return Compared(
+        method, before, after, math.exp(log_ratio), low, high, deviation, error, differs, count, block=block
+    )
+
+
+def compared_rounds(
+    before: Sequence[float], after: Sequence[float], *, error: float = ERROR, earlier: Sequence[Sequence[float]] = ()
+) -> Compared | None:
+    """Ratio of two sides that were run in turn, a figure of each a round: the geometric mean of the rounds' ratios, and
+    Student's t over their logarithms, so that what differs between processes is in the noise.
+
+    ``earlier``: logarithms of the ratios of other comparisons on this machine, comparison by comparison. They are taken
+    to have the same noise, and sharpen what few rounds know of it: the variance is pooled. Hand-worked: rounds of 10
+    and 8, 10 and 9: the logarithms -0.2231 and -0.1054, mean -0.1643, ratio 0.8485; deviation 0.0833, of the mean
+    0.0589; one degree of freedom, so times 12.71: 0.40 to 1.79.
+
+    None of one round, unless others came earlier.
+    """
+    logs = [math.log(right / left) for left, right in zip(before, after, strict=True)]
+    groups = [group for group in (logs, *earlier) if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in groups)
+    if not logs or not freedom:
+        return None
+    variance = sum((len(group) - 1) * statistics.variance(group) for group in groups) / freedom
+    deviation = math.sqrt(variance / len(logs))
+    centers = [math.exp(statistics.fmean(map(math.log, side))) for side in (before, after)]
+    reach = student_t(error, freedom) * deviation
+    return _found("rounds", centers[0], centers[1], statistics.fmean(logs), deviation, reach, error, len(logs))
+
+
+@dataclass(frozen=True)
+class SequentialTest:
+    """Rounds of two sides, looked at after each; it stops as soon as the answer is clear.
+
+    The look after round ``k`` of at most ``n`` may err with ``error / n``, the first look, after round 2, with twice
+    that; together they claim a difference that is not there with at most ``error``, however the looks depend on each
+    other (Bonferroni; linear spending of Lan and DeMets, 1983, doi 10.1093/biomet/70.3.659). ``matters``: a difference,
+    as a share, below which the sides are alike.
+    """
+
+    most_rounds: int
+    error: float = ERROR
+    matters: float = 0.01
+
+    def look(self, before: Sequence[float], after: Sequence[float], earlier: Sequence[Sequence[float]] = ()) -> Look:
+        """Seconds, bytes or dollars, a figure a round; ``earlier`` as in ``compared_rounds``."""
+        rounds = len(before)
+        if not 0 < rounds <= self.most_rounds:
+            raise ValueError(f"{rounds} rounds of at most {self.most_rounds}")
+        error = self.error / self.most_rounds * (2 if rounds == 2 and not earlier else 1)
+        found = compared_rounds(before, after, error=error, earlier=earlier)
+        return Look(self._verdict(found), rounds, rounds == self.most_rounds, error, found)
+
+    def _verdict(self, found: Compared | None) -> Verdict:
+        if found is None or found.low is None or found.high is None:
+            return "undecided"
+        if 1 - self.matters < found.low and found.high < 1 + self.matters:
+            return "alike"
+        if not found.differs:
+            return "undecided"
+        return "less" if found.ratio < 1 else "more"
+
+
+def compared_runs(before: Sequence[float], after: Sequence[float], *, error: float = ERROR) -> Compared | None:
+    """Medians of repeated runs, and Mann and Whitney's U test of them, as benchstat compares benchmarks. None without a
+    run on a side. Fewer than ``fewest_runs`` on both sides show nothing, whatever they measured."""
+    if not before or not after:
+        return None
+    first, second, p_value = statistics.median(before), statistics.median(after), mann_whitney(before, after)
+    ratio = second / first
+    count = min(len(before), len(after))
+    return Compared("runs", first, second, ratio, None, None, None, error, p_value <= error, count, p_value=p_value)
+
+
+def needed(found: Compared, difference: float) -> int | None:
+    """Steps or rounds on each side, with which a difference of this share is found in 80% of cases: the standard error
+    falls with the root of their number. None where the method knows no standard error.
+
+    Hand-worked: 100 steps with a standard error of 1%, a difference of 3%, error 5%: (1.960 + 0.842) * 0.01 /
+    ln(1.03) = 0.948, squared and times 100: 90.
+    """
+    if found.standard_error is None or difference == 0:
+        return None
+    reach = _NORMAL.inv_cdf(1 - found.error / 2) + _NORMAL.inv_cdf(POWER)
+    return math.ceil(found.count * (reach * found.standard_error / abs(math.log1p(difference))) ** 2)
