@@ -78,8 +78,9 @@ def add_adapter(
 
 
 def _fuse(adapted: PeftModel) -> None:
-    from hf_efficient.model.fused_lora import fuse_lora
+    from hf_efficient.model.fused_layers import fuse_lora, fuse_norms
 
+    fuse_norms(adapted)
     fused, left = fuse_lora(adapted)
     for reason, count in left.items():
         logger.warning("adapter.fused: %d of %d LoRA layers stay PEFT's own: %s.", count, count + fused, reason)

@@ -176,7 +176,7 @@ class AdapterSection(Section):
     modules_to_save: list[str] = key(list, "Modules trained in full and saved with the adapter.")
     bias: Literal["none", "all", "lora_only"] = key("none", "Which bias terms are trained.")
     fused: bool | Literal["auto"] = key(
-        False, "One function per LoRA layer: less memory and time, other rounding in 16 bits; `auto`: on a CPU."
+        False, "One function per LoRA layer and frozen norm: less memory and time, other rounding; `auto`: on a CPU."
     )
     quantization: QuantizationSection | None = key(None, "For `method: qlora`; default: NF4, double quantization.")
     merge: bool = key(False, "After training, also write the merged model to OUTPUT_DIR/merged.")

@@ -66,29 +66,29 @@ def test_an_arm_learns_where_it_has_gradients_and_its_loss_falls(losses, norms, 
 
 
 def test_warm_up_is_left_out_and_padding_is_no_token():
-    assert tokens_per_second(arm_run(), WARM_UP) == 112.5  # the median of 300 / 2 and 300 / 4
+    assert tokens_per_second(arm_run(), WARM_UP) == 100  # 600 tokens in 2 + 4 seconds
 
 
 def test_ratios_are_of_the_same_round_over_the_first_arm():
     found, order, table = compared(
-        trl=[arm_run((9, 3, 3)), arm_run((9, 6, 6))], recipe=[arm_run((9, 1, 1)), arm_run((9, 1, 1.5))]
+        trl=[arm_run((9, 3, 3)), arm_run((9, 6, 6))], recipe=[arm_run((9, 1, 1)), arm_run((9, 1, 2))]
     )
     assert order == ["recipe", "trl", "trl", "recipe"]
-    # round 1: 300 / 100; round 2: the median of 300 and 200 over 50
-    assert dataclasses.astuple(found["recipe"].ratio) == (4.0, 3.0, 5.0, 0.5)
+    # round 1: 300 / 100; round 2: 600 / 3 over 50
+    assert dataclasses.astuple(found["recipe"].ratio) == (3.5, 3.0, 4.0, 0.5)
     assert found["trl"].ratio.median == 1
-    assert found["recipe"].tokens_per_second == 275
-    # of 1, 1, 1, 1.5: the place of the 95th percentile is 2.85
-    assert (found["recipe"].step_p50_seconds, found["recipe"].step_p95_seconds) == (1, pytest.approx(1.425))
+    assert found["recipe"].tokens_per_second == 250
+    # of 1, 1, 1, 2: the place of the 95th percentile is 2.85
+    assert (found["recipe"].step_p50_seconds, found["recipe"].step_p95_seconds) == (1, pytest.approx(1.85))
     assert found["recipe"].padding_share == 0.25
     assert (found["recipe"].first_loss, found["recipe"].last_loss) == (3, 2)
     row = dict(zip(speed_table(table).headings, speed_table(table).rows[1], strict=True))
-    assert row["tokens/s"] == "275"
-    assert row["x"] == "4.00 [3.00, 5.00]"
+    assert row["tokens/s"] == "250"
+    assert row["x"] == "3.50 [3.00, 4.00]"
     assert row["host memory"] == "1.00 GiB"
     assert "MFU" not in row
-    assert 'width="420.0"' not in picture(table)  # the interval of 3 to 5 is longer than the bar of 4
-    assert f'width="{420 * 4 / 5:.1f}"' in picture(table)
+    assert 'width="420.0"' not in picture(table)  # the interval of 3 to 4 is longer than the bar of 3.5
+    assert f'width="{420 * 3.5 / 4:.1f}"' in picture(table)
 
 
 def test_the_speed_of_a_peer_that_does_not_learn_is_not_shown():

@@ -47,7 +47,7 @@ def test_a_packed_row_is_its_documents_one_by_one(kind, options, with_bounds):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("longest", [0, 384])
+@pytest.mark.parametrize("longest", [0, 512])
 def test_in_bfloat16_it_is_as_near_to_float32_as_eager_attention(monkeypatch, longest):
     monkeypatch.setattr(documents, "_LONGEST_DIRECT", longest)
     ids, positions, bounds = packed()

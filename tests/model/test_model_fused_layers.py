@@ -1,13 +1,14 @@
-"""The fused LoRA layer against PEFT's own, forward and backward."""
+"""Fused layers against PEFT's and the model's own, forward and backward."""
 
 import copy
 
 import pytest
 import torch
+from live_models import live
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from hf_efficient.model.fused_lora import fuse_lora
+from hf_efficient.model.fused_layers import fuse_lora, fuse_norms
 
 
 class Block(nn.Module):
@@ -100,3 +101,25 @@ def test_a_disabled_adapter_and_several_active_ones_go_to_peft():
     for module in model.modules():
         vars(module).pop("forward", None)
     torch.testing.assert_close(model(x), both, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])  # of which the second also has norms of heads
+def test_a_frozen_norm_is_the_models_own(kind, dtype, tolerance):
+    model = live(kind).to(dtype).requires_grad_(False)
+    fused = copy.deepcopy(model)
+    norms = [name for name, module in model.named_modules() if type(module).__name__.endswith("RMSNorm")]
+    assert fuse_norms(fused) == len(norms)
+    for name in norms:
+        one, other = model.get_submodule(name), fused.get_submodule(name)
+        one.weight.data.uniform_(0.5, 2)
+        other.weight.data.copy_(one.weight)
+        x = torch.randn(2, 5, one.weight.numel(), dtype=dtype, requires_grad=True)
+        pair = [(y, *torch.autograd.grad(y.float().pow(2).sum(), x)) for y in (one(x), other(x))]
+        for plain, ours in zip(*pair, strict=True):
+            torch.testing.assert_close(ours, plain, rtol=tolerance, atol=tolerance * float(plain.abs().max()))
+
+
+def test_a_norm_that_is_trained_or_computed_otherwise_stays():
+    assert fuse_norms(live("llama")) == 0
+    assert fuse_norms(live("gemma2").requires_grad_(False)) == 0

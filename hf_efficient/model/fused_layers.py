@@ -1,13 +1,19 @@
-"""LoRA on a linear layer as one autograd function, in place of PEFT's five operators that each save a tensor.
+"""Layers of a frozen base as one autograd function each, in place of operators that each read and save a tensor.
 
-A layer saves its input and the rank-r product alone, and adds in place; a 4-bit base is dequantized once in the forward
-and once in the backward.
+LoRA on a linear layer saves its input and the rank-r product alone, and adds in place; a 4-bit base is dequantized once
+in the forward and once in the backward:
 
     y = x W' + s (x A') B'          dx = dy W + s (dy B) A
     dA = s (dy B)' x                dB = s dy' (x A')
+
+A frozen RMSNorm saves n = x / r alone, with r the root of mean(x x) + eps over H features:
+
+    y = n w                         dx = (dy w - n mean(dy w n)) / r
 """
 
+import functools
 from collections import Counter
+from types import CodeType
 from typing import Any
 
 import torch
@@ -32,6 +38,50 @@ def fuse_lora(model: nn.Module) -> tuple[int, dict[str, int]]:
             module.forward = _FusedForward(module)
         fused += 1
     return fused, dict(left)
+
+
+def fuse_norms(model: nn.Module) -> int:
+    """Let every frozen RMSNorm that computes as Llama's does use :class:`_FrozenNorm`; returns how many."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    code = LlamaRMSNorm.forward.__code__
+    fused = 0
+    for module in model.modules():
+        own = getattr(type(module).forward, "__code__", None)
+        if own is not None and _same(own, code) and not module.weight.requires_grad:
+            module.forward = functools.partial(_norm, module)
+            fused += 1
+    return fused
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    """Whether two functions compute the same; transformers writes one norm's code into many models."""
+    return (one.co_code, one.co_names, one.co_consts) == (other.co_code, other.co_names, other.co_consts)
+
+
+def _norm(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    return _FrozenNorm.apply(hidden_states, module.weight, module.variance_epsilon)
+
+
+class _FrozenNorm(torch.autograd.Function):
+    """``x`` (..., H), normalised in float32 and rounded to its dtype, times the weight (H)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        exact = x.float()
+        root = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+        inverse = root.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        normed = (exact * inverse if exact is x else exact.mul_(inverse)).to(x.dtype)
+        ctx.save_for_backward(normed, inverse, weight)
+        return weight * normed
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        normed, inverse, weight = ctx.saved_tensors
+        grad = (grads[0] * weight).float()
+        exact = normed.float()
+        along = (grad * exact).mean(-1, keepdim=True)
+        return grad.addcmul_(exact, along, value=-1).mul_(inverse).to(normed.dtype), None, None
 
 
 def _reason_against(layer: Any) -> str | None:
