@@ -43,7 +43,7 @@ class ArmOutcome:
 
     Attributes:
         refused: it ran, and did not learn; ``runs`` then holds no seconds.
-        tokens_per_second: median over the rounds; of a round all tokens without padding after warm-up over their seconds.
+        tokens_per_second: without padding, median over the rounds; of a round, all after warm-up over their seconds.
         step_p50_seconds, step_p95_seconds: of the steps after warm-up of all rounds.
         first_loss, last_loss: of the first and the last step, medians over the rounds.
         least_gradient_norm: the smallest of all steps.
