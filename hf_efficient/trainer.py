@@ -26,6 +26,7 @@ from hf_efficient.callbacks.uploads import records_of, without_money
 from hf_efficient.facts.prices import Rates, rate_facts
 from hf_efficient.model.work import ForwardCount, work_of
 from hf_efficient.recording.activations import kept_modes, kept_random_state
+from hf_efficient.recording.checkpoints import CheckpointWriter, Save
 from hf_efficient.recording.deepspeed import watch_engine_steps
 from hf_efficient.recording.ranks import RankMarks
 from hf_efficient.recording.steps import StepRecorder
@@ -145,7 +146,8 @@ class EfficientTrainerMixin(_Base):
         self._gradient_check = GradientCheck() if check_gradients else None
         self._activations: ActivationProbe | None = None
         self._silent: SilentFailures | None = None
-        self._evaluating = False
+        self._evaluating = self._saving = False
+        self._writer: CheckpointWriter | None = None
         self._generates = hasattr(type(self), "_generate_and_score_completions")
         self._log_metrics = log_metrics
         self._budget = budget_callback(budget) if isinstance(budget, Mapping) else budget
@@ -366,10 +368,35 @@ class EfficientTrainerMixin(_Base):
             return run(*args, **kwargs)
 
     def _around_save_checkpoint(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Save with a manifest; upload, and remove old checkpoints, only once it stands."""
         began = self._recorder.now_seconds()
-        with self._phase("checkpointing", opaque=True):
-            run(*args, **kwargs)
-        self._recorder.saved(self.state.global_step, self._recorder.now_seconds() - began)
+        given: Any = self
+        run_dir = self._get_output_dir(args[1] if len(args) > 1 else kwargs.get("trial"))
+        limit, push, pushed = self.args.save_total_limit, given._push_from_checkpoint, list[str]()
+        self._saving, given._push_from_checkpoint = True, pushed.append
+        try:
+            with self._phase("checkpointing", opaque=True):
+                saved = self._save_whole(functools.partial(run, *args, **kwargs), run_dir)
+        finally:
+            self._saving, self.args.save_total_limit = False, limit
+            del given._push_from_checkpoint
+        if saved:
+            for folder in pushed:
+                push(folder)
+            self._recorder.saved(self.state.global_step, self._recorder.now_seconds() - began)
+
+    def _save_whole(self, write: Callable[[], None], run_dir: str) -> bool:
+        if self._writer is None:
+            self._writer = CheckpointWriter(self.args.process_index, self.args.world_size)
+        best = self.state.best_model_checkpoint
+        save = Save(
+            Path(run_dir) / f"checkpoint-{self.state.global_step}",
+            write,
+            several_writers=self.is_deepspeed_enabled or self.is_fsdp_enabled,
+            keep=self.args.save_total_limit,
+            best=None if best is None else Path(best),
+        )
+        return self._writer.save(save)
 
     def _around_maybe_log_save_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         run(*args, **kwargs)
@@ -380,6 +407,8 @@ class EfficientTrainerMixin(_Base):
         """Outside the training too this is checkpointing."""
         with self._phase("checkpointing", opaque=True):
             run(*args, **kwargs)
+        if self._saving:
+            self.args.save_total_limit = None  # the Trainer would remove old checkpoints before this one stands
 
     def _around_finalize_training(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._recorder.end_loop()

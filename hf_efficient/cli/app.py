@@ -38,6 +38,7 @@ COMMANDS = {
     "train": "Fine-tune as a recipe says.",
     "submit": "Submit a recipe as a job of Slurm, SkyPilot or Kubernetes.",
     "run": "Run your own training script, and account for it.",
+    "checkpoints": "List a run's checkpoints, and which of them are whole.",
     "eval": "Score a trained model on benchmark tasks, before and after.",
     "merge": "Merge a trained adapter into its model.",
     "report": "Show where a run's time, tokens and memory went.",
@@ -53,7 +54,7 @@ COMMANDS = {
 
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
-    "A run": ("train", "submit", "run", "eval", "merge"),
+    "A run": ("train", "submit", "run", "checkpoints", "eval", "merge"),
     "Understand a run": ("report", "diagnose", "trace", "isolate", "bench"),
 }
 

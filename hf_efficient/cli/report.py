@@ -83,6 +83,7 @@ def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
 
 
 def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
+    from hf_efficient.reporting.checkpoints import damage_lines
     from hf_efficient.reporting.console import account_renderables
     from hf_efficient.reporting.diagnosis import diagnosis_hint
     from hf_efficient.reporting.finish_run import REPORT_HTML
@@ -96,6 +97,7 @@ def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
     show(account_renderables(run.account))
     if run.task_scores is not None:
         show([drawn(scores_table(run.task_scores)), *scores_lines(run.task_scores)])
+    show(damage_lines(run_dir.expanduser()))
     show(diagnosis_hint(run.diagnosis, run.directory))
     if page:
         write_page(html, directory / REPORT_HTML, lambda: _page([run]))

@@ -1,9 +1,7 @@
 """What a run writes to its output directory, and whether another start can resume from one of its checkpoints."""
 
-import json
 import re
 import shutil
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from safetensors import SafetensorError, safe_open
 
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.command import Engine
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
 from hf_efficient.recipe.writing import with_new_names
+from hf_efficient.run_dir.checkpoints import has_fsdp_shards, has_zero_shares
 from hf_efficient.run_dir.paths import STARTING
 
 EFFICIENCY = "efficiency"  # folder of the records inside the output directory
@@ -93,14 +91,6 @@ class CheckpointLayout:
     processes: int | None
 
 
-def has_zero_shares(checkpoint: Path) -> bool:
-    return any(checkpoint.glob("global_step*"))
-
-
-def has_fsdp_shards(checkpoint: Path) -> bool:
-    return (checkpoint / "pytorch_model_fsdp_0").is_dir()
-
-
 def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
     if has_zero_shares(checkpoint):
         names = [path.name for path in checkpoint.glob("global_step*/*")]
@@ -138,73 +128,6 @@ def _how_to_use(checkpoint: Path, kind: Kind) -> str:
     if kind == "fsdp2":
         return f"`accelerate merge-weights {checkpoint / 'pytorch_model_fsdp_0'} FOLDER` writes them whole"
     return f"model.id={checkpoint} (an adapter: merge it first, `hf-efficient merge`)"
-
-
-_PICKLED_WEIGHTS = ("pytorch_model.bin", "adapter_model.bin", "pytorch_model.bin.index.json")
-
-
-def checkpoints(directory: Path) -> list[Path]:
-    """All folders ``checkpoint-N``, whole or not, by their step."""
-    found = [path for path in directory.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
-    number = checkpoint.name.rpartition("-")[2]
-    return int(number) if number.isdigit() else 0
-
-
-def fault_of(checkpoint: Path) -> str | None:
-    """What keeps a run from continuing exactly from here; None where weights, optimizer, schedule and random state are
-    whole. DeepSpeed's own layout is left to DeepSpeed."""
-    if not checkpoint.is_dir():
-        return "there is no such folder"
-    try:
-        fault = _state_fault(checkpoint)
-        if fault is not None or has_zero_shares(checkpoint):
-            return fault
-        return _shards_fault(checkpoint) if has_fsdp_shards(checkpoint) else _files_fault(checkpoint)
-    except OSError as error:
-        return f"{error.filename or checkpoint} cannot be read: {error.strerror or error}"
-
-
-def _state_fault(checkpoint: Path) -> str | None:
-    path = checkpoint / "trainer_state.json"
-    if not path.is_file():
-        return "trainer_state.json, its last file, is missing: saving was cut off"
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return "trainer_state.json is not whole"
-    return None if isinstance(state, dict) and "global_step" in state else "trainer_state.json holds no state"
-
-
-def _shards_fault(checkpoint: Path) -> str | None:
-    """FSDP's: torch writes the description of the shards after all of them."""
-    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
-        if not (checkpoint / name / ".metadata").is_file():
-            return f"{name}/.metadata, its last file, is missing: saving was cut off"
-    return None if (checkpoint / "scheduler.pt").is_file() else "scheduler.pt is missing"
-
-
-def _files_fault(checkpoint: Path) -> str | None:
-    weights = sorted(checkpoint.glob("*.safetensors"))
-    if not weights and not any((checkpoint / name).is_file() for name in _PICKLED_WEIGHTS):
-        return "it holds no weights"
-    for path in weights:
-        try:
-            with safe_open(path, framework="np"):
-                pass
-        except SafetensorError:
-            return f"{path.name} is not whole"
-    random_state = "rng_state.pth" if (checkpoint / "rng_state.pth").is_file() else "rng_state_0.pth"
-    for name in ("optimizer.pt", "scheduler.pt", random_state):
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{name} is missing (it was saved with train.save_only_model, or a file was lost)"
-        if not zipfile.is_zipfile(path):
-            return f"{name} is not whole"
-    return None
 
 
 # What may change between two parts of a run: how long it is, what is saved, logged and evaluated, and how.

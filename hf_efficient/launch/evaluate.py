@@ -13,7 +13,7 @@ from hf_efficient.data.sources import replaced
 from hf_efficient.errors import ModelError, OutputError, SetupError, first_line
 from hf_efficient.estimate.statistics import paired_test
 from hf_efficient.launch.checkpoints import EFFICIENCY
-from hf_efficient.launch.merge import ADAPTER_CONFIG, find_adapter, load_trained
+from hf_efficient.launch.merge import ADAPTER_CONFIG, check_whole, find_adapter, load_trained
 from hf_efficient.model.load import load_dense_base, load_tokenizer
 from hf_efficient.recipe.schema import ModelSection
 from hf_efficient.records.task_scores import EVALUATION_JSON, EVALUATION_VERSION, TaskScore, TaskScores
@@ -53,6 +53,7 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
     else:
         if run.is_dir() and not (run / "config.json").is_file():
             raise ModelError(f"{target} holds neither an adapter nor a model. Write the output directory of a run.")
+        check_whole(run)
         section, base = ModelSection(id=target), None
         model, tokenizer = load_dense_base(section), load_tokenizer(section, {})
     model = _on_device(model).eval()

@@ -36,6 +36,7 @@ from hf_efficient.model.load import auto_class, load_base, load_dense_base, load
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 from hf_efficient.recipe.writing import with_new_names
+from hf_efficient.run_dir.checkpoints import checkpoints, damage_of
 
 if TYPE_CHECKING:
     import torch
@@ -202,6 +203,7 @@ def find_adapter(folder: Path) -> TrainedAdapter:
     """What ``folder``, a run directory or one of its checkpoints, holds; read whole before a base is loaded."""
     if not (folder / ADAPTER_CONFIG).is_file():
         raise ModelError(_without_adapter(folder))
+    check_whole(folder)
     config = _adapter_config(folder)
     _check_adapter_weights(folder)
     for place in (folder, folder.parent):
@@ -215,6 +217,13 @@ def find_adapter(folder: Path) -> TrainedAdapter:
             "folder there."
         )
     return TrainedAdapter(folder, ModelSection(id=base, revision=revision if isinstance(revision, str) else None), None)
+
+
+def check_whole(folder: Path) -> None:
+    """``ModelError`` for a checkpoint that is not as it was saved; every byte of it is read."""
+    damage = damage_of(folder, hashes=True)
+    if damage is not None:
+        raise ModelError(f"{folder}: {damage}. {_whole_ones(folder.parent)}")
 
 
 def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -267,13 +276,19 @@ def _without_adapter(folder: Path) -> str:
             f"{folder} holds no adapter but a whole model (a full fine-tune, or an earlier merge): "
             f"there is nothing to merge, load it with AutoModelForCausalLM.from_pretrained({str(folder)!r})."
         )
-    checkpoints = sorted(path.parent.name for path in folder.glob(f"checkpoint-*/{ADAPTER_CONFIG}"))
-    if checkpoints:
-        return (
-            f"{folder} holds no adapter, for the run did not end; its checkpoints do: "
-            f"{', '.join(checkpoints)}. Write {folder / checkpoints[-1]}, for instance."
-        )
+    if any((path / ADAPTER_CONFIG).is_file() for path in checkpoints(folder)):
+        return f"{folder} holds no adapter, for the run did not end; its checkpoints do. {_whole_ones(folder)}"
     return f"{folder} holds no adapter (no {ADAPTER_CONFIG}). Write the output directory of a LoRA or QLoRA run."
+
+
+def _whole_ones(run_dir: Path) -> str:
+    """What to write in place of a run that did not end, or of a damaged checkpoint of it."""
+    damages = {path: damage_of(path) for path in checkpoints(run_dir)}
+    whole = [path for path, damage in damages.items() if damage is None and (path / ADAPTER_CONFIG).is_file()]
+    words = [f"{path.name} is passed over: {damage}." for path, damage in damages.items() if damage is not None]
+    if not whole:
+        return " ".join([*words, "No checkpoint of the run is whole."])
+    return " ".join([*words, f"Write one that is whole: {', '.join(map(str, whole))}."])
 
 
 def _recipe(path: Path) -> Recipe:

@@ -9,16 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.launch import checkpoints as held
-from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED, check_same_run, checkpoints, fault_of, is_a_run
+from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED, check_same_run, is_a_run
 from hf_efficient.launch.started import ALONE, Launch
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.writing import dump_yaml
+from hf_efficient.run_dir.checkpoints import MANIFEST, checkpoints, damage_of, fault_of, step_of, was_cut_off
 from hf_efficient.run_dir.paths import STARTING, rank_files
 
 logger = logging.getLogger(__name__)
@@ -61,23 +63,37 @@ class OutputPlan:
         return self.keeps_records or (self.checkpoint is not None and _same(self.checkpoint.parent, self.directory))
 
 
-def plan_output(recipe: Recipe, launch: Launch = ALONE) -> OutputPlan:
+Damaged = Mapping[Path, str]
+"""Checkpoints whose bytes are not what was saved, and what is wrong with them."""
+
+
+def plan_output(recipe: Recipe, launch: Launch = ALONE, damaged: Damaged = MappingProxyType({})) -> OutputPlan:
     """Decide where the run starts from; changes nothing but creating the directory. A launch that has come to train
-    there before continues, whatever the recipe says."""
-    return replace(_plan(recipe, launch), agents=launch.agents)
+    there before continues, whatever the recipe says. Of checkpoints names and sizes of files are looked at alone."""
+    return replace(_plan(recipe, launch, damaged), agents=launch.agents)
 
 
-def _plan(recipe: Recipe, launch: Launch) -> OutputPlan:
+def verified_output(recipe: Recipe) -> OutputPlan:
+    """``plan_output``, for which every byte of the checkpoint was read."""
+    damaged: dict[Path, str] = {}
+    while True:
+        plan = plan_output(recipe, damaged=damaged)
+        if plan.checkpoint is None or (damage := damage_of(plan.checkpoint, hashes=True)) is None:
+            return plan
+        damaged[plan.checkpoint] = damage
+
+
+def _plan(recipe: Recipe, launch: Launch, damaged: Damaged) -> OutputPlan:
     directory = Path(recipe.output_dir).expanduser()
     _check_writable(directory)
     named = recipe.train.get("resume_from_checkpoint")
     checkpoint = Path(str(named)).expanduser() if named else None
     if launch.continues_in(_launched_by(directory)):
-        again = _resumed(directory, recipe)  # before its own first checkpoint it begins where the run began
+        again = _resumed(directory, recipe, damaged)  # before its own first checkpoint it begins where the run began
         remark = f"the launcher started the processes again; {again.remark}".removesuffix("; ")
         return replace(again, checkpoint=again.checkpoint or checkpoint, remark=remark)
     if checkpoint is not None:
-        _check_named(checkpoint, recipe)
+        _check_named(checkpoint, recipe, damaged)
         if _same(checkpoint.parent, directory):
             return OutputPlan(directory, checkpoint)
     if not is_a_run(directory):
@@ -91,7 +107,7 @@ def _plan(recipe: Recipe, launch: Launch) -> OutputPlan:
         _check_inputs_lie_elsewhere(directory, recipe)
         return OutputPlan(directory, checkpoint, replaces=True)
     if recipe.existing_output == "resume" and checkpoint is None:
-        return _resumed(directory, recipe)
+        return _resumed(directory, recipe, damaged)
     last = [path.name for path in checkpoints(directory)][-1:]
     raise OutputError(
         f"output_dir: {directory} already holds a run{f' (its last checkpoint is {last[0]})' if last else ''}. "
@@ -122,21 +138,42 @@ def write_resolved_recipe(
     return path
 
 
-def _resumed(directory: Path, recipe: Recipe) -> OutputPlan:
-    remark = ""
+def _resumed(directory: Path, recipe: Recipe, damaged: Damaged) -> OutputPlan:
+    faults: dict[Path, str] = {}
     for checkpoint in reversed(checkpoints(directory)):
-        fault = fault_of(checkpoint)
+        fault = damaged.get(checkpoint) or fault_of(checkpoint)
         if fault is None:
             check_same_run(directory, recipe)
-            return OutputPlan(directory, checkpoint, remark=remark)
-        remark = remark or f"{checkpoint.name} is passed over: {fault}"
+            return OutputPlan(directory, checkpoint, remark="; ".join([*_passed_over(faults), *_unlisted(checkpoint)]))
+        faults[checkpoint] = fault
+    lost = {path: fault for path, fault in faults.items() if not was_cut_off(path)}
+    if lost:
+        named = "; ".join(
+            f"{path.name}: {fault}" for path, fault in sorted(lost.items(), key=lambda one: step_of(one[0]))
+        )
+        raise OutputError(
+            f"output_dir: no checkpoint in {directory} is whole ({named}). Copy one back, start again by --overwrite, "
+            "or write another output_dir=..."
+        )
     if held.has_final_weights(directory):
         raise OutputError(
             f"output_dir: the run in {directory} is finished and kept no checkpoint to resume from. "
             "Replace it by --overwrite, or write another output_dir=..."
         )
-    remark = remark or "there is no checkpoint yet: it starts again, and what it has spent so far counts"
+    nothing = "there is no checkpoint yet: it starts again, and what it has spent so far counts"
+    remark = "; ".join([*_passed_over(faults), nothing])
     return OutputPlan(directory, replaces=True, keeps_records=True, remark=remark)
+
+
+def _passed_over(faults: Damaged) -> list[str]:
+    return [f"{path.name} is passed over: {fault}" for path, fault in faults.items()]
+
+
+def _unlisted(checkpoint: Path) -> list[str]:
+    """A remark on a checkpoint from before there were manifests, or of a plain Trainer."""
+    if (checkpoint / MANIFEST).is_file():
+        return []
+    return [f"{checkpoint.name} has no {MANIFEST}: its files could not be compared with what was saved"]
 
 
 def _launched_by(directory: Path) -> list[str]:
@@ -148,14 +185,14 @@ def _launched_by(directory: Path) -> list[str]:
     return list(resolved.get("launched_by", ())) if isinstance(resolved, dict) else []
 
 
-def _check_named(checkpoint: Path, recipe: Recipe) -> None:
-    fault = fault_of(checkpoint)
+def _check_named(checkpoint: Path, recipe: Recipe, damaged: Damaged) -> None:
+    fault = damaged.get(checkpoint) or fault_of(checkpoint)
     if fault is not None:
         others = ", ".join(str(path) for path in checkpoints(checkpoint.parent) if fault_of(path) is None)
         whole = f"Beside it these are whole: {others or 'none'}"
         raise OutputError(f"train.resume_from_checkpoint: {checkpoint}: {fault}. {whole}.")
     if _same(checkpoint.parent, Path(recipe.output_dir).expanduser()):
-        later = [path.name for path in checkpoints(checkpoint.parent) if held.step_of(path) > held.step_of(checkpoint)]
+        later = [path.name for path in checkpoints(checkpoint.parent) if step_of(path) > step_of(checkpoint)]
         if later:
             raise OutputError(
                 f"train.resume_from_checkpoint: {', '.join(later)} in the same directory would belong to another "

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.errors import HfEfficientError, OutputError
-from hf_efficient.launch.output import OutputPlan, plan_output
-from hf_efficient.launch.started import MET_AT, Launch, own_agent, started_nodes
+from hf_efficient.launch.output import OutputPlan, plan_output, verified_output
+from hf_efficient.launch.started import MET_AT, STATUS_FILE, Launch, own_agent, started_nodes
 from hf_efficient.recipe.schema import Recipe, told_where
+from hf_efficient.run_dir.checkpoints import damage_of
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -44,32 +45,47 @@ def starts_again(environment: Mapping[str, str]) -> bool:
 
 
 def restarts_remark(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
-    if not recipe.distributed.max_restarts or "TORCHELASTIC_RUN_ID" in environment:
+    if not recipe.distributed.max_restarts or "TORCHELASTIC_RUN_ID" in environment or STATUS_FILE in environment:
         return None
     where = told_where(recipe, "distributed.max_restarts")
     return (
         f"{where}distributed.max_restarts: has no effect, because nothing starts this process again: accelerate "
-        "launches one process alone without torch's agent. The same command with --resume continues it."
+        "launches one process alone without torch's agent. Start with `hf-efficient train`, which does."
     )
 
 
 def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> OutputPlan:
-    """What becomes of the output directory, which all processes have to see alike."""
+    """What becomes of the output directory, which all processes have to see alike. The bytes of the checkpoint, if any,
+    were read on the main process."""
     agent = own_agent(environment)
     if agent is None:
-        return plan_output(recipe)
+        return verified_output(recipe)
     directory = Path(recipe.output_dir).expanduser().resolve()
     nodes = started_nodes(environment)
     launch = _launch(_from_all((agent, _restarts(environment), directory in _begun), args.world_size), nodes)
     _begun.add(directory)
+    damaged: dict[Path, str] = {}
+    while True:
+        plan = _seen_alike(recipe, launch, nodes, damaged, args.world_size)
+        if plan.checkpoint is None:
+            return plan
+        mine = damage_of(plan.checkpoint, hashes=True) if args.process_index == 0 else None
+        damage = _from_all(mine, args.world_size)[0]
+        if damage is None:
+            return plan
+        damaged[plan.checkpoint] = damage
+
+
+def _seen_alike(recipe: Recipe, launch: Launch, nodes: int, damaged: Mapping[Path, str], world_size: int) -> OutputPlan:
+    """``plan_output``, once all machines see the same; ``OutputError`` where they do not in time."""
     stale = launch.is_restart and nodes > 1
     for left in reversed(range(1 + (_STALE_SECONDS // _PAUSE_SECONDS if stale else 0))):
         try:  # all have to meet again, whatever one of them finds
-            found: OutputPlan | HfEfficientError = plan_output(recipe, launch)
+            found: OutputPlan | HfEfficientError = plan_output(recipe, launch, damaged)
         except HfEfficientError as error:
             found = error
         start = _start(found) if isinstance(found, OutputPlan) else None
-        seen = _from_all((socket.gethostname(), start), args.world_size)
+        seen = _from_all((socket.gethostname(), start), world_size)
         first_host, first = seen[0]
         other = next((one for one in seen if one[1] != first), None)
         if other is None or not left:

@@ -29,7 +29,7 @@ from hf_efficient.data.stats import answer_lengths, lengths
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.launch.arguments import settle, training_arguments
 from hf_efficient.launch.build import build
-from hf_efficient.launch.checkpoints import checkpoints, replaced_by_a_run
+from hf_efficient.launch.checkpoints import replaced_by_a_run
 from hf_efficient.launch.exits import cause_of
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import locked, plan_output
@@ -42,6 +42,7 @@ from hf_efficient.preflight.launches import STAGES, Part, RankNotes, Stage
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.memory import peak_rss_bytes
 from hf_efficient.records.account import FailureKind
+from hf_efficient.run_dir.checkpoints import checkpoints
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -11,10 +11,11 @@ from safetensors.numpy import save_file
 
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.arguments import settle_compute_dtype
-from hf_efficient.launch.checkpoints import CheckpointLayout, check_layout, fault_of, layout_of_checkpoint
+from hf_efficient.launch.checkpoints import CheckpointLayout, check_layout, layout_of_checkpoint
 from hf_efficient.launch.output import OutputPlan, clear_output, locked, plan_output, write_resolved_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.schema import AdapterSection, DistributedSection, QuantizationSection, Recipe
+from hf_efficient.run_dir.checkpoints import fault_of
 
 
 def recipe(folder: Path, existing="refuse", rank=16, data="x", model="m", **train) -> Recipe:
@@ -91,7 +92,7 @@ def test_resume_of_a_run_without_checkpoint_starts_again(tmp_path):
 
 def test_a_run_that_starts_again_keeps_the_records_of_its_lost_starts(tmp_path):
     a_run(tmp_path, 2)
-    (tmp_path / "checkpoint-2/optimizer.pt").unlink()
+    (tmp_path / "checkpoint-2/trainer_state.json").unlink()
     (tmp_path / "efficiency/spans.jsonl").write_text("spent\n")
     clear_output(plan_output(recipe(tmp_path, "resume")))
     assert not (tmp_path / "checkpoint-2").exists()

@@ -135,9 +135,10 @@ def test_restarts_that_nothing_makes():
     one = load_recipe("quickstart/lora", ["distributed.max_restarts=2"])
     assert restart.restarts_remark(one, {}) == (
         "command line: distributed.max_restarts=2: distributed.max_restarts: has no effect, because nothing starts "
-        "this process again: accelerate launches one process alone without torch's agent. The same command with "
-        "--resume continues it."
+        "this process again: accelerate launches one process alone without torch's agent. Start with `hf-efficient "
+        "train`, which does."
     )
+    assert restart.restarts_remark(one, {"HF_EFFICIENT_STATUS_FILE": "x"}) is None
     assert restart.restarts_remark(one, {"TORCHELASTIC_RUN_ID": "none"}) is None  # DeepSpeed's one process has it too
     assert restart.restarts_remark(load_recipe("quickstart/lora", []), {}) is None
 

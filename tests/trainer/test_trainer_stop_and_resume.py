@@ -1,15 +1,17 @@
 """A training that stops, at a checkpoint or when it is asked to, and goes on with the steps of an unbroken one."""
 
 import json
+import shutil
 
 import pytest
 import tiny_training
 import torch
 from tiny_training import METHODS, every, losses, records, train_causal, trained_weights
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from hf_efficient.callbacks.stop import StopWhenAsked
 from hf_efficient.recording.stop import StopRequest
+from hf_efficient.run_dir.checkpoints import fault_of
 from hf_efficient.trainer import EfficientTrainer
 
 RUN = {"max_steps": 6, **every(save=2), "gradient_accumulation_steps": 2}
@@ -109,3 +111,14 @@ def test_no_evaluation_is_made_first(training, tmp_path):
 
 def test_asked_in_the_last_step_the_run_is_done(training):
     assert training("out", ask_at=6)[0] is None
+
+
+def test_a_plain_trainer_resumes_from_ours(tiny_dir, tmp_path):
+    limited = {**every(save=2), "save_total_limit": 1, "lr_scheduler_type": "constant"}
+    whole = train_causal(EfficientTrainer, tiny_dir, tmp_path, "lora", max_steps=3, **limited)
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-3"]
+    assert fault_of(tmp_path / "checkpoint-3", hashes=True) is None
+    shutil.rmtree(tmp_path / "checkpoint-3")
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, "lora", max_steps=2, **limited)
+    plain = train_causal(Trainer, tiny_dir, tmp_path, "lora", max_steps=3, resume=True, lr_scheduler_type="constant")
+    assert losses(plain) == losses(whole)
