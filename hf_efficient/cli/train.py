@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +16,7 @@ from hf_efficient.cli.output import Overrides, RecipeArgument, check_switches, w
 from hf_efficient.errors import SetupError
 
 if TYPE_CHECKING:
+    from hf_efficient.launch.again import Starts
     from hf_efficient.launch.machine import NsightTool
     from hf_efficient.recipe.schema import Recipe
 
@@ -23,6 +26,12 @@ def train(
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in output_dir.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
+    keep_going: Annotated[
+        bool,
+        typer.Option(
+            "--keep-going", help="Start again after a crash, from the last checkpoint, until 5 starts bring no new one."
+        ),
+    ] = False,
     preflight_only: Annotated[
         bool, typer.Option("--preflight-only", help="Run the preflight check and stop; exit code 0: passed, 1: not.")
     ] = False,
@@ -57,6 +66,8 @@ def train(
 
         tail = [*tail, *nsight_overrides(resolved)]
         resolved = load_recipe(flags.recipe, parse_flags([recipe, *tail]).overrides)
+    if tool is not None and keep_going:
+        raise SetupError("--keep-going: a profiler's run is given too (--nsys, --ncu). Leave one of them out.")
     resolved, command, environment = _launch(recipe, resolved, tail, tool, (node_rank, main_address), dry_run=dry_run)
     if dry_run:
         return
@@ -67,7 +78,29 @@ def train(
         from hf_efficient.cli.run_command import run_command
 
         raise SystemExit(run_command(command, resolved.output_dir, environment))
-    raise SystemExit(run_checked(resolved, command, environment, debug=debug))
+    from hf_efficient.launch.again import starts_of
+
+    starts = starts_of(resolved, command, keep_going=keep_going)
+    code = run_checked(resolved, command, environment, debug=debug)
+    raise SystemExit(_started_again(code, starts, resolved, recipe, tail))
+
+
+def _started_again(code: int, starts: Starts, resolved: Recipe, recipe: str, tail: Sequence[str]) -> int:
+    """The exit code of the last start; after crashes the run is started from its last checkpoint."""
+    from hf_efficient.cli.run_command import run_command
+    from hf_efficient.launch.again import next_tail
+    from hf_efficient.launch.started import parse_flags
+    from hf_efficient.recipe.load import load_recipe
+
+    while (pause := starts.pause_after(code)) is not None:
+        print(f"{starts.words(pause)}.", file=sys.stderr, flush=True)
+        time.sleep(pause)
+        again = next_tail(tail, resolved, starts.step)
+        flags = parse_flags([recipe, *again])
+        resumed = load_recipe(flags.recipe, flags.overrides)
+        resumed, command, environment = _launch(recipe, resumed, again, None, (0, None), dry_run=False)
+        code = run_command(command, resumed.output_dir, environment)
+    return code
 
 
 def _nsight_tool(nsys: bool, ncu: bool) -> NsightTool | None:

@@ -20,7 +20,7 @@ def do_harm(step: int) -> None:
     """Called before each forward of optimizer step ``step``."""
     time.sleep(float(os.environ.get("PLANTED_SLEEP", "0")))
     rank, at, times, harm = os.environ["PLANTED"].split(":")
-    if os.environ["RANK"] != rank or step != int(at):
+    if os.environ.get("RANK", "0") != rank or step != int(at):
         return
     for number in range(int(times)):
         mark = Path(os.environ["PLANTED_MARKS"], f"harm{number}")
@@ -61,4 +61,4 @@ def _launch() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_train() if "RANK" in os.environ else _launch())
+    sys.exit(_train() if "HF_EFFICIENT_STATUS_FILE" in os.environ else _launch())

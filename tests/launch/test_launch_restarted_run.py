@@ -100,3 +100,25 @@ def test_one_rank_is_told_to_end_and_both_stop_after_the_same_step(recipe, tmp_p
     assert losses(out) == whole
     (restart,) = load_run(out).restarts
     assert (restart.resumed_after_step, restart.steps_again) == (step, 0)
+
+
+def test_one_process_is_killed_twice_and_keeps_going(recipe, tmp_path):
+    """At step 33, and again after it was resumed: the losses are those of a run that nothing happened to."""
+    alone = ("distributed.processes=1", "distributed.max_restarts=0", "train.max_steps=36")
+    whole = train(recipe, *alone, f"output_dir={tmp_path / 'whole'}")
+    assert whole.returncode == 0, whole.stderr
+    done = train(recipe, *alone, "--keep-going", PLANTED="0:33:2:kill")
+    assert done.returncode == 0, done.stderr
+    first, second = (line for line in done.stderr.splitlines() if line.startswith("Starting again"))
+    assert first.endswith(
+        "in 5 seconds, from checkpoint-30 (failure 1 of at most 5 in a row without a new checkpoint)."
+    )
+    assert "(failure 2 of at most 5" in second
+    assert losses(tmp_path / "out") == losses(tmp_path / "whole")
+    assert len(load_run(tmp_path / "out").restarts) == 2
+
+
+def test_bad_input_is_not_started_again(recipe):
+    done = train(recipe, "distributed.processes=1", "--keep-going", "data.train=[{path: nowhere.jsonl}]")
+    assert done.returncode == 2
+    assert "Starting again" not in done.stderr
