@@ -18,9 +18,11 @@ from transformers import Trainer
 
 from hf_efficient.callbacks.account import StepRecorderCallback
 from hf_efficient.callbacks.checks import GradientCheck, keep_four_bit_trainable
+from hf_efficient.callbacks.faults import FaultPolicy, Faults
 from hf_efficient.callbacks.memory import ActivationProbe, MemoryCount
 from hf_efficient.callbacks.progress import show_figures
 from hf_efficient.callbacks.run_facts import SilentFailures, note_settings
+from hf_efficient.callbacks.shrink import Shrinking
 from hf_efficient.callbacks.stop import BudgetCallback, budget_callback
 from hf_efficient.callbacks.uploads import records_of, without_money
 from hf_efficient.facts.prices import Rates, rate_facts
@@ -32,6 +34,7 @@ from hf_efficient.recording.ranks import RankMarks
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.steps import PhaseName
+from hf_efficient.run_dir.checkpoints import checkpoints, fault_of, step_of
 
 Evaluator = Callable[[Any], dict[str, float]]
 """Takes the trainer, returns metrics by name; may run the model, generate, and draw random numbers."""
@@ -93,6 +96,7 @@ class EfficientOptions(TypedDict, total=False):
     log_metrics: bool
     budget: Mapping[str, float] | BudgetCallback | None
     rates: Rates | None
+    faults: FaultPolicy | None
 
 
 class EfficientTrainerMixin(_Base):
@@ -114,6 +118,7 @@ class EfficientTrainerMixin(_Base):
         log_metrics: bool = True,
         budget: Mapping[str, float] | BudgetCallback | None = None,
         rates: Rates | None = None,
+        faults: FaultPolicy | None = None,
         **kwargs: Any,
     ) -> None:
         """Build the trainer below.
@@ -130,6 +135,8 @@ class EfficientTrainerMixin(_Base):
             budget: limits at which to save and stop: ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
             rates: price of an hour and origin of the electricity; default: list prices (an estimate) and the world's
                 grid.
+            faults: what becomes of a step that is not finite or runs out of memory, and of a save that fails; default:
+                what the class below does with them.
 
         Raises:
             ValueError: a budget without records of the steps, or one that names no limit.
@@ -148,6 +155,8 @@ class EfficientTrainerMixin(_Base):
         self._silent: SilentFailures | None = None
         self._evaluating = self._saving = False
         self._writer: CheckpointWriter | None = None
+        self._faults: Faults | None = None
+        self._shrinking: Shrinking | None = None
         self._generates = hasattr(type(self), "_generate_and_score_completions")
         self._log_metrics = log_metrics
         self._budget = budget_callback(budget) if isinstance(budget, Mapping) else budget
@@ -167,6 +176,10 @@ class EfficientTrainerMixin(_Base):
             self.callback_handler.callbacks.insert(0, recorder)
             if self._budget is not None:
                 self.add_callback(self._budget)
+            if faults is not None:
+                self._faults = Faults(faults, self, self._timeline, self._efficiency_path, self._roll_back)
+                self._shrinking = Shrinking(self, self._faults)
+                self.add_callback(self._faults)
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
             if self._timeline is not None:
                 self._recorder.holders.watch_callbacks(self.callback_handler)
@@ -271,6 +284,9 @@ class EfficientTrainerMixin(_Base):
             raise
         self._mark("bookkeeping")
         self._recorder.add_batches(batches, counted=not self._generates)
+        if self._faults is not None and self._shrinking is not None:
+            self._faults.begin_step(batches)
+            self._shrinking.begin_step()
         return batches, items
 
     def _around_training_step(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -278,7 +294,11 @@ class EfficientTrainerMixin(_Base):
         self._mark(None)
         if self._ranks is not None:
             self._ranks.watch(args[0] if args else kwargs["model"])
-        loss = run(*args, **kwargs)
+        if self._faults is None or self._shrinking is None or kwargs:
+            loss = run(*args, **kwargs)
+        else:
+            loss = self._shrinking.run(run, *args)
+            self._faults.losses.append(loss)
         if self._forwards is not None:
             self._check_forwards(self._forwards)
         if self._silent is not None:
@@ -316,7 +336,11 @@ class EfficientTrainerMixin(_Base):
             self._mark("optimizer")
         return run(*args, **kwargs)
 
-    _around_get_grad_norm = _around_clip_grad_norm  # called alone where nothing is clipped
+    def _around_get_grad_norm(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        norm = self._around_clip_grad_norm(run, *args, **kwargs)  # called alone where nothing is clipped
+        if self._faults is not None:
+            self._faults.norm = norm
+        return norm
 
     def _around_log(self, run: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
@@ -396,7 +420,23 @@ class EfficientTrainerMixin(_Base):
             keep=self.args.save_total_limit,
             best=None if best is None else Path(best),
         )
-        return self._writer.save(save)
+        faults = self._faults
+        stops = any(getattr(one, "stopping", False) for one in self.callback_handler.callbacks)
+        may_fail = faults is not None and faults.policy.on_save_error == "continue" and not stops
+        saved = self._writer.save(save, may_fail=may_fail)
+        if faults is not None and not saved:
+            faults.count("saves_failed", step=self.state.global_step, what=save.folder.name)
+        return saved
+
+    def _roll_back(self) -> Path | None:
+        """Take weights and optimizer state from the newest whole checkpoint; None where there is none."""
+        found = [one for one in checkpoints(Path(str(self.args.output_dir))) if fault_of(one) is None]
+        last = next((one for one in reversed(found) if step_of(one) <= self.state.global_step), None)
+        if last is not None:
+            self._load_from_checkpoint(str(last))
+            state = torch.load(last / "optimizer.pt", map_location="cpu", weights_only=True)
+            cast(torch.optim.Optimizer, self.optimizer).load_state_dict(state)
+        return last
 
     def _around_maybe_log_save_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         run(*args, **kwargs)

@@ -1,6 +1,7 @@
 """The account of a run: built once from its records, written to ``run.json``, read again."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from hf_efficient.accounting.work import (
     work_account,
 )
 from hf_efficient.errors import OutputError
-from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, Preflight, RunAccount
+from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, FaultAccount, Preflight, RunAccount
 from hf_efficient.records.series import RunSeries
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account, records_folder
@@ -117,8 +118,16 @@ def build_account(records: RunRecords) -> RunAccount:
         preflight=last_stated(lived, "preflight", Preflight),
         restarts=restarts_of(lived, accounts, first),
         preferences=preference_account(lived, first.columns),
+        faults=_faults(lived),
     )
     return dataclasses.replace(account, plan=plan_account(lived, account))
+
+
+def _faults(lived: Sequence[ProcessSpans]) -> FaultAccount | None:
+    """Each process counts from 0."""
+    stated = [process.stated("faults", FaultAccount) for process in lived]
+    counted = [dataclasses.asdict(one) for one in stated if one is not None]
+    return FaultAccount(**{name: sum(one[name] for one in counted) for name in counted[0]}) if counted else None
 
 
 def _before_spans(rank: RankSteps) -> ProcessSpans:

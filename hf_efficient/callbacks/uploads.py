@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 
 RECORDS = (
     *("steps*.jsonl", "spans*.jsonl", "system*.jsonl", "*.rank*.jsonl", "run.json", "plan.json", "diagnosis.json"),
-    *("preflight.json", "report.html", "recipe.resolved.yaml", "profile/*", "previous/*", "starting/*"),
+    *("preflight.json", "report.html", "recipe.resolved.yaml", "profile/*", "faults/*", "previous/*", "starting/*"),
 )
 """What ``OUTPUT_DIR/efficiency`` holds (docs/outputs.md)."""
 

@@ -15,6 +15,7 @@ from trl import DPOConfig, SFTConfig
 from hf_efficient.accounting.evaluations import answers_to_note
 from hf_efficient.callbacks import profilers
 from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
+from hf_efficient.callbacks.faults import FaultPolicy
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.stats import DataStats, compared_lengths
 from hf_efficient.launch.listener import RunListener
@@ -107,6 +108,7 @@ def build(
         "record_steps": recipe.efficiency.record_steps,
         "check_gradients": recipe.efficiency.check_gradients,
         "log_metrics": recipe.efficiency.log_metrics,
+        "faults": FaultPolicy(**recipe.faults.model_dump()),
     }
     with phase(recipe, "trainer_setup"):
         common["budget"] = recipe_budget(recipe, listener)

@@ -319,6 +319,25 @@ class CostSection(Section):
     )
 
 
+class FaultsSection(Section):
+    """What becomes of a fault in the middle of a run."""
+
+    on_non_finite: Literal["stop", "skip", "rollback"] = key(
+        "stop",
+        "A gradient or a loss that is nan or infinite. stop: the run ends with exit code 2. skip: the update is left "
+        "out. rollback: weights and optimizer state of the last checkpoint, and on with the next batch.",
+    )
+    spike: Annotated[float, Field(gt=1)] | None = key(
+        None, "Treat a loss of so many times the median of the last 50 steps as one that is not finite."
+    )
+    on_oom: Literal["stop", "shrink"] = key(
+        "stop", "Out of memory. shrink: the step again with its micro-batches in halves, and on so; one process."
+    )
+    on_save_error: Literal["stop", "continue"] = key(
+        "stop", "A checkpoint that cannot be written (a full disk). continue: on without it, with a warning."
+    )
+
+
 class EfficiencySection(Section):
     """What a run records, checks and plans of itself."""
 
@@ -355,6 +374,7 @@ class Recipe(Section):
     cost: CostSection = Field(default_factory=CostSection)
     budget: BudgetSection | None = key(None, "Warn when the forecast passes a limit; save and stop when it is reached.")
     efficiency: EfficiencySection = Field(default_factory=EfficiencySection)
+    faults: FaultsSection = Field(default_factory=FaultsSection)
     profile: ProfileSection = key(ProfileSection, "Deeper instruments, each off until it is named.")
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     output_dir: str = Field(

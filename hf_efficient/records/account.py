@@ -84,6 +84,19 @@ class RestartAccount:
 
 
 @dataclass(frozen=True)
+class FaultAccount:
+    """Steps of rank 0 that came out wrong, over all processes of the run, and what became of them. ``rolled_back``:
+    of them, those that went back to a checkpoint; ``out_of_memory``: times, not steps."""
+
+    not_finite: int = 0
+    spikes: int = 0
+    skipped: int = 0
+    rolled_back: int = 0
+    out_of_memory: int = 0
+    saves_failed: int = 0
+
+
+@dataclass(frozen=True)
 class HeldTime:
     """What a callback, or a method of the user's own, took in a phase of the training loop, without others inside it.
     ``name`` is ``Class.method``; ``share`` is of the loop, with its evaluations and checkpoints."""
@@ -313,3 +326,4 @@ class RunAccount:
     preflight: Preflight | None = None
     restarts: list[RestartAccount] = field(default_factory=list)
     preferences: PreferenceAccount | None = None
+    faults: FaultAccount | None = None  # None: nothing went wrong, or nobody looked

@@ -8,7 +8,7 @@ from hf_efficient.records import amounts
 from hf_efficient.reporting import labels
 from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, rounded_size, signed_percent
 from hf_efficient.reporting.terminal import FoundTable
-from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
+from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 _MOST_METERS = 4
 _WORTH_A_WORD = 0.01
@@ -45,9 +45,24 @@ def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
     rows += [("energy", energy_words(account.energy)), ("money", money_words(account.money))]
     if account.restarts:
         rows.append(("restarts", "; ".join(map(restart_words, account.restarts))))
+    if account.faults is not None:
+        rows.append(("faults", fault_words(account.faults)))
     if account.preflight is not None:
         rows.append(("preflight", "; ".join(preflight_words(account.preflight))))
     return rows
+
+
+def fault_words(faults: rec.FaultAccount) -> str:
+    named = {
+        "not finite": faults.not_finite,
+        "a spike of the loss": faults.spikes,
+        "left out": faults.skipped,
+        "taken back to a checkpoint": faults.rolled_back,
+    }
+    steps = [f"{counted(number, 'step')} {words}" for words, number in named.items() if number]
+    memory = [f"{counted(faults.out_of_memory, 'time')} out of memory"] if faults.out_of_memory else []
+    saves = [f"{counted(faults.saves_failed, 'checkpoint')} not written"] if faults.saves_failed else []
+    return ", ".join([*steps, *memory, *saves])
 
 
 def held_table(account: rec.RunAccount) -> FoundTable | None:

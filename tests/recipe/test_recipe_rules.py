@@ -40,6 +40,11 @@ train.activation_checkpointing=false | train.activation_checkpointing_kwargs={ev
 train.dataloader_prefetch_factor=2 | train.dataloader_persistent_workers=true
     train.dataloader_prefetch_factor: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker, or
     train.dataloader_persistent_workers: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker,
+faults.on_non_finite=rollback | distributed.strategy=fsdp2
+    faults.on_non_finite: is rollback, which `distributed.strategy: fsdp2` cannot do. Write stop, or another
+faults.on_oom=shrink | distributed.processes=2 | objective=dpo
+    faults.on_oom: is shrink, which works on one process. Write stop, or `distributed.processes: 1`.
+    faults.on_oom: is shrink, but the loss of `objective: dpo` is not a sum over tokens. Write stop.
 train.packing=true | model.attn_implementation=paged_attention
     model.attn_implementation: is paged_attention, which is not known to keep packed examples apart. Write one of
 adapter.fused=true | distributed={strategy: zero3, processes: 2}

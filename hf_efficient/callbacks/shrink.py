@@ -1,0 +1,153 @@
+"""Memory that runs out in the middle of a step: a report, and the step again with its micro-batches in parts.
+
+The parts' gradients add up to those of the whole, because the loss is a sum over tokens divided by the tokens of the
+whole optimizer step (``num_items_in_batch``). What an interrupted backward has left in the gradients is thrown away, so
+the micro-batches of the step that were done are run once more as well.
+"""
+
+import gc
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from hf_efficient.callbacks.faults import FAULTS, Faults, shape_of
+from hf_efficient.run_dir.json_file import write_whole
+from hf_efficient.text import size
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[..., torch.Tensor]
+"""``training_step(model, inputs, num_items_in_batch)``: forward and backward of a micro-batch."""
+
+
+class Shrinking:
+    """Runs the micro-batches of one trainer, in one process; ``parts``: of each, from the last want of memory on."""
+
+    def __init__(self, trainer: Any, faults: Faults) -> None:
+        self.parts = 1
+        self._trainer, self._faults = trainer, faults
+        self._done: list[Any] = []
+
+    def begin_step(self) -> None:
+        self._done = []
+
+    def run(self, step: Step, model: Any, inputs: Any, items: Any = None) -> torch.Tensor:
+        """The loss of a micro-batch, whose gradients are added. Raises ``torch.OutOfMemoryError`` where nothing can be
+        divided further, or the policy is to stop."""
+        loss, said = self._tried(step, model, inputs, items)
+        while loss is None:
+            why_not = self._why_not(inputs, items)
+            self._report(inputs, said, why_not)
+            if why_not is not None:
+                raise torch.OutOfMemoryError(f"{said} The micro-batch was not divided: {why_not}.")
+            self.parts *= 2
+            model.zero_grad()
+            for before in [*self._done, inputs]:
+                loss, said = self._tried(step, model, before, items)
+                if loss is None:
+                    break
+        self._done.append(inputs)
+        return loss
+
+    def _tried(self, step: Step, model: Any, inputs: Any, items: Any) -> tuple[torch.Tensor | None, str]:
+        """The loss, or None and what the allocator said; then nothing of the attempt is held any more."""
+        pieces = divided(inputs, self.parts) or [inputs]
+        try:
+            losses = [step(model, piece, items) for piece in pieces]
+            return (losses[0] if len(losses) == 1 else torch.stack(losses).sum()), ""
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            said = str(error).strip().splitlines()[0]
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return None, said
+
+    def _why_not(self, inputs: Any, items: Any) -> str | None:
+        trainer = self._trainer
+        config = getattr(trainer.model, "config", None)
+        if self._faults.policy.on_oom != "shrink":
+            return "faults.on_oom is stop"
+        if trainer.args.world_size > 1:
+            return "with several processes the others wait in an exchange of gradients"
+        if items is None or not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
+            return "its loss is not a sum over the tokens of the step"
+        if getattr(config, "output_router_logits", False):
+            return "the router's loss is a mean over the micro-batch"
+        before, after = divided(inputs, self.parts), divided(inputs, 2 * self.parts)
+        if after is None or len(after) <= len(before or [inputs]):
+            return "it is one row already"
+        return None
+
+    def _report(self, inputs: Any, said: str, why_not: str | None) -> None:
+        """Write what was asked of the memory, and say what would have avoided it."""
+        trainer, number = self._trainer, self._trainer.state.global_step + 1
+        rows = shape_of(inputs).get("input_ids", [1])[0]
+        accumulated = trainer.args.gradient_accumulation_steps
+        half = max(1, rows // 2)
+        change = {"train.per_device_train_batch_size": half, "train.gradient_accumulation_steps": 2 * accumulated}
+        held = {
+            "step": number,
+            "micro_batch": len(self._done) + 1,
+            "parts": self.parts,
+            "shapes": shape_of(inputs),
+            "said": said,
+            "memory": _memory(),
+            "planned": self._planned(),
+            "would_have_avoided_it": change if rows > 1 else {"train.gradient_checkpointing": True},
+            "not_divided": why_not,
+        }
+        folder = self._faults.records() / FAULTS
+        path = folder / f"out_of_memory.step{number}.rank{trainer.args.process_index}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(held, indent=1) + "\n")
+        except OSError as error:
+            logger.warning("The report on memory cannot be written: %s", error.strerror or error)
+        self._faults.count("out_of_memory", step=number, what=said)
+        what = "the run ends" if why_not else f"from here on each micro-batch is run in {2 * self.parts} parts"
+        shape = shape_of(inputs).get("input_ids")
+        logger.warning(
+            "Step %s: out of memory on a micro-batch of %s; %s. %s has the details.", number, shape, what, path
+        )
+
+    def _planned(self) -> Any:
+        timeline = self._faults.timeline
+        return None if timeline is None else timeline.facts.get("plan", {}).get("peak_allocated_bytes")
+
+
+def _memory() -> dict[str, Any]:
+    if not torch.cuda.is_available():
+        return {}
+    stats = torch.cuda.memory_stats()
+    names = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "inactive_split_bytes.all.current", "num_ooms")
+    return {name: stats.get(name, 0) for name in names} | {"device": size(torch.cuda.mem_get_info()[1])}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def divided(inputs: Any, parts: int) -> list[dict[str, Any]] | None:
+    """The micro-batch in up to ``parts`` pieces of whole rows; of one flat row, of whole documents, which begin where
+    ``position_ids`` are 0. None where it cannot be divided."""
+    if parts < 2 or not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), torch.Tensor):
+        return None
+    rows, length = inputs["input_ids"].shape
+    shapes = {one.shape[:2] for one in inputs.values() if isinstance(one, torch.Tensor)}
+    if len(shapes) > 1 or any(not isinstance(one, torch.Tensor) for one in inputs.values()):
+        return None
+    if rows > 1:
+        chunks = {name: torch.tensor_split(one, min(parts, rows)) for name, one in inputs.items()}
+        return [{name: one[place] for name, one in chunks.items()} for place in range(min(parts, rows))]
+    if "position_ids" not in inputs:
+        return None
+    starts = [int(at) for at in (inputs["position_ids"][0] == 0).nonzero()[:, 0] if at]
+    wanted = [length * part // parts for part in range(1, parts)]
+    cuts = sorted({min(starts, key=lambda at: abs(at - aim)) for aim in wanted}) if starts else []
+    chunks = {name: torch.tensor_split(one, cuts, dim=1) for name, one in inputs.items()}
+    return [{name: one[place] for name, one in chunks.items()} for place in range(len(cuts) + 1)] if cuts else None

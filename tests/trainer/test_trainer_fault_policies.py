@@ -1,0 +1,176 @@
+"""A loss that is not finite, one that jumps, and memory that runs out: what each policy makes of the step."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+import torch
+from tiny_training import causal_trainer, every, losses, stated, trained_weights, valid_account
+
+from hf_efficient.callbacks.faults import FaultPolicy
+from hf_efficient.callbacks.shrink import divided
+from hf_efficient.errors import TrainingCheckError
+from hf_efficient.reporting.run_rows import fault_words
+from hf_efficient.trainer import EfficientTrainer
+
+
+class Faulty(EfficientTrainer):
+    """``times``: by step, what its loss is multiplied by."""
+
+    times: Mapping[int, float] = MappingProxyType({})
+
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs) * self.times.get(self.state.global_step + 1, 1.0)
+
+
+@pytest.fixture
+def train(tiny_dir, tmp_path):
+    """Trains without dropout, so that a step does not depend on the random state."""
+
+    def run(policy, times=None, kind=Faulty, **changes):
+        settings = {"max_steps": 4, "method": "lora", "lr_scheduler_type": "constant", **changes}
+        out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+        trainer = causal_trainer(kind, tiny_dir, out, mixin={"faults": policy}, **settings)
+        for module in trainer.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        trainer.model.config.attention_dropout = 0.0
+        for layer in trainer.model.get_base_model().model.layers:
+            layer.self_attn.attention_dropout = 0.0
+        trainer.times = times or {}
+        trainer.out = out
+        trainer.train()
+        return trainer
+
+    return run
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_its_batch_is_kept(train, tmp_path):
+    with pytest.raises(TrainingCheckError, match=r"^step 3: the gradient norm is nan, the loss nan\. Its batch is in"):
+        train(FaultPolicy(), {3: math.nan}, **every(save=1))
+    (path,) = tmp_path.glob("out*/efficiency/faults/*.json")
+    held = json.loads(path.read_text())
+    assert (held["step"], held["micro_batches"][0]["loss"], len(held["micro_batches"][0]["rows"])) == (3, "nan", 2)
+    row = held["micro_batches"][0]["rows"][0]
+    assert row["tokens"] == len(row["ids"])
+    assert {path.name for path in tmp_path.glob("out*/checkpoint-*")} == {"checkpoint-1", "checkpoint-2"}
+
+
+def test_an_update_that_is_left_out_changes_nothing(train):
+    """After it the weights are those of the step before, and the steps after it go on from there."""
+    weights = {}
+
+    class Noted(Faulty):
+        def _maybe_log_save_evaluate(self, *args, **kwargs):
+            weights[self.state.global_step] = trained_weights(self)
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    trainer = train(FaultPolicy(on_non_finite="skip"), {2: math.inf}, kind=Noted)
+    for name, weight in weights[2].items():
+        assert torch.equal(weight, weights[1][name]), name
+    assert any(not torch.equal(weight, weights[2][name]) for name, weight in weights[3].items())
+    assert all(weight.isfinite().all() for weight in weights[4].values())
+    assert stated(trainer.out, "faults") == {"not_finite": 1, "skipped": 1}
+    found = valid_account(trainer.out).faults
+    assert fault_words(found) == "1 step not finite, 1 step left out"
+
+
+def test_it_goes_back_to_the_last_checkpoint(train):
+    """Steps 1 and 2 are kept; 3 and 4 are lost; 5 starts from the checkpoint of 2, with the next batch."""
+    states = {}
+
+    class Noted(Faulty):
+        def _maybe_log_save_evaluate(self, *args, **kwargs):
+            states[self.state.global_step] = trained_weights(self), str(self.optimizer.state_dict()["state"])
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    policy = FaultPolicy(on_non_finite="rollback")
+    train(policy, {4: math.nan}, kind=Noted, max_steps=5, save_strategy="steps", save_steps=2, save_total_limit=1)
+    for name, weight in states[4][0].items():
+        assert torch.equal(weight, states[2][0][name]), name
+    assert states[4][1] == states[2][1]
+    assert states[5][1] != states[4][1]
+
+
+def test_without_a_checkpoint_to_go_back_to_the_update_is_left_out(train):
+    trainer = train(FaultPolicy(on_non_finite="rollback"), {1: math.nan})
+    assert stated(trainer.out, "faults") == {"not_finite": 1, "skipped": 1}
+
+
+def test_a_run_that_does_not_recover_stops(train):
+    always = dict.fromkeys(range(2, 30), math.nan)
+    with pytest.raises(TrainingCheckError, match=r"^step 12: .* It is the step number 11 of this kind in a row"):
+        train(FaultPolicy(on_non_finite="skip"), always, max_steps=20)
+
+
+def test_a_spike_of_the_loss(train):
+    trainer = train(FaultPolicy(on_non_finite="skip", spike=3.0), {12: 10.0}, max_steps=13)
+    assert stated(trainer.out, "faults") == {"spikes": 1, "skipped": 1}
+    (path,) = trainer.out.glob("efficiency/faults/*.json")
+    assert re.search(r'"what": "the loss is \d+\.\d+, \d+\.\d times the median', path.read_text())
+
+
+def test_without_a_policy_it_trains_as_the_class_below(train):
+    trainer = train(None, {2: math.nan})
+    assert not all(weight.isfinite().all() for weight in trained_weights(trainer).values())
+
+
+class Full(EfficientTrainer):
+    """From its fourth micro-batch on it has no memory for more than ``room`` rows, after the backward has begun."""
+
+    room = 1
+    gradients: dict[int, list[torch.Tensor]]
+    attempts: list[int]
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        rows = inputs["input_ids"].shape[0]
+        self.attempts = [*getattr(self, "attempts", []), rows]
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if len(self.attempts) > 3 and rows > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return loss
+
+    def _clip_grad_norm(self, model):
+        found = [one.grad.clone() for one in model.parameters() if one.grad is not None]
+        self.gradients = {**getattr(self, "gradients", {}), self.state.global_step: found}
+        return super()._clip_grad_norm(model)
+
+
+def test_a_step_in_halves_has_the_gradients_of_the_whole_one(train):
+    """Two micro-batches of four rows: the first is run again too, for an interrupted backward left something in it."""
+    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_steps": 3}
+    whole = train(FaultPolicy(), kind=type("Roomy", (Full,), {"room": 9}), **sizes)
+    shrunk = train(FaultPolicy(on_oom="shrink"), kind=type("Tight", (Full,), {"room": 1}), **sizes)
+    assert shrunk.attempts == [4, 4, 4, 4, 2, *[1] * 8, *[1] * 8]
+    for step, gradients in whole.gradients.items():
+        for ours, theirs in zip(shrunk.gradients[step], gradients, strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6 * float(theirs.abs().max()))
+    assert losses(shrunk) == pytest.approx(losses(whole), rel=1e-6)
+    report = json.loads((shrunk.out / "efficiency/faults/out_of_memory.step2.rank0.json").read_text())
+    avoided = {"train.per_device_train_batch_size": 2, "train.gradient_accumulation_steps": 4}
+    assert (report["would_have_avoided_it"], report["shapes"]["input_ids"][0]) == (avoided, 4)
+    assert stated(shrunk.out, "faults") == {"out_of_memory": 2}
+
+
+def test_out_of_memory_without_a_policy_to_shrink_ends_the_run_with_a_report(train, tmp_path):
+    with pytest.raises(torch.OutOfMemoryError, match=r"2\.00 GiB\. The micro-batch was not divided: faults\.on_oom is"):
+        train(FaultPolicy(), kind=Full)
+    assert len(list(tmp_path.glob("out*/efficiency/faults/out_of_memory.step4.rank0.json"))) == 1
+
+
+def test_one_row_is_not_divided(train):
+    with pytest.raises(torch.OutOfMemoryError, match="was not divided: it is one row already"):
+        train(FaultPolicy(on_oom="shrink"), kind=type("None", (Full,), {"room": 0}))
+
+
+def test_a_flat_row_is_divided_between_documents():
+    positions = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2]])
+    ids = torch.arange(8)[None]
+    pieces = divided({"input_ids": ids, "position_ids": positions}, 2)
+    assert [piece["input_ids"].tolist() for piece in pieces] == [[[0, 1, 2]], [[3, 4, 5, 6, 7]]]
+    assert len(divided({"input_ids": ids, "position_ids": positions}, 8)) == 3
+    assert divided({"input_ids": ids, "position_ids": torch.arange(8)[None]}, 2) is None
+    assert divided({"input_ids": ids, "cu_seq_lens_q": torch.tensor([0, 3, 8])}, 2) is None
