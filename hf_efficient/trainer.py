@@ -394,6 +394,11 @@ class EfficientTrainerMixin(_Base):
     def _around_save_checkpoint(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Save with a manifest; upload, and remove old checkpoints, only once it stands."""
         began = self._recorder.now_seconds()
+        if self.args.save_on_each_node:  # no machine sees all files
+            with self._phase("checkpointing", opaque=True):
+                run(*args, **kwargs)
+            self._recorder.saved(self.state.global_step, self._recorder.now_seconds() - began)
+            return
         given: Any = self
         run_dir = self._get_output_dir(args[1] if len(args) > 1 else kwargs.get("trial"))
         limit, push, pushed = self.args.save_total_limit, given._push_from_checkpoint, list[str]()
