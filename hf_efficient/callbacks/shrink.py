@@ -71,7 +71,7 @@ class Shrinking:
         trainer = self._trainer
         config = getattr(trainer.model, "config", None)
         if self._faults.policy.on_oom != "shrink":
-        return "faults.on_oom is stop, and shrink would divide it"
+            return "faults.on_oom is stop, and shrink would divide it"
         if trainer.args.world_size > 1:
             return "with several processes the others wait in an exchange of gradients"
         if items is None or not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
