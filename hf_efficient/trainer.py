@@ -393,19 +393,15 @@ class EfficientTrainerMixin(_Base):
 
     def _around_save_checkpoint(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Save with a manifest; upload, and remove old checkpoints, only once it stands."""
-        began = self._recorder.now_seconds()
-        if self.args.save_on_each_node:  # no machine sees all files
-            with self._phase("checkpointing", opaque=True):
-                run(*args, **kwargs)
-            self._recorder.saved(self.state.global_step, self._recorder.now_seconds() - began)
-            return
-        given: Any = self
-        run_dir = self._get_output_dir(args[1] if len(args) > 1 else kwargs.get("trial"))
+        began, given = self._recorder.now_seconds(), cast(Any, self)
         limit, push, pushed = self.args.save_total_limit, given._push_from_checkpoint, list[str]()
-        self._saving, given._push_from_checkpoint = True, pushed.append
+        self._saving = not self.args.save_on_each_node  # then no machine sees all files
+        given._push_from_checkpoint = pushed.append
+        run_dir = self._get_output_dir(args[1] if len(args) > 1 else kwargs.get("trial"))
+        write = functools.partial(run, *args, **kwargs)
         try:
             with self._phase("checkpointing", opaque=True):
-                saved = self._save_whole(functools.partial(run, *args, **kwargs), run_dir)
+                saved = self._save_whole(write, run_dir) if self._saving else write() is None
         finally:
             self._saving, self.args.save_total_limit = False, limit
             del given._push_from_checkpoint
@@ -417,13 +413,13 @@ class EfficientTrainerMixin(_Base):
     def _save_whole(self, write: Callable[[], None], run_dir: str) -> bool:
         if self._writer is None:
             self._writer = CheckpointWriter(self.args.process_index, self.args.world_size)
-        best = self.state.best_model_checkpoint
+        meets_for_the_best = self.args.world_size > 1 and self.state.best_global_step
         save = Save(
             Path(run_dir) / f"checkpoint-{self.state.global_step}",
             write,
-            several_writers=self.is_deepspeed_enabled or self.is_fsdp_enabled,
+            several_writers=bool(self.is_deepspeed_enabled or self.is_fsdp_enabled or meets_for_the_best),
             keep=self.args.save_total_limit,
-            best=None if best is None else Path(best),
+            best=lambda: Path(self.state.best_model_checkpoint or "").name,
         )
         faults = self._faults
         stops = any(getattr(one, "stopping", False) for one in self.callback_handler.callbacks)

@@ -25,13 +25,14 @@ _SAID = ("unexpected pos", "PytorchStreamWriter", "os error", "I/O error", "No s
 @dataclass(frozen=True)
 class Save:
     """One checkpoint. ``write`` does it; ``several_writers``: its ranks meet inside (DeepSpeed, FSDP), so that one
-    which fails there cannot go on alone. ``keep``: of all checkpoints, the newest and ``best`` among them."""
+    which fails there cannot go on alone. ``keep``: of all checkpoints, the newest among them, and the one whose name
+    ``best`` gives after the save."""
 
     folder: Path
     write: Callable[[], None]
     several_writers: bool = False
     keep: int | None = None
-    best: Path | None = None
+    best: Callable[[], str] = str
 
 
 class CheckpointWriter:
@@ -71,7 +72,7 @@ class CheckpointWriter:
             return False
         if save.keep and self._is_main:
             with suppress(OSError):  # what cannot be removed now is tried again after the next save
-                prune(save.folder.parent, save.keep, save.folder, save.best)
+                prune(save.folder.parent, save.keep, save.folder, save.best())
         return True
 
     def _begin(self, folder: Path) -> None:

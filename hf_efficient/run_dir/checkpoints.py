@@ -7,6 +7,7 @@ folder without a manifest was written before there were any, or by a plain Train
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import zipfile
@@ -19,7 +20,7 @@ from typing import Any
 from hf_efficient.text import counted
 
 MANIFEST = "manifest.json"
-CUT_OFF = "saving was cut off"
+_CUT_OFF = "saving was cut off"
 _VERSION = 1
 _STATE = "trainer_state.json"
 _BLOCK_BYTES = 1 << 22
@@ -95,18 +96,17 @@ def discard(checkpoint: Path) -> None:
     checkpoint.rmdir()
 
 
-def prune(directory: Path, keep: int, saved: Path, best: Path | None = None) -> None:
+def prune(directory: Path, keep: int, saved: Path, best: str = "") -> None:
     """Once ``saved`` is whole: remove the oldest until ``keep`` whole ones are left, and what is older than ``saved``
-    and not whole. ``saved`` and ``best`` stay. Raises ``OSError``."""
+    and not whole. ``saved`` stays, and the one that is called ``best``. Raises ``OSError``."""
     whole = [path for path in checkpoints(directory) if _was_saved_whole(path)]
     if saved not in whole:
         return
     for path in checkpoints(directory):
         if path not in whole and step_of(path) < step_of(saved):
             discard(path)
-    kept = {saved, *([best] if best is not None and best in whole else [])}
-    others = [path for path in whole if path not in kept]
-    for path in others[: max(0, len(whole) - max(keep, len(kept)))]:
+    others = [path for path in whole if path.name not in (saved.name, best)]
+    for path in others[: max(0, len(whole) - max(keep, len(whole) - len(others)))]:
         discard(path)
 
 
@@ -121,7 +121,7 @@ def read_files(checkpoint: Path, names: Sequence[str], *, sync: bool = False) ->
 
     def read(name: str) -> SavedFile:
         digest, size, block = hashlib.sha256(), 0, bytearray(_BLOCK_BYTES)
-        with (checkpoint / name).open("rb", buffering=0) as file:
+        with (checkpoint / name).open("r+b" if sync else "rb", buffering=0) as file:
             if sync:
                 os.fsync(file.fileno())
             while count := file.readinto(block):
@@ -168,7 +168,7 @@ def damage_of(checkpoint: Path, *, hashes: bool = False) -> str | None:
     if manifest is None:
         return f"{MANIFEST} is not whole"
     if manifest.files is None:
-        return f"{CUT_OFF}: {MANIFEST} does not list its files yet"
+        return f"its save did not end: {MANIFEST} lists no files"
     if checkpoint.name.startswith("checkpoint-") and manifest.step != step_of(checkpoint):
         return f"{MANIFEST} is of step {manifest.step}"
     try:
@@ -229,7 +229,7 @@ def _listed(names: Sequence[str]) -> str:
 def _state_fault(checkpoint: Path) -> str | None:
     path = checkpoint / _STATE
     if not path.is_file():
-        return f"{_STATE}, its last file, is missing: {CUT_OFF}"
+        return f"{_STATE}, its last file, is missing: {_CUT_OFF}"
     state = _trainer_state(checkpoint)
     if state is None:
         return f"{_STATE} is not whole"
@@ -240,7 +240,7 @@ def _shards_fault(checkpoint: Path) -> str | None:
     """FSDP's: torch writes the description of the shards after all of them."""
     for name in ("pytorch_model_fsdp_0", "optimizer_0"):
         if not (checkpoint / name / ".metadata").is_file():
-            return f"{name}/.metadata, its last file, is missing: {CUT_OFF}"
+            return f"{name}/.metadata, its last file, is missing: {_CUT_OFF}"
     return None if (checkpoint / "scheduler.pt").is_file() else "scheduler.pt is missing"
 
 
@@ -277,8 +277,8 @@ def _trainer_state(checkpoint: Path) -> Any:
 def _last_loss(checkpoint: Path) -> float | None:
     try:
         logged = _trainer_state(checkpoint)["log_history"]
-        return next((float(one["loss"]) for one in reversed(logged) if "loss" in one), None)
-    except (OSError, TypeError, KeyError, ValueError):
+        return next((float(one["loss"]) for one in reversed(logged) if math.isfinite(one.get("loss", math.nan))), None)
+    except (OSError, TypeError, KeyError, ValueError, AttributeError):
         return None
 
 

@@ -139,7 +139,7 @@ def test_half_a_first_save_is_no_loss(resumed, run_dir):
     _relist(run_dir / "checkpoint-4", "cut")
     plan = resumed()
     assert (plan.checkpoint, plan.replaces, plan.keeps_records) == (None, True, True)
-    cut = "checkpoint-4 is passed over: saving was cut off: manifest.json does not list its files yet"
+    cut = "checkpoint-4 is passed over: its save did not end: manifest.json lists no files"
     assert plan.remark == f"{cut}; there is no checkpoint yet: it starts again, and what it has spent so far counts"
 
 
@@ -190,7 +190,7 @@ def test_the_best_one_stays_and_half_ones_go(tmp_path):
     for step in (1, 2, 4):
         writer.save(a_save(tmp_path / f"checkpoint-{step}"))
     (tmp_path / "checkpoint-3").mkdir()
-    prune(tmp_path, 2, tmp_path / "checkpoint-4", best=tmp_path / "checkpoint-1")
+    prune(tmp_path, 2, tmp_path / "checkpoint-4", best="checkpoint-1")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-4"]
 
 
