@@ -79,9 +79,7 @@ def begin_manifest(checkpoint: Path) -> None:
     """Begin a save: afterwards the folder holds a manifest without files, and nothing else. Raises ``OSError``."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     _write(checkpoint, Manifest(step_of(checkpoint)))
-    for path in checkpoint.iterdir():
-        if path.name != MANIFEST:
-            _remove(path)
+    _empty(checkpoint)
 
 
 def end_manifest(checkpoint: Path, files: Mapping[str, SavedFile]) -> None:
@@ -91,7 +89,13 @@ def end_manifest(checkpoint: Path, files: Mapping[str, SavedFile]) -> None:
 
 def discard(checkpoint: Path) -> None:
     """Remove a checkpoint; cut off in the middle of it, what is left is no checkpoint. Raises ``OSError``."""
-    begin_manifest(checkpoint)
+    if not checkpoint.is_dir():
+        return
+    try:
+        _write(checkpoint, Manifest(step_of(checkpoint)))
+    except OSError:  # a full disk
+        os.truncate(checkpoint / MANIFEST, 0)
+    _empty(checkpoint)
     (checkpoint / MANIFEST).unlink()
     checkpoint.rmdir()
 
@@ -316,8 +320,10 @@ def _write(checkpoint: Path, manifest: Manifest) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _empty(checkpoint: Path) -> None:
+    """Remove all but its manifest, which goes last."""
+    for path in checkpoint.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != MANIFEST:
+            path.unlink()

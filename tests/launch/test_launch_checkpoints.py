@@ -1,5 +1,6 @@
 """Checkpoints that are whole, and those that are not: 40 ways to damage one, and who passes over it."""
 
+import errno
 import json
 import os
 import shutil
@@ -227,3 +228,18 @@ def test_a_save_that_fails_in_the_middle_leaves_no_half(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
     with pytest.raises(ZeroDivisionError):  # no matter of the disk
         writer.save(Save(tmp_path / "checkpoint-3", lambda: print(1 / 0)), may_fail=True)
+
+
+def test_a_full_disk_keeps_nobody_from_removing_a_checkpoint(tmp_path, monkeypatch):
+    writer = CheckpointWriter(0, 1)
+    writer.save(a_save(tmp_path / "checkpoint-1"))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("hf_efficient.run_dir.checkpoints._write", full)
+    discard(tmp_path / "checkpoint-1")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError, match="No space left"):
+        writer.save(a_save(tmp_path / "checkpoint-2"))
+    assert [path.name for path in tmp_path.glob("*/*")] == []
