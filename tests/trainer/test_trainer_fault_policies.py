@@ -3,17 +3,20 @@
 import json
 import math
 import re
+import resource
 from collections.abc import Mapping
 from types import MappingProxyType
 
 import pytest
 import torch
 from tiny_training import causal_trainer, every, losses, stated, trained_weights, valid_account
+from transformers import TrainerCallback
 
 from hf_efficient.callbacks.faults import FaultPolicy
 from hf_efficient.callbacks.shrink import divided
 from hf_efficient.errors import TrainingCheckError
 from hf_efficient.reporting.run_rows import fault_words
+from hf_efficient.run_dir.checkpoints import fault_of
 from hf_efficient.trainer import EfficientTrainer
 
 
@@ -37,9 +40,8 @@ def train(tiny_dir, tmp_path):
         for module in trainer.model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
-        trainer.model.config.attention_dropout = 0.0
-        for layer in trainer.model.get_base_model().model.layers:
-            layer.self_attn.attention_dropout = 0.0
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = 0.0
         trainer.times = times or {}
         trainer.out = out
         trainer.train()
@@ -175,3 +177,36 @@ def test_a_flat_row_is_divided_between_documents():
     assert len(divided({"input_ids": ids, "position_ids": positions}, 8)) == 3
     assert divided({"input_ids": ids, "position_ids": torch.arange(8)[None]}, 2) is None
     assert divided({"input_ids": ids, "cu_seq_lens_q": torch.tensor([0, 3, 8])}, 2) is None
+
+
+class SmallFiles(TrainerCallback):
+    """While step 2 is saved, the system writes no file beyond ``most`` bytes: torch's own writer fails half-way."""
+
+    def __init__(self, most):
+        self.most, self.before = most, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.most, self.before[1]))
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        resource.setrlimit(resource.RLIMIT_FSIZE, self.before)
+
+
+@pytest.mark.parametrize("most", [100_000, 400_000], ids=["weights", "optimizer"])
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_a_checkpoint_that_the_system_does_not_write(train, tmp_path, most, policy):
+    small = SmallFiles(most)
+    run = {"method": "full", "callbacks": [small], **every(save=1), "save_total_limit": 1, "max_steps": 3}
+    try:
+        if policy == "stop":
+            with pytest.raises(Exception, match=r"[Ff]ile too large|unexpected pos|PytorchStreamWriter"):
+                train(FaultPolicy(), **run)
+        else:
+            trainer = train(FaultPolicy(on_save_error="continue"), **run)
+            assert stated(trainer.out, "faults") == {"saves_failed": 1}
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, small.before)
+    (checkpoint,) = tmp_path.glob("out*/checkpoint-*")
+    assert checkpoint.name == ("checkpoint-1" if policy == "stop" else "checkpoint-3")
+    assert fault_of(checkpoint, hashes=True) is None
