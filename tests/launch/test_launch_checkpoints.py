@@ -4,7 +4,10 @@ import errno
 import json
 import os
 import shutil
+import threading
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -243,3 +246,56 @@ def test_a_full_disk_keeps_nobody_from_removing_a_checkpoint(tmp_path, monkeypat
     with pytest.raises(OSError, match="No space left"):
         writer.save(a_save(tmp_path / "checkpoint-2"))
     assert [path.name for path in tmp_path.glob("*/*")] == []
+
+
+@pytest.fixture
+def on_two_ranks(monkeypatch):
+    """Runs an action with the writers of two ranks, in threads that exchange what they gather."""
+    barrier, gathered, local = threading.Barrier(2, timeout=10), [None, None], threading.local()
+
+    def gather(into, mine):
+        gathered[local.rank] = mine
+        barrier.wait()
+        into[:] = gathered
+        barrier.wait()
+
+    monkeypatch.setattr(recording.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(recording.dist, "all_gather_object", gather)
+
+    def run(action):
+        def of_rank(rank):
+            local.rank = rank
+            try:
+                return action(rank, CheckpointWriter(rank, 2))
+            except OSError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(of_rank, (0, 1)))
+
+    return run
+
+
+def test_all_ranks_write_and_one_manifest_lists_it_all(on_two_ranks, tmp_path):
+    folder = tmp_path / "checkpoint-1"
+
+    def save(rank, writer):
+        time.sleep(0.05 * rank)  # the manifest waits for the slower one
+        return writer.save(Save(folder, lambda: (folder / f"rng_state_{rank}.pth").write_bytes(bytes(rank)), keep=1))
+
+    assert on_two_ranks(save) == [True, True]
+    assert list(json.loads((folder / MANIFEST).read_text())["files"]) == ["rng_state_0.pth", "rng_state_1.pth"]
+    assert damage_of(folder, hashes=True) is None
+
+
+@pytest.mark.parametrize("may_fail", [False, True])
+def test_one_rank_that_cannot_write_fails_the_save_of_all(on_two_ranks, tmp_path, may_fail):
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def save(rank, writer):
+        return writer.save(Save(tmp_path / "checkpoint-1", full if rank else dict), may_fail=may_fail)
+
+    said = ["[Errno 28] rank 1: No space left on device", "[Errno 28] No space left on device"]
+    assert on_two_ranks(save) == ([False, False] if may_fail else said)
+    assert not (tmp_path / "checkpoint-1").exists()
