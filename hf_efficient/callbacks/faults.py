@@ -98,8 +98,8 @@ class Faults(TrainerCallback):
             self.count(kind, step=step, what=what)
             again = f" It is the step number {self._in_a_row} of this kind in a row." if policy != "stop" else ""
             raise TrainingCheckError(
-                f"step {step}: {what}.{again}{where} The weights before it are in the last checkpoint. Lower "
-                "train.learning_rate, mend the batch's rows, or write `faults.on_non_finite: skip` (or rollback)."
+                f"step {step}: {what}.{again}{where} Mend its rows, or lower train.learning_rate. `--resume "
+                "faults.on_non_finite=skip` (or rollback) continues from the last checkpoint without such updates."
             )
         back = self._roll_back() if policy == "rollback" else None
         did = "skipped" if back is None else "rolled_back"
@@ -115,7 +115,6 @@ class Faults(TrainerCallback):
     def _judge(self, args: TrainingArguments) -> tuple[str, str] | None:
         """Kind and description of a step that came out wrong."""
         scaled = getattr(self._trainer.accelerator, "scaler", None) is not None
-        loss = None
         if self.norm is None or scaled:
             loss = self._loss(shared=False)
             if not math.isfinite(loss) and (self.policy.on_non_finite == "stop" or not scaled):

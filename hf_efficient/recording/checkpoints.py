@@ -43,7 +43,6 @@ class CheckpointWriter:
         self._rank, self._world_size = rank, world_size
         self._shared = world_size > 1 and dist.is_available() and dist.is_initialized()
         self._bytes = 0  # of the last one
-        self.failed = 0
 
     def save(self, save: Save, *, may_fail: bool = False) -> bool:
         """Write a checkpoint, then remove old ones; returns whether it stands. ``may_fail``: a system that does not
@@ -57,18 +56,14 @@ class CheckpointWriter:
         except Exception as error:
             if not is_write_error(error):
                 raise
-            self.failed += 1
             if self._is_main:
                 with suppress(OSError):  # room for the next one
                     discard(save.folder)
             if not may_fail or save.several_writers:
                 raise
             if self._is_main:
-                logger.warning(
-                    "%s could not be saved: %s. The run continues; the checkpoints before it stay.",
-                    save.folder.name,
-                    _reason(error),
-                )
+                said = "%s could not be saved: %s. The run continues; the checkpoints before it stay."
+                logger.warning(said, save.folder.name, _reason(error))
             return False
         if save.keep and self._is_main:
             with suppress(OSError):  # what cannot be removed now is tried again after the next save
@@ -110,11 +105,8 @@ class CheckpointWriter:
                 raise
             failure = error
             mine = (None, getattr(error, "errno", None) or errno.EIO, _reason(error))
-        if failure is not None and not self._shared:
-            raise failure
-        gathered: list[Any] = [mine]
+        gathered: list[Any] = [mine] * self._world_size
         if self._shared:
-            gathered = [None] * self._world_size
             dist.all_gather_object(gathered, mine)
         if failure is not None:
             raise failure

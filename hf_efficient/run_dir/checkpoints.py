@@ -125,8 +125,8 @@ def read_files(checkpoint: Path, names: Sequence[str], *, sync: bool = False) ->
 
     def read(name: str) -> SavedFile:
         digest, size, block = hashlib.sha256(), 0, bytearray(_BLOCK_BYTES)
-        with (checkpoint / name).open("r+b" if sync else "rb", buffering=0) as file:
-            if sync:
+        with (checkpoint / name).open("rb", buffering=0) as file:
+            if sync and os.name == "posix":  # Windows wants one that is open for writing
                 os.fsync(file.fileno())
             while count := file.readinto(block):
                 digest.update(memoryview(block)[:count])
