@@ -131,7 +131,8 @@ class Faults(TrainerCallback):
         usual = statistics.median(recent) if len(recent) >= _LEAST_LOSSES else math.inf
         if loss > times * usual:
             return "spikes", f"the loss is {loss:.4g}, {loss / usual:.1f} times the median of the steps before"
-        recent.append(loss)
+        if math.isfinite(loss):
+            recent.append(loss)
         return None
 
     def _loss(self, *, shared: bool) -> float:
