@@ -192,6 +192,7 @@ def speed_section(run: RunData) -> Section:
         rates = throughput(series.steps, account.tokens, len(account.ranks))
         figures = [rates, step_times(account.steps, series.step_seconds)]
     facts = [("steps", run_rows.step_words(account)), ("work", run_rows.work_words(account.work))]
+    facts += [] if account.faults is None else [("faults", run_rows.fault_words(account.faults))]
     return Section("speed", "Throughput and step times", figures, {"facts": facts}, "Speed")
 
 
