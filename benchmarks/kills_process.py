@@ -120,4 +120,6 @@ def _launch() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_train() if "HF_EFFICIENT_STATUS_FILE" in os.environ else _launch())
+    if "HF_EFFICIENT_STATUS_FILE" not in os.environ:
+        _launch()
+    sys.exit(_train())

@@ -177,8 +177,9 @@ def _rows(batch: Any, tokenizer: Any) -> Iterator[Mapping[str, Any]]:
     for place, row in enumerate(batch[name]):
         ids = (row if mask is None else row[mask[place].bool()]).tolist()
         text = {"text": tokenizer.decode(ids)} if hasattr(tokenizer, "decode") else {}
-        has_labels = labels is not None and labels.shape == batch[name].shape
-        targets = {"targets": int((labels[place] != -100).sum())} if has_labels else {}
+        targets = {}
+        if labels is not None and labels.shape == batch[name].shape:
+            targets = {"targets": int((labels[place] != -100).sum())}
         yield {"tokens": len(ids), **targets, "ids": ids, **text}
 
 

@@ -201,9 +201,9 @@ def written_whole(output: Path) -> Iterator[Path]:
 
 def find_adapter(folder: Path) -> TrainedAdapter:
     """What ``folder``, a run directory or one of its checkpoints, holds; read whole before a base is loaded."""
+    check_whole(folder)
     if not (folder / ADAPTER_CONFIG).is_file():
         raise ModelError(_without_adapter(folder))
-    check_whole(folder)
     config = _adapter_config(folder)
     _check_adapter_weights(folder)
     for place in (folder, folder.parent):
@@ -223,7 +223,7 @@ def check_whole(folder: Path) -> None:
     """``ModelError`` for a checkpoint that is not as it was saved; every byte of it is read."""
     damage = damage_of(folder, hashes=True)
     if damage is not None:
-        raise ModelError(f"{folder}: {damage}. {_whole_ones(folder.parent)}")
+        raise ModelError(f"{folder}: {damage}. {_whole_ones(folder.parent, folder)}")
 
 
 def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -281,9 +281,9 @@ def _without_adapter(folder: Path) -> str:
     return f"{folder} holds no adapter (no {ADAPTER_CONFIG}). Write the output directory of a LoRA or QLoRA run."
 
 
-def _whole_ones(run_dir: Path) -> str:
-    """What to write in place of a run that did not end, or of a damaged checkpoint of it."""
-    damages = {path: damage_of(path) for path in checkpoints(run_dir)}
+def _whole_ones(run_dir: Path, damaged: Path | None = None) -> str:
+    """What to write in place of a run that did not end, or of a ``damaged`` checkpoint of it."""
+    damages = {path: damage_of(path) for path in checkpoints(run_dir) if path != damaged}
     whole = [path for path, damage in damages.items() if damage is None and (path / ADAPTER_CONFIG).is_file()]
     words = [f"{path.name} is passed over: {damage}." for path, damage in damages.items() if damage is not None]
     if not whole:
