@@ -24,14 +24,8 @@ from tests.conftest import TINY_RECIPE, tiny_chats
 
 STATE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 SMALL = ("adapter_config.json", "tokenizer.json", "training_args.bin")
-FOREIGN = (
-    "model.safetensors",
-    "adapter_model.bin",
-    "pytorch_model.bin",
-    "global_step4/x.pt",
-    "latest",
-    "optimizer.bin",
-)
+PICKLED = ("adapter_model.bin", "pytorch_model.bin", "optimizer.bin", "more/a.bin")
+FOREIGN = ("model.safetensors", "global_step4/x.pt", "latest", *PICKLED)
 
 
 def _truncate(checkpoint, name):
