@@ -21,7 +21,9 @@ def eval(
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first N examples of each task.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Examples at a time.")] = 8,
     chat_template: Annotated[bool, typer.Option("--chat-template", help="Prompts through the chat template.")] = False,
-    base: Annotated[bool, typer.Option("--base/--no-base", help="Of a run: the model without its adapter too.")] = True,
+    base: Annotated[
+        bool, typer.Option("--base/--no-base", help="Of a run: the model that it was trained from too.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Score a trained model on tasks of lm-evaluation-harness, beside the model that it was trained from.

@@ -1,6 +1,7 @@
 """Benchmark tasks of lm-evaluation-harness on a run's model, and on its base: the harness's own numbers, paired."""
 
 import importlib.metadata
+import json
 import logging
 import re
 import time
@@ -13,7 +14,7 @@ from hf_efficient.data.sources import replaced
 from hf_efficient.errors import ModelError, OutputError, SetupError, first_line
 from hf_efficient.estimate.statistics import paired_test
 from hf_efficient.launch.checkpoints import EFFICIENCY
-from hf_efficient.launch.merge import ADAPTER_CONFIG, check_whole, find_adapter, load_trained
+from hf_efficient.launch.merge import ADAPTER_CONFIG, check_whole, find_adapter, load_trained, recipe_of_run
 from hf_efficient.model.load import load_dense_base, load_tokenizer
 from hf_efficient.recipe.schema import ModelSection
 from hf_efficient.records.task_scores import EVALUATION_JSON, EVALUATION_VERSION, TaskScore, TaskScores
@@ -35,35 +36,50 @@ class Evaluation:
 
 
 def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> TaskScores:
-    """Scores of a run directory with an adapter, or of a model's folder or hub name. Of a run, they are also written to
-    ``efficiency/evaluation.json``; nothing else there is touched.
+    """Scores of a run directory, with an adapter or a whole model, or of a model's folder or hub name. Of a run, they
+    are also written to ``efficiency/evaluation.json``; nothing else there is touched. ``with_base``: of a run, the
+    model that it was trained from too; of a full fine-tune that is loaded first, and let go.
 
     Raises:
         ImportError: lm-eval is not installed.
         SetupError: a task is not known, or its data are not here.
-        ModelError: the model cannot be loaded.
+        ModelError: the model, or that which it was trained from, cannot be loaded.
     """
     harness = _harness()
     names, manager = _tasks(harness, how.tasks)
     run = Path(target).expanduser()
+
+    seconds = 0.0
+
+    def scored(model: Any, tokenizer: Any) -> dict[str, Any]:
+        nonlocal seconds
+        started = time.perf_counter()
+        found = _run(harness, model, tokenizer, names, manager, how)
+        seconds += time.perf_counter() - started
+        return found
+
+    before, base = None, None
     if (run / ADAPTER_CONFIG).is_file():
         source = find_adapter(run)
         model, tokenizer = load_trained(source)
-        base = source.model.id if with_base else None
+        model = _on_device(model).eval()
+        after = scored(model, tokenizer)
+        if with_base:
+            base = source.model.id
+            with model.disable_adapter():
+                before = scored(model, tokenizer)
     else:
         if run.is_dir() and not (run / "config.json").is_file():
             raise ModelError(f"{target} holds neither an adapter nor a model. Write the output directory of a run.")
         check_whole(run)
-        section, base = ModelSection(id=target), None
-        model, tokenizer = load_dense_base(section), load_tokenizer(section, {})
-    model = _on_device(model).eval()
-    started = time.perf_counter()
-    after = _run(harness, model, tokenizer, names, manager, how)
-    before = None
-    if base is not None:
-        with model.disable_adapter():
-            before = _run(harness, model, tokenizer, names, manager, how)
-    seconds = time.perf_counter() - started
+        section = ModelSection(id=target)
+        tokenizer = load_tokenizer(section, {})
+        recipe = recipe_of_run(run) if with_base else None
+        if recipe is not None:
+            base = recipe.model.id
+            before = scored(_loaded_base(recipe.model, run), tokenizer)
+        model = _on_device(load_dense_base(section)).eval()
+        after = scored(model, tokenizer)
     version = importlib.metadata.version("lm-eval")
     device = str(next(model.parameters()).device)
     scores = _scores(after, before)
@@ -73,6 +89,17 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
     if (run / EFFICIENCY).is_dir():
         _write(run / EFFICIENCY / EVALUATION_JSON, found)
     return found
+
+
+def _loaded_base(model: ModelSection, run: Path) -> Any:
+    """In the dtype that the run was saved in, with transformers' default attention, as the run's own model."""
+    saved = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    dtype = saved.get("dtype") or saved.get("torch_dtype") or "auto"
+    try:
+        base = load_dense_base(model.model_copy(update={"attn_implementation": None, "dtype": dtype}))
+    except (ModelError, SetupError) as error:
+        raise ModelError(f"{error} `--no-base` scores the trained model alone.") from error
+    return _on_device(base).eval()
 
 
 def _on_device(model: Any) -> Any:

@@ -206,10 +206,9 @@ def find_adapter(folder: Path) -> TrainedAdapter:
         raise ModelError(_without_adapter(folder))
     config = _adapter_config(folder)
     _check_adapter_weights(folder)
-    for place in (folder, folder.parent):
-        if (place / EFFICIENCY / RESOLVED).is_file():
-            recipe = _recipe(place / EFFICIENCY / RESOLVED)
-            return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
+    recipe = recipe_of_run(folder)
+    if recipe is not None:
+        return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not base or not isinstance(base, str):
         raise ModelError(
@@ -224,6 +223,12 @@ def check_whole(folder: Path) -> None:
     damage = damage_of(folder, hashes=True)
     if damage is not None:
         raise ModelError(f"{folder}: {damage}. {_whole_ones(folder.parent, folder)}")
+
+
+def recipe_of_run(folder: Path) -> Recipe | None:
+    """The resolved recipe of a run directory or one of its checkpoints; None without one. Raises ``ModelError``."""
+    places = (place / EFFICIENCY / RESOLVED for place in (folder, folder.parent))
+    return next((_recipe(path) for path in places if path.is_file()), None)
 
 
 def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:

@@ -1,20 +1,24 @@
 """Benchmark tasks on a run's model: the harness's own numbers, before and after, and what cannot be scored."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.launch.checkpoints import RESOLVED
 from hf_efficient.launch.evaluate import Evaluation, evaluate_model
 from hf_efficient.records.task_scores import TaskScores
 from hf_efficient.reporting.task_scores import scores_lines
 from hf_efficient.run_dir.json_file import read_record
+from tests.conftest import small_recipe
 
 pytest.importorskip("lm_eval")
 
@@ -79,6 +83,39 @@ def test_a_run_beside_its_base(run, task, tiny_llama_dir):
     verdict, how = scores_lines(found)
     assert verdict.startswith("sums acc (0 shots, filter none, 16 examples): ")
     assert how.startswith("lm-eval ")
+
+
+@pytest.fixture(scope="module")
+def full_run(tiny_llama_dir, tmp_path_factory):
+    """A whole model with other weights, and the recipe that names the one that it was trained from."""
+    folder = tmp_path_factory.mktemp("full")
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(model.lm_head.weight, std=0.5)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(folder)
+    (folder / "efficiency").mkdir()
+    held = small_recipe(model={"id": str(tiny_llama_dir)}, adapter={"method": "full"}).resolved()
+    (folder / "efficiency" / RESOLVED).write_text(yaml.safe_dump({"recipe": held}))
+    return folder
+
+
+def test_a_full_fine_tune_beside_the_model_of_its_recipe(full_run, run, task):
+    (one,) = scores(full_run, task).scores
+    (adapted,) = scores(run, task).scores
+    assert (one.before, one.before_error) == (adapted.before, adapted.before_error)
+    assert one.paired.difference == pytest.approx(one.after - one.before)
+    assert one.paired.low < one.paired.high
+    (alone,) = evaluate_model(str(full_run), Evaluation((str(task),)), with_base=False).scores
+    assert (alone.after, alone.before) == (one.after, None)
+
+
+def test_a_base_that_is_not_here(full_run, task, tmp_path):
+    moved = shutil.copytree(full_run, tmp_path / "run")
+    held = small_recipe(model={"id": str(tmp_path / "gone")}, adapter={"method": "full"}).resolved()
+    (moved / "efficiency" / RESOLVED).write_text(yaml.safe_dump({"recipe": held}))
+    with pytest.raises(ModelError, match=r"gone.* `--no-base` scores the trained model alone"):
+        scores(moved, task)
 
 
 @pytest.mark.slow
