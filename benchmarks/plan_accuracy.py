@@ -227,6 +227,10 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
 def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
     if recipe.objective == "sft":
         return simulation_trainer(recipe, model, args, length)
+    if OBJECTIVES[recipe.objective].generates:
+        from hf_efficient.planning.completions import completion_trainer
+
+        return completion_trainer(recipe, model, args, length)
     from hf_efficient.planning.trainers import preference_trainer
 
     has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"

@@ -14,7 +14,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     diagnosis/    account and records in, ranked findings out, no torch: rules by topic, and the engine
     recording/    torch and the operating system, not transformers: events, steps, tokens, loader, meters, sampler, stop
     profilers/    torch profiler, memory history, Python profilers, NVTX and Nsight, synchronisations, calibration
-    data/         sources, formats, chat templates, targets, tokenised cache, packing
+    data/         sources, formats, chat templates, targets, tokenised cache, packing, prompts and their rewards
     metrics/      evaluate.Metric classes that work offline, and answers generated for a look
     model/        recipe to model, adapter, tokenizer; what is trained, in which dtype; FLOPs of a step
     callbacks/    thin TrainerCallbacks: account, stop, checks, progress, profilers

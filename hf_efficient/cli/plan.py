@@ -26,6 +26,7 @@ from hf_efficient.cli.output import (
     write_page,
 )
 from hf_efficient.errors import SetupError
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ def plan(
     names = _checked_names(gpu)
     if names is None or len(names) != 1:
         _need_one_gpu(advise=bool(advise), fix=fix is not None, largest=largest)
+    if OBJECTIVES[loaded.objective].generates:
+        _refuse_changes(loaded.objective, advise=bool(advise), fix=fix is not None, largest=largest)
+        advise = False
     if fix is not None:
         from hf_efficient.recipe.writing import check_new_file
 
@@ -145,6 +149,15 @@ def _need_one_gpu(**asked: bool) -> None:
     for name, wanted in asked.items():
         if wanted:
             raise SetupError(f"--{name}: is for one accelerator. Name it once: --gpu NAME, for instance --gpu A10.")
+
+
+def _refuse_changes(objective: str, **asked: bool) -> None:
+    for name, wanted in asked.items():
+        if wanted:
+            raise SetupError(
+                f"--{name}: knows no changes for `objective: {objective}`. Plan it again with other values, such as "
+                "train.per_device_train_batch_size=4 train.max_completion_length=128."
+            )
 
 
 def _wants_advice(advise: bool | None, fits: bool, fix: Path | None) -> bool:

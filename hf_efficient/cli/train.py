@@ -14,6 +14,7 @@ import typer
 
 from hf_efficient.cli.output import Overrides, RecipeArgument, check_switches, with_num_gpus
 from hf_efficient.errors import SetupError
+from hf_efficient.recipe.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from hf_efficient.launch.again import Starts
@@ -167,6 +168,11 @@ def run_preflight(recipe: Recipe, command: Sequence[str], environment: Mapping[s
         raise SetupError(
             f"--preflight-only: starts the processes of one machine, and distributed.nodes is "
             f"{recipe.distributed.nodes}. Write distributed.nodes=1 to check one machine."
+        )
+    if OBJECTIVES[recipe.objective].generates:
+        raise SetupError(
+            f"--preflight-only: knows no longest batch of `objective: {recipe.objective}`, whose completions are not "
+            "there yet. Train with train.max_steps=2."
         )
     console = Console(highlight=False)
 

@@ -19,7 +19,6 @@ from hf_efficient.data.prepare import build_collator, prepare
 from hf_efficient.data.sources import Source
 from hf_efficient.data.stats import LeftOut
 from hf_efficient.data.targets import targets_of
-from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 
 _Result = TypeVar("_Result")
@@ -125,7 +124,7 @@ def _build(
 
 def read_raw(recipe: Recipe, args: SFTConfig | DPOConfig, sources: tuple[list[Source], list[Source]]) -> RawData:
     """The examples of a recipe before they are tokenised."""
-    if OBJECTIVES[recipe.objective].is_of_preferences:
+    if recipe.objective != "sft":
         return build_raw(recipe.data, sources, args.seed, objective=recipe.objective)
     assert isinstance(args, SFTConfig)
     only = args.completion_only_loss is True

@@ -5,6 +5,7 @@
     text                 {"text": string}
     preference           {"prompt", "chosen", "rejected"}: strings, or lists of messages
     unpaired             {"prompt", "completion", "label"}: the same; true for a good answer, false for a bad one
+    prompt               {"prompt", "answer"}: the same, to be answered; the answer, if any, is a string for the rewards
 
 All rows of a data set are of one kind. Chats (``messages``) can be cut into a conversational prompt and completion, and
 such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into strings.
@@ -39,8 +40,10 @@ Kind = Literal[
     "string_preference",
     "chat_unpaired",
     "string_unpaired",
+    "chat_prompt",
+    "string_prompt",
 ]
-CHAT_KINDS = ("messages", "chat_pair", "chat_preference", "chat_unpaired")
+CHAT_KINDS = ("messages", "chat_pair", "chat_preference", "chat_unpaired", "chat_prompt")
 _NAMES: dict[Kind, str] = {
     "messages": "chats",
     "chat_pair": "prompt and completion as messages",
@@ -50,6 +53,8 @@ _NAMES: dict[Kind, str] = {
     "string_preference": "preference pairs of strings",
     "chat_unpaired": "labelled answers as messages",
     "string_unpaired": "labelled answers as strings",
+    "chat_prompt": "prompts as messages",
+    "string_prompt": "prompts as strings",
 }
 
 
@@ -64,7 +69,7 @@ def recognise(columns: Collection[str], objective: ObjectiveName, where: str) ->
     hint = ""
     if {"chosen", "rejected"} <= set(columns):
         hint = " These look like preference pairs: they are for `objective: dpo`."
-    elif objective != "sft" and {"prompt", "completion", "label"} <= set(columns):
+    elif OBJECTIVES[objective].is_of_preferences and {"prompt", "completion", "label"} <= set(columns):
         hint = " These look like labelled answers: they are for `objective: kto`."
     raise DataError(
         f"{where}: the layout of the rows is not recognised. Columns found: {', '.join(sorted(columns)) or 'none'}. "
@@ -144,6 +149,29 @@ def _unpaired(row: Row) -> Canonical:
         found = kind_of_value(label)
         raise DataError(f"{row.where}: 'label' must be true (a good answer) or false (a bad one), found {found}.")
     return {**_pair(row, ("prompt", "completion")), "label": label}
+
+
+def _prompt(row: Row) -> Canonical:
+    prompt = row.value["prompt"]
+    if not isinstance(prompt, list):
+        return {"prompt": _text(prompt, row.where, "prompt"), **_expected(row)}
+    chat = _chat(prompt, row.where, "prompt")
+    if chat[-1]["role"] == "assistant":
+        raise DataError(f"{row.where}: 'prompt' ends with an assistant turn. Leave it out: the model is to answer.")
+    return {"prompt": chat, **_expected(row)}
+
+
+def _question(row: Row) -> Canonical:
+    question = _text(row.value["question"], row.where, "question")
+    return {"prompt": [{"role": "user", "content": question}], **_expected(row)}
+
+
+def _expected(row: Row) -> Canonical:
+    """What rewards compare a completion with; a number may be written as one."""
+    answer = row.value.get("answer")
+    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
+        answer = f"{answer:g}" if isinstance(answer, float) else str(answer)
+    return {"answer": None if answer is None else _text(answer, row.where, "answer")}
 
 
 def _implicit_prompt(row: Row) -> Canonical:
@@ -263,6 +291,18 @@ FORMATS: dict[str, Format] = {
         "prompt and completion, both strings or both lists of messages, and label, true or false",
         _unpaired,
     ),
+    "prompt": Format(
+        ("prompt",),
+        "prompt: a string or a list of messages (and perhaps answer, which rewards compare with)",
+        _prompt,
+        optional=("answer",),
+    ),
+    "question": Format(
+        ("question",),
+        "question: a string, asked as the user's message (and perhaps answer, which rewards compare with)",
+        _question,
+        optional=("answer",),
+    ),
 }
 """In the order in which ``auto`` tries them."""
 
@@ -281,6 +321,8 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
         return "chat_preference" if is_chat else "string_preference"
     if "label" in row:
         return "chat_unpaired" if is_chat else "string_unpaired"
+    if "completion" not in row:
+        return "chat_prompt" if is_chat else "string_prompt"
     return "chat_pair" if is_chat else "string_pair"
 
 
@@ -349,9 +391,13 @@ def features_of(kind: Kind) -> datasets.Features:
         columns = (kind,)
     elif kind.endswith("preference"):
         columns = ("prompt", "chosen", "rejected")
-    label = {"label": datasets.Value("bool")} if kind.endswith("unpaired") else {}
+    elif kind.endswith("prompt"):
+        columns = ("prompt",)
+    others: dict[str, Any] = {"label": datasets.Value("bool")} if kind.endswith("unpaired") else {}
+    if kind.endswith("prompt"):
+        others["answer"] = string
     return datasets.Features(
-        {**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), **label, "where": string}
+        {**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), **others, "where": string}
     )
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from hf_efficient.data.formats import kind_of
 from hf_efficient.data.prepare import finish, is_packed, tokenise
 from hf_efficient.data.stats import answer_lengths, lengths
 from hf_efficient.data.targets import targets_of
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 
 
@@ -68,6 +70,7 @@ class DataLook:
         lengths: tokens of an example before it is cut, at p50, p95 and max.
         dropped: examples left out, for their length, or because no target token is left.
         without_target: examples that are trained on and teach nothing.
+        generations, completion_tokens: completions of each prompt, and the most that each may have; 0 without prompts.
     """
 
     name: str
@@ -84,6 +87,8 @@ class DataLook:
     sources: tuple[SourceCount, ...]
     evaluation_examples: int
     shown: tuple[ShownExample, ...]
+    generations: int = 0
+    completion_tokens: int = 0
 
     @property
     def target_share(self) -> float:
@@ -96,6 +101,8 @@ def look_at(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig 
     raw = read_raw(recipe, args, open_sources(recipe.data))
     if isinstance(args, SFTConfig):
         return _of_examples(recipe, raw, tokenizer, args, show)
+    if OBJECTIVES[recipe.objective].generates:
+        return _of_prompts(recipe, raw, tokenizer, args, show)
     return _of_preferences(recipe, raw, tokenizer, args, show)
 
 
@@ -172,6 +179,36 @@ def _of_preferences(
             for row in shown
             for part, answer in shown_answers(rows[row], objective)
         ),
+    )
+
+
+def _of_prompts(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: Any, show: int) -> DataLook:
+    """Of the prompts alone: the completions, which are the targets, are not there yet."""
+    from hf_efficient.data.prompts import prompt_data, prompt_ids
+
+    data = prompt_data(recipe, raw, tokenizer, args)
+    shown = _spread(list(raw.sizes.values()), show)
+    return DataLook(
+        name=recipe.name,
+        max_length=None,
+        examples=len(data.train),
+        tokens=int(data.lengths.sum()),
+        target_tokens=0,
+        lengths=_percentiles(data.lengths),
+        truncated=0,
+        truncated_tokens=0,
+        dropped=0,
+        without_target=0,
+        packing=None,
+        sources=_sources(recipe, raw, data.lengths),
+        evaluation_examples=0 if data.eval is None else len(data.eval),
+        shown=tuple(
+            _shown({**raw.train[row], "input_ids": ids, "labels": [-100] * len(ids)}, tokenizer, None, part="prompt")
+            for row in shown
+            for ids in [prompt_ids(raw.train[row], tokenizer, args)]
+        ),
+        generations=args.num_generations,
+        completion_tokens=args.max_completion_length,
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, cast
 import datasets
 import jinja2
 import numpy as np
-from transformers import PreTrainedTokenizerBase
-from trl import DPOConfig, SFTConfig, SFTTrainer
+from transformers import PreTrainedTokenizerBase, TrainingArguments
+from trl import SFTConfig, SFTTrainer
 from trl.trainer import sft_trainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
@@ -248,7 +248,7 @@ def _changed(args: SFTConfig, **changes: Any) -> SFTConfig:
     return changed
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, kind: Kind, args: SFTConfig | DPOConfig) -> None:
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, kind: Kind, args: TrainingArguments) -> None:
     """Refuse, with ``DataError``, chats without a chat template that prints the answers, strings without an
     end-of-sequence token."""
     other = "Name a tokenizer that has one in model.tokenizer"
@@ -302,7 +302,7 @@ def _is_refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, templat
     return False
 
 
-def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig) -> int:
+def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: TrainingArguments) -> int:
     """Set ``args.pad_token``, else the tokenizer's own, else its end of sequence, as TRL does; return its id."""
     token = getattr(args, "pad_token", None) or tokenizer.pad_token or tokenizer.eos_token
     if token is None:

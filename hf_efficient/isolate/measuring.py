@@ -310,7 +310,7 @@ def _tokenisation_alone(setup: Setup) -> VariantMeasurement:
     recipe = change_recipe(setup.recipe, {"data.cache_dir": str(cache)})
     args: Any = training_arguments(recipe)
     tokenizer = load_tokenizer(recipe.model, recipe.train)
-    preferences = OBJECTIVES[recipe.objective].is_of_preferences
+    preferences = OBJECTIVES[recipe.objective].is_of_preferences  # isolate refuses what generates
     reading: dict[str, Any] = {"objective": recipe.objective}
     if not preferences:
         reading |= {"completion_only": args.completion_only_loss is True, "text_column": args.dataset_text_field}

@@ -11,13 +11,14 @@ from typing import Final
 import numpy as np
 
 from hf_efficient.diagnosis.engine import diagnose_isolation
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import OutputError, SetupError
 from hf_efficient.estimate.comparison import CHAIN, Difference, Link, StepAttribution, attribute
 from hf_efficient.estimate.throughput import batch_time
 from hf_efficient.facts.environment import accelerator_count, thread_count
 from hf_efficient.isolate.experiment import Launch, Progress, chain_times, run_variant, run_variants
 from hf_efficient.isolate.variants import MOST_EXAMPLES, VARIANTS, check_whole_models
 from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import isolation as rec
 from hf_efficient.records.isolation import IsolationSchedule, LoaderAlone, StepPart, VariantOutcome
@@ -39,6 +40,11 @@ def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progr
     ``HfEfficientError``: the recipe is wrong, cannot be launched, or does not train as it is."""
     recipe = load_recipe(argument, overrides)
     check_whole_models(recipe)
+    if OBJECTIVES[recipe.objective].generates:
+        raise SetupError(
+            f"objective: is {recipe.objective}, whose steps generate, and isolate holds batches. Train a few steps "
+            "and read their account: it has the phases generation, reward, forward and backward."
+        )
     automatic = recipe.distributed.processes == "auto"
     with tempfile.TemporaryDirectory(prefix=".hf-efficient-isolate-", dir=_place(recipe.output_dir)) as name:
         devices = accelerator_count() if automatic else 0

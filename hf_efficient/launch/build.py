@@ -17,6 +17,8 @@ from hf_efficient.callbacks import profilers
 from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
 from hf_efficient.callbacks.faults import FaultPolicy
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
+from hf_efficient.data.prompts import PromptData, build_prompt_data
+from hf_efficient.data.rewards import Reward, make_rewards
 from hf_efficient.data.stats import DataStats, compared_lengths
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import phase, plan_before, recipe_budget, state
@@ -84,13 +86,14 @@ def build(
         tokenizer = load_tokenizer(recipe.model, recipe.train)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     with phase(recipe, "data_preparation"):
-        build_data: Any = build_sft_data if isinstance(args, SFTConfig) else build_preference_data
-        data: Any = build_data(recipe, tokenizer, args)
+        rewards = make_rewards(recipe.rewards)
+        data = _read(recipe, tokenizer, args)
     if isinstance(data, SftData):
         state(recipe, "data", {name: value for name, value in vars(data.stats).items() if value is not None})
-    elif compared := compared_lengths(data.train, args.max_length):
+    elif isinstance(data, PreferenceData) and (compared := compared_lengths(data.train, args.max_length)):
         state(recipe, "answers", asdict(compared))
-    for line in [*data_lines(data, args.max_length), *few_steps(len(data.train), args)]:
+    lines = prompt_lines(data, args) if isinstance(data, PromptData) else data_lines(data, args.max_length)
+    for line in [*lines, *([] if rewards else few_steps(len(data.train), args))]:
         listener.stage("", line)
     plan = plan_before(recipe, cast("SFTConfig", args), data, price_usd_per_hour, listener)
     if on_data is not None:
@@ -114,13 +117,23 @@ def build(
         common["budget"] = recipe_budget(recipe, listener)
         if isinstance(data, SftData):
             trainer.append(_sft_trainer(recipe, common, data, answers))
+        elif isinstance(data, PromptData):
+            trainer.append(_grpo_trainer(recipe, common, rewards))
         else:
             trainer.append(_preference_trainer(recipe, common))
     return Built(trainer[0], answers, _summary(data), plan)
 
 
-def _summary(data: SftData | PreferenceData) -> dict[str, Any]:
+def _read(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: Any) -> Any:
+    if OBJECTIVES[recipe.objective].generates:
+        return build_prompt_data(recipe, tokenizer, args)
+    return (build_sft_data if isinstance(args, SFTConfig) else build_preference_data)(recipe, tokenizer, args)
+
+
+def _summary(data: SftData | PreferenceData | PromptData) -> dict[str, Any]:
     """The counts that belong on a model card; those of what did not happen are left out."""
+    if isinstance(data, PromptData):
+        return {"examples": len(data.train), "longest": int(data.lengths.max())}
     if isinstance(data, PreferenceData):
         return {"examples": len(data.train), "dropped": data.dropped}
     always = {"examples", "tokens_total", "target_tokens", "longest"}
@@ -139,6 +152,17 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
     of_all = share(stats.target_tokens / stats.tokens_total)
     targets = f"the loss covers {count(stats.target_tokens)} target tokens, {of_all} of all"
     return [first, targets, *remarks(stats, max_length)]
+
+
+def prompt_lines(data: PromptData, args: Any) -> list[str]:
+    evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
+    read = f"{counted(len(data.train), 'prompt')}, the longest of {count(int(data.lengths.max()))} tokens{evaluation}"
+    most = count(args.max_completion_length)
+    return [
+        read,
+        f"each is answered {args.num_generations} times, in {most} tokens at most",
+        *_small(data.small_sources),
+    ]
 
 
 def few_steps(rows: int, args: TrainingArguments) -> list[str]:
@@ -195,13 +219,13 @@ def _examples(number: int) -> str:
 
 
 def _model(
-    recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData, listener: RunListener
+    recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData | PromptData, listener: RunListener
 ) -> PreTrainedModel | PeftModel:
     listener.stage("Model", recipe.model.id)
     with phase(recipe, "model_load"):
         base = load_base(recipe)
     check_wrap_classes(base, recipe.distributed.wrap_classes)
-    if isinstance(data, PreferenceData):
+    if not isinstance(data, SftData):
         check_vocabulary(base, data.largest_token_id)
     else:
         check_vocabulary(base, max(one.largest_token_id for one in (data.stats, data.eval_stats) if one is not None))
@@ -364,6 +388,17 @@ def _preference_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
     has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
     reference = {"ref_model": load_base(recipe)} if has_reference else {}
     trainer: Trainer = kind(callbacks=_callbacks(recipe), **reference, **common)
+    if recipe.adapter.method == "qlora":
+        train_in_float32(common["model"])
+    return trainer
+
+
+def _grpo_trainer(recipe: Recipe, common: dict[str, Any], rewards: list[Reward]) -> Trainer:
+    """The base without its adapter is the reference model, where ``train.beta`` asks for one."""
+    from hf_efficient.model.preference_trainer import train_in_float32
+    from hf_efficient.trl_trainers import EfficientGRPOTrainer
+
+    trainer: Trainer = EfficientGRPOTrainer(reward_funcs=list(rewards), callbacks=_callbacks(recipe), **common)
     if recipe.adapter.method == "qlora":
         train_in_float32(common["model"])
     return trainer

@@ -1,4 +1,5 @@
-"""TRL's trainers of preferences for recipes. Importing one takes a second, which other recipes need not spend."""
+"""TRL's trainers of preferences, and the arguments of all its trainers but ``SFTTrainer``, for recipes. Importing a
+trainer takes a second, which other recipes need not spend."""
 
 from __future__ import annotations
 
@@ -63,6 +64,8 @@ class RankingAccuracyMixin:
 
 def preference_arguments(recipe: Recipe, options: dict[str, Any]) -> DPOConfig:
     """The configuration of the recipe's objective, which types call by the name of DPO's. Raises as the class does."""
+    if recipe.rewards:
+        options = {**options, "reward_weights": [one.weight for one in recipe.rewards]}
     args: DPOConfig = trl_class(OBJECTIVES[recipe.objective].config)(**options)
     if recipe.objective in ("orpo", "cpo"):
         args.remove_unused_columns = False  # they do so themselves, with a warning

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.data.build import PreferenceData
+from hf_efficient.data.build import SftData
 from hf_efficient.data.stats import document_lengths
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.accelerators import Accelerator, accelerator
@@ -132,7 +132,7 @@ def _documents(recipe: Recipe) -> RunRows | None:
     if isinstance(known, str):
         return None
     args, data = known
-    if isinstance(data, PreferenceData):
+    if not isinstance(data, SftData):
         return rows_of(data, args)
     if is_cut(args, data):
         return None

@@ -17,6 +17,8 @@ from torch import nn
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.model.fast_step import settled_options
+from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
 
@@ -191,12 +193,31 @@ _LEFT_OUT = ("deepspeed", "fsdp", "fsdp_config", "neftune_noise_alpha", "resume_
 def simulation_arguments(recipe: Recipe, directory: str) -> SFTConfig:
     """``SFTConfig``, or the class of the objective, of the recipe's fields, for two steps."""
     steps = min(int(recipe.train.get("gradient_accumulation_steps", 1)), MOST_MICRO_BATCHES)
-    return _arguments(recipe, directory, {**_SHORT, "gradient_accumulation_steps": steps})
+    return _arguments(
+        recipe, directory, {**_SHORT, "gradient_accumulation_steps": steps, **_generated(recipe, simulated=True)}
+    )
 
 
 def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
     """The same, for reading how its run trains and evaluates; it trains nothing."""
-    return _arguments(recipe, directory, {})
+    return _arguments(recipe, directory, _generated(recipe, simulated=False))
+
+
+def _generated(recipe: Recipe, *, simulated: bool) -> dict[str, Any]:
+    """What is generated together, for arguments that know of one process: that of all ranks, or, ``simulated``, that of
+    one as a single group."""
+    if not OBJECTIVES[recipe.objective].generates:
+        return {}
+    train, ranks = recipe.train, planned_processes(recipe)
+    rows = int(train.get("per_device_train_batch_size", 8))
+    times = int(train.get("steps_per_generation") or train.get("gradient_accumulation_steps", 1))
+    if all_ranks := train.get("generation_batch_size"):
+        times = max(1, int(all_ranks) // (rows * ranks))
+    if not simulated:
+        return {"generation_batch_size": rows * times * ranks, "steps_per_generation": None}
+    times = max(times, 2 if rows == 1 else 1)
+    together = {"generation_batch_size": None, "steps_per_generation": times, "num_generations": rows * times}
+    return {**together, "use_vllm": False}  # it would be started
 
 
 def own_arguments(args: TrainingArguments, directory: str, **fields: Any) -> TrainingArguments:

@@ -30,6 +30,8 @@ _NO_BF16 = (
     "either key it trains in float32, which takes more memory"
 )
 
+_GENERATES = "how long completions are, and take to generate, is not known before a run"
+
 
 @dataclass(frozen=True)
 class Demand:
@@ -45,6 +47,7 @@ class Demand:
         without_limit: of the allocator on a device of any size, by the bytes of a cuBLAS workspace; a cache.
         rank: None of a process that trains alone.
         attention: the kernel that the recipe names, if any.
+        no_time: why its time is not known, whatever the device; empty where it may be.
     """
 
     events: Sequence[tuple[int, int]]
@@ -60,6 +63,7 @@ class Demand:
     bf16: bool = False
     saves: int | None = 0
     attention: str | None = None
+    no_time: str = ""
 
     @property
     def ranks(self) -> int:
@@ -137,6 +141,9 @@ def _step_seconds(
 ) -> tuple[float | None, dict[str, float], Exchange]:
     """Of the mean step, what bounds it, and what of it is exchanged with others."""
     time = step_time(demand.operators, roofs)
+    if demand.no_time:
+        notes.append(f"no time: {demand.no_time}")
+        return None, {}, Exchange(None, None)
     if time.unknown:
         if _NO_BF16 not in notes:
             notes.append(_no_time(device, time.unknown))
@@ -179,6 +186,7 @@ def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None =
         rank=rank,
         bf16=mixed_precision(recipe) == "bf16",
         attention=recipe.model.attn_implementation,
+        no_time=_GENERATES if OBJECTIVES[recipe.objective].generates else "",
     )
     if shapes is None:
         batches, saves = unread_pauses(recipe, steps, evaluation, ranks)

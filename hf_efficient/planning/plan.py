@@ -21,10 +21,17 @@ from hf_efficient.planning.money import Terms, pause_remarks, terms_of, with_cos
 from hf_efficient.planning.ranks.rank import planned_ranks, rank_remarks, simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
 from hf_efficient.planning.run_shapes import RunShapes, run_shapes
-from hf_efficient.planning.simulation import Simulation, held_by_category, planned_memory, planned_timeline
+from hf_efficient.planning.simulation import (
+    PROMPT_TOKENS,
+    Simulation,
+    held_by_category,
+    planned_memory,
+    planned_timeline,
+)
 from hf_efficient.planning.target import target_remarks
 from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.load import change_recipe
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import as_planned
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu, PlannedRun, RunPlan
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
     from trl import SFTConfig
 
     from hf_efficient.data.build import PreferenceData, SftData
+    from hf_efficient.data.prompts import PromptData
 
 _BATCH_SIZE = 8
 """Of transformers' ``TrainingArguments``, where a recipe is silent."""
@@ -102,7 +110,7 @@ def plan(
     known = data_at_hand(recipe) if read_data else ""
     if isinstance(known, str):
         simulation = simulate_rank(recipe, config)
-        longest = f"every row has {simulation.length:,} tokens, the most that the recipe allows: shorter ones need less"
+        longest = _row_words(recipe, simulation.length)
         why = f" ({known})" if known else ""
         return plan_of(recipe, simulation, demand_of(recipe, simulation), devices, [f"{longest}{why}"])
     args, data = known
@@ -163,6 +171,8 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
     if steps is None:
         remarks.append("the number of steps depends on the data: write train.max_steps=N for the time of the whole run")
     remarks += target_remarks(recipe)
+    if OBJECTIVES[recipe.objective].generates:
+        remarks += _completion_remarks(recipe)
     if is_eight_bit(recipe):
         remarks.append("inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned")
     if recipe.train.get("precompute_ref_log_probs"):
@@ -172,6 +182,26 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
     if recipe.train.get("fp16"):
         remarks.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
     return remarks
+
+
+def _row_words(recipe: Recipe, length: int) -> str:
+    """What a plan without data takes a row to be."""
+    if OBJECTIVES[recipe.objective].generates:
+        return f"every row has {length:,} tokens: {PROMPT_TOKENS} of a prompt (assumed), and the longest completion"
+    return f"every row has {length:,} tokens, the most that the recipe allows: shorter ones need less"
+
+
+def _completion_remarks(recipe: Recipe) -> list[str]:
+    remarks = [
+        "completions are taken to be as long as train.max_completion_length allows: shorter ones need less",
+        "the FLOPs of a step are those of the update alone",
+    ]
+    if recipe.train.get("use_vllm"):
+        return [*remarks, "vLLM's memory is not in it: train.vllm_gpu_memory_utilization says how much it takes"]
+    return [
+        *remarks,
+        "generation is an estimate: a prefill, the cache of keys and values at full length, the logits of a token",
+    ]
 
 
 def _spot_assumptions(gpus: Sequence[PlannedGpu], terms: Terms) -> list[str]:
@@ -196,7 +226,7 @@ def _own_facts(devices: Sequence[Accelerator]) -> list[str]:
 
 
 def plan_run(
-    recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData, price_usd_per_hour: float | None
+    recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData | PromptData, price_usd_per_hour: float | None
 ) -> RunPlan:
     """Simulate the run's largest micro-batch; nothing of the process is different afterwards. The price is of
     everything that the run occupies."""
@@ -258,6 +288,9 @@ def _planned_run(
 
 
 def _cpu_seconds(demand: Demand, device: str, reasons: dict[str, str]) -> float | None:
+    if demand.no_time:
+        reasons["time"] = demand.no_time
+        return None
     calibration = load_calibration(device)
     if calibration is None:
         reasons["time"] = "this CPU was not calibrated: `hf-efficient env --calibrate` does it once"

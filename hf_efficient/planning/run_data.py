@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.prepare import is_packed
+from hf_efficient.data.prompts import PromptData, build_prompt_data
 from hf_efficient.data.sources import BUILTINS
 from hf_efficient.data.stats import answer_lengths, document_lengths, lengths
 from hf_efficient.errors import ModelError, SetupError
@@ -20,17 +23,24 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedData
 
 if TYPE_CHECKING:
-    from trl import DPOConfig, SFTConfig
+    from trl import DPOConfig, GRPOConfig, SFTConfig
 
 
-def rows_of(data: SftData | PreferenceData, args: SFTConfig) -> RunRows:
+def rows_of(data: SftData | PreferenceData | PromptData, args: Any) -> RunRows:
+    """Completions are taken to be as long as they may be."""
+    if isinstance(data, PromptData):
+        most, times = args.max_completion_length, args.num_generations * args.num_iterations
+        evaluated, asked = data.eval_lengths, args.num_generations_eval or args.num_generations
+        return RunRows(
+            np.repeat(data.lengths + most, times), None if evaluated is None else np.repeat(evaluated + most, asked)
+        )
     if isinstance(data, PreferenceData):
         pairs = (answer_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
         return RunRows(*pairs)
     return RunRows(lengths(data.train), None if data.eval is None else lengths(data.eval))
 
 
-def data_at_hand(recipe: Recipe) -> tuple[SFTConfig, SftData | PreferenceData] | str:
+def data_at_hand(recipe: Recipe) -> tuple[SFTConfig, SftData | PreferenceData | PromptData] | str:
     """The tokenised data of a run, by its own preparation and cache, or in words why they are not at hand. Raises
     ``DataError`` where they are there and cannot be read."""
     for key, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
@@ -43,6 +53,8 @@ def data_at_hand(recipe: Recipe) -> tuple[SFTConfig, SftData | PreferenceData] |
         return f"the tokenizer of {recipe.model.tokenizer or recipe.model.id} is not on this machine"
     with process_kept(), tempfile.TemporaryDirectory() as directory:
         args = run_arguments(recipe, directory)
+        if OBJECTIVES[recipe.objective].generates:
+            return args, build_prompt_data(recipe, tokenizer, cast("GRPOConfig", args))
         if OBJECTIVES[recipe.objective].is_of_preferences:
             return args, build_preference_data(recipe, tokenizer, cast("DPOConfig", args))
         return args, build_sft_data(recipe, tokenizer, args)
@@ -56,10 +68,15 @@ def _is_here(path: str) -> bool:
         return True
 
 
-def planned_data(args: SFTConfig, data: SftData | PreferenceData, shapes: RunShapes, processes: int) -> PlannedData:
+def planned_data(
+    args: SFTConfig, data: SftData | PreferenceData | PromptData, shapes: RunShapes, processes: int
+) -> PlannedData:
     """The examples, their padding, and the batches that they could make instead."""
     kinds = []
-    if isinstance(data, PreferenceData):
+    if isinstance(data, PromptData):
+        documents = data.lengths
+        examples, tokens = len(documents), int(documents.sum())
+    elif isinstance(data, PreferenceData):
         documents = rows_of(data, args).train
         examples, tokens = len(documents), int(documents.sum())
     else:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _LARGEST = 10
+PROMPT_TOKENS = 256
+"""Of a prompt whose data are not known, an assumption."""
 
 
 @dataclass(frozen=True)
@@ -249,10 +251,16 @@ def simulate(
         if computes_in is not None:
             compute_in(model, computes_in)
         if length is None:
-            length = args.max_length or int(config.get_text_config().max_position_embeddings)
+            length = _most_tokens(recipe, args, config)
         with liger_kernels(recipe, model) if on_gpu else nullcontext():
             trainer = _trainer(recipe, config, model, args, length, padded=padded)
             return simulation_of(recipe, trainer, length, evaluation_length or length, loaded=loaded, on_gpu=on_gpu)
+
+
+def _most_tokens(recipe: Recipe, args: Any, config: PretrainedConfig) -> int:
+    if OBJECTIVES[recipe.objective].generates:
+        return PROMPT_TOKENS + int(args.max_completion_length)
+    return args.max_length or int(config.get_text_config().max_position_embeddings)
 
 
 def simulation_of(
@@ -329,6 +337,10 @@ def _trainer(
 ) -> SimulatedTrainer:
     from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
 
+    if OBJECTIVES[recipe.objective].generates:
+        from hf_efficient.planning.completions import completion_trainer
+
+        return completion_trainer(recipe, model, args, length)
     if recipe.objective == "sft":
         return simulation_trainer(recipe, model, args, length, padded=padded)
     reference = None

@@ -117,7 +117,7 @@ def preference_trainer(recipe: Recipe, model: Any, reference: Any, args: DPOConf
         model=model,
         args=args,
         train_dataset=Dataset.from_list(_preferences(recipe.objective, length, rows)),
-        processing_class=_any_tokenizer(),
+        processing_class=any_tokenizer(),
         optimizers=(optimizer, None),
         **({} if reference is None else {"ref_model": reference}),
     )
@@ -143,7 +143,7 @@ def _preferences(objective: ObjectiveName, length: int, count: int) -> list[dict
     return [{"prompt_input_ids": prompt, "prompt_attention_mask": [1], **row}] * count
 
 
-def _any_tokenizer() -> PreTrainedTokenizerBase:
+def any_tokenizer() -> PreTrainedTokenizerBase:
     """TRL wants one for its padding token; the rows are tokenised already."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

@@ -14,6 +14,7 @@ _TEXT: dict[KeyPath, str] = {("model",): "id", ("data",): "train"}
 """Sections that may be one text: the key that it stands for."""
 
 _SOURCES: tuple[KeyPath, ...] = (("data", "train"), ("data", "eval"))
+_REWARDS: KeyPath = ("rewards",)
 _HELD_OUT = 0.05
 
 
@@ -24,14 +25,16 @@ def own_path(path: KeyPath) -> KeyPath:
 
 def written_out(node: Node, path: KeyPath = ()) -> Node:
     """The value at ``path`` without short forms: ``model: NAME``, ``data: FILE``, a source alone in place of a list, a
-    text in place of a source, PEFT's names. A key that is written under both names stays as it is."""
+    text in place of a source or a reward, PEFT's names. A key that is written under both names stays as it is."""
     is_text = isinstance(node.value, str)
     if is_text and path in _TEXT:
         node = Node({_TEXT[path]: node}, node.origin)
-    elif path in _SOURCES and node.value and isinstance(node.value, (str, dict)):
+    elif path in (*_SOURCES, _REWARDS) and node.value and isinstance(node.value, (str, dict)):
         node = Node([node], node.origin)
     elif is_text and len(path) == 3 and path[:2] in _SOURCES:
         node = Node({"path": node}, node.origin)
+    elif is_text and path[:-1] == _REWARDS:
+        node = Node({"function" if ":" in node.value else "name": node}, node.origin)
     if isinstance(node.value, dict):
         entries: dict[str, Node] = {}
         for key, child in node.value.items():

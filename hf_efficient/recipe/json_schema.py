@@ -84,16 +84,16 @@ def _narrowed(objective: str, others: list[str]) -> dict[str, Any]:
 def _allow_short_forms(schema: dict[str, Any]) -> None:
     """What ``forms.py`` writes out: a text for a section or a source, a source for a list, other names of keys."""
     for name, section in schema["$defs"].items():
-        is_text = name in ("ModelSection", "DataSection", "SourceSection")
+        is_text = name in ("ModelSection", "DataSection", "SourceSection", "RewardSection")
         section["type"] = ["object", "null", *(["string"] if is_text else [])]
     sections: dict[tuple[str | int, ...], Any] = {(): schema, ("adapter",): schema["$defs"]["AdapterSection"]}
     for path, key in ALIASES.items():
         properties = sections[path[:-1]]["properties"]
         properties[path[-1]] = properties[key]
     data = schema["$defs"]["DataSection"]["properties"]
-    for key in ("train", "eval"):
-        about = {name: data[key].pop(name) for name in ("title", "description", "default") if name in data[key]}
-        data[key] = {**about, "if": {"type": "array"}, "then": data[key], "else": data[key]["items"]}
+    for held, key in ((data, "train"), (data, "eval"), (schema["properties"], "rewards")):
+        about = {name: held[key].pop(name) for name in ("title", "description", "default") if name in held[key]}
+        held[key] = {**about, "if": {"type": "array"}, "then": held[key], "else": held[key]["items"]}
 
 
 def _or_null(one: dict[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-ObjectiveName = Literal["sft", "dpo", "kto", "reward", "orpo", "cpo"]
-DataNeed = Literal["examples", "pairs", "labelled"]
+ObjectiveName = Literal["sft", "dpo", "kto", "reward", "orpo", "cpo", "grpo"]
+DataNeed = Literal["examples", "pairs", "labelled", "prompts"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,8 @@ class TrainingObjective:
 
     Attributes:
         config, trainer: where TRL has the class of ``train:`` and its trainer.
-        data: ``examples`` to imitate, ``pairs`` of a better and a worse answer, or answers ``labelled`` good or bad.
+        data: ``examples`` to imitate, ``pairs`` of a better and a worse answer, answers ``labelled`` good or bad, or
+            ``prompts`` that the model answers itself.
         reference: a reference model takes part; ``scores``: the model gives a number, and writes no text.
         rows: of a micro-batch, for each example of ``per_device_train_batch_size``.
     """
@@ -32,13 +33,19 @@ class TrainingObjective:
 
     @property
     def is_of_preferences(self) -> bool:
-        return self.data != "examples"
+        return self.data in ("pairs", "labelled")
+
+    @property
+    def generates(self) -> bool:
+        """Whether it trains on completions of its own, which rewards are given for."""
+        return self.data == "prompts"
 
 
 FORMATS_OF: dict[DataNeed, tuple[str, ...]] = {
     "examples": ("messages", "sharegpt", "prompt_completion", "alpaca", "text"),
     "pairs": ("preference",),
     "labelled": ("unpaired", "preference"),
+    "prompts": ("prompt", "question"),
 }
 """Layouts of the rows; a pair is a good and a bad answer."""
 
@@ -61,4 +68,5 @@ OBJECTIVES: dict[str, TrainingObjective] = {
         "pairs",
         rows=2,
     ),
+    "grpo": TrainingObjective("group relative policy optimization", "trl.GRPOConfig", "trl.GRPOTrainer", "prompts"),
 }

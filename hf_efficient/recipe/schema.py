@@ -105,7 +105,9 @@ class ProfileSection(Section):
 _Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Text = Annotated[str, Field(min_length=1)]
-DataFormat = Literal["messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference", "unpaired"]
+DataFormat = Literal[
+    "messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference", "unpaired", "prompt", "question"
+]
 Metric = Literal["perplexity", "token_accuracy", "exact_match"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 DERIVED = "derived"  # source of a value that follows from another one
@@ -219,6 +221,23 @@ class DataSection(Section):
     system: str | None = key(None, "System message put before chats that have none.")
     overlong: Literal["truncate", "drop", "error"] = key("truncate", "What becomes of examples over train.max_length.")
     cache_dir: str | None = key(None, "Folder of the tokenised cache; default: ~/.cache/hf_efficient.")
+
+
+class RewardSection(Section):
+    """What a completion is worth (``objective: grpo``): a built-in function by name, or one of your own."""
+
+    name: Literal["exact_match", "number_match", "format", "length"] | None = key(
+        None,
+        "exact_match: 1 where the completion is the column `answer`. number_match: 1 where its last number is that of "
+        "`answer`. format: 1 where it matches `pattern`. length: 1 up to `tokens`, falling to 0 at twice as many.",
+    )
+    pattern: str | None = key(None, "Of format: a regular expression for the whole completion; . matches line breaks.")
+    tokens: PositiveInt | None = key(None, "Of length: the most tokens that cost nothing.")
+    function: str | None = key(
+        None, "In place of a name: module:function, a reward function as TRL calls it; needs run_code."
+    )
+    run_code: bool = key(False, "Import the module of `function`, and run it.")
+    weight: float = key(1.0, "What the reward is multiplied by, before all are summed.")
 
 
 class GenerationSection(Section):
@@ -362,11 +381,15 @@ class Recipe(Section):
     objective: ObjectiveName = key(
         "sft",
         "What is trained. sft: examples to imitate. dpo: pairs of a better and a worse answer. kto: answers labelled "
-        "good or bad. reward: a model that scores answers. orpo, cpo: pairs, no reference; experimental in TRL.",
+        "good or bad. reward: a model that scores answers. orpo, cpo: pairs, no reference; experimental in TRL. "
+        "grpo: prompts, whose answers are generated and rewarded.",
     )
     model: ModelSection = Field(description="Which model, and how it is loaded.")
     adapter: AdapterSection = Field(default_factory=AdapterSection)
     data: DataSection = Field(description="Training and evaluation data.")
+    rewards: list[RewardSection] = key(
+        list, "Of grpo: what a completion is worth. A text is the name of a built-in reward, one alone needs no list."
+    )
     train: dict[str, Any] = key(
         dict, "Fields of the installed trl.SFTConfig, or the class of the objective (trl.DPOConfig), unrenamed."
     )

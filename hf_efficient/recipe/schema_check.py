@@ -46,6 +46,7 @@ ELSEWHERE = {
     "model_init_kwargs": "Write the settings under `model`: dtype, attn_implementation, revision.",
     "trust_remote_code": "Write `model.trust_remote_code`.",
     "dataset_kwargs": "Write the settings under `data`.",
+    "reward_weights": "Write `weight` at each of `rewards`.",
     "hub_token": "Run `hf auth login` or set HF_TOKEN: a recipe is copied into the run directory and the model card.",
 }
 

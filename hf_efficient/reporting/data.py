@@ -66,8 +66,12 @@ def _shortened(span: Span) -> str:
 def _counts(look: DataLook) -> Iterator[tuple[str, str]]:
     held = f"{count(look.examples)}, {count(look.tokens)} tokens"
     yield "examples", held + (f"; evaluation {count(look.evaluation_examples)}" if look.evaluation_examples else "")
-    yield "targets", f"{count(look.target_tokens)} tokens, {share(look.target_share)} of all"
     sizes = look.lengths
+    if look.generations:
+        yield "tokens each", f"p50 {count(sizes['p50'])}, p95 {count(sizes['p95'])}, max {count(sizes['max'])}"
+        yield "targets", f"{look.generations} completions of each, of {count(look.completion_tokens)} tokens at most"
+        return
+    yield "targets", f"{count(look.target_tokens)} tokens, {share(look.target_share)} of all"
     yield "tokens each", f"p50 {count(sizes['p50'])}, p95 {count(sizes['p95'])}, max {count(sizes['max'])}"
     yield "truncated", _truncated(look)
     if look.dropped:

@@ -136,3 +136,51 @@ def test_the_share_of_pairs_that_the_model_itself_ranks_rightly(preferences, tmp
     assert 0 < right < len(rows)
     assert run.before["ranking_accuracy"] == pytest.approx(right / len(rows))
     assert run.before["rewards/accuracies"] == 0.0
+
+
+@pytest.fixture
+def prompts(tiny_recipe, tmp_path):
+    """The recipe on twelve questions, four completions each; a tiny random model gives tokens at random."""
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(12)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    own = ("objective=grpo", f"data.train=[{{path: {path}}}]", "data.eval_fraction=0.25", "evaluate.metrics=[]")
+    own += ("train.num_generations=4", "train.max_completion_length=6", "train.per_device_train_batch_size=4")
+    own += ("train.per_device_eval_batch_size=4", "adapter.dropout=0", "train.gradient_checkpointing=false")
+    own += ("train.max_length=null",)
+    return lambda *overrides: tiny_recipe(*own, *overrides)
+
+
+OWN_REWARD = """\
+def evens(completion_ids, **_):
+    return [sum(one % 2 == 0 for one in ids) for ids in completion_ids]
+"""
+
+
+def test_completions_are_rewarded_and_the_account_closes(prompts, tmp_path, monkeypatch):
+    (tmp_path / "evens_of_a_test.py").write_text(OWN_REWARD)
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "out"
+    own = "{function: 'evens_of_a_test:evens', run_code: true, weight: 0.5}"
+    result = run_recipe(prompts(f"rewards=[{own}, {{name: length, tokens: 3}}]", "train.eval_on_start=true"))
+    assert len(logged_values(out)) == 4
+    assert {"reward", "rewards/evens/mean", "rewards/length/mean"} <= result.after.keys()
+    means = [result.after[f"rewards/{name}/mean"] for name in ("evens", "length")]
+    assert result.after["reward"] == pytest.approx(0.5 * means[0] + means[1], abs=1e-6)
+    account = read_account(out / "efficiency/run.json")
+    phases = account.time.phase_seconds
+    assert min(phases[name] for name in ("generation", "reward", "forward", "backward", "optimizer")) > 0
+    assert abs(account.time.unattributed_seconds) <= 0.02 * account.time.wall_seconds
+    assert 0 < account.tokens.target <= 4 * account.sequences.rows * 6
+    assert "| objective | group relative policy optimization |" in (out / "README.md").read_text()
+    saved = load_file(out / "adapter_model.safetensors")
+    assert any(weight.abs().max() > 0 for name, weight in saved.items() if "lora_B" in name)
+
+
+def test_equal_rewards_move_nothing(prompts, tmp_path):
+    """No completion of six tokens has ten thousand: all have the reward 1."""
+    run_recipe(prompts("rewards={name: length, tokens: 10000}"))
+    assert logged_values(tmp_path / "out") == [0.0] * 4
+    assert logged_values(tmp_path / "out", "grad_norm") == [0.0] * 4
+    saved = load_file(tmp_path / "out/adapter_model.safetensors")
+    assert all(weight.abs().max() == 0 for name, weight in saved.items() if "lora_B" in name)

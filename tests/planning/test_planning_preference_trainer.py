@@ -13,15 +13,19 @@ from hf_efficient.planning.plan import plan, simulate_shapes
 from hf_efficient.planning.run_data import data_at_hand, rows_of
 from hf_efficient.planning.run_shapes import run_shapes
 from hf_efficient.planning.simulation import planned_memory, simulate
+from hf_efficient.recipe.train_fields import train_fields
 
 slow = pytest.mark.slow
 STORED = {"gradient_checkpointing": False, "per_device_train_batch_size": 4}
+COMPLETED = {**STORED, "max_completion_length": 48, "gradient_accumulation_steps": 2}
 
 
 @pytest.fixture
 def preference(recipe, saved):
     def build(family, method, train=STORED, objective="dpo", **more):
-        return recipe(saved(family), method, train, **more).model_copy(update={"objective": objective})
+        built = recipe(saved(family), method, train, **more)
+        known = {name: value for name, value in built.train.items() if name in train_fields(objective)}
+        return built.model_copy(update={"objective": objective, "train": known})
 
     return build
 
@@ -34,6 +38,7 @@ def preference(recipe, saved):
         ("llama", "lora", STORED, {"objective": "kto"}),
         ("llama", "lora", STORED, {"objective": "orpo"}),
         pytest.param("llama", "lora", STORED, {"objective": "cpo"}, marks=slow),
+        ("llama", "lora", COMPLETED, {"objective": "grpo"}),
         pytest.param("qwen2", "full", STORED, {"objective": "reward", "dtype": "float32"}, marks=slow),
         pytest.param("qwen2", "full", STORED, {"objective": "kto", "dtype": "float32"}, marks=slow),
         pytest.param("mistral", "lora", {**STORED, "gradient_checkpointing": True, "bf16": True}, {}, marks=slow),

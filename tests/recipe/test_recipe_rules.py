@@ -3,7 +3,7 @@
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES, efficiency, training
+from hf_efficient.recipe.rules import RULES, profile, rewards, training
 from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
@@ -12,6 +12,8 @@ SHORT = {
     "STEPS": "train.eval_strategy=steps",
     "BEST": "train.load_best_model_at_end=true",
     "CHUNKED": "train.loss_type=chunked_nll",
+    "GRPO": "objective=grpo",
+    "MATCH": "rewards=number_match",
     "CONFIRMS": "efficiency.confirms={rule: a, predicted_saving: 0.4, seconds_per_token: 0.01, setup: {model: m}}",
 }
 
@@ -190,7 +192,40 @@ data.targets=last | train.assistant_only_loss=true
 data.targets=all | train.completion_only_loss=false
     train.completion_only_loss: is set, and so is `data.targets`, which stands in its place. Remove one.
 objective=dpo | data.targets=last
-    data.targets: is set, but `objective: dpo` compares whole answers. Remove it.
+    data.targets: is set, but `objective: dpo` trains on whole answers. Remove it.
+rewards=number_match
+    rewards: is set, but `objective: sft` rewards no completions. Remove it, or write `objective: grpo`.
+objective=grpo
+    rewards: is missing, and GRPO learns from nothing else. Write one or more: `rewards: number_match`, or
+GRPO | rewards=[{weight: 2}, {name: length}, {name: number_match, pattern: a}, number_match]
+    rewards.0: names no reward. Write `name`, for instance number_match, or `function: module:function`.
+    rewards.1: is length, which needs `tokens`. Write {name: length, tokens: 200}.
+    rewards.2.pattern: is set, but belongs to the reward format. Remove it.
+    rewards.3: is number_match, which stands in the list already. Remove one, or give the first more weight.
+GRPO | rewards={name: format, pattern: '('}
+    rewards.0.pattern: is no regular expression: missing ), unterminated subpattern at position 0. Write a valid one.
+GRPO | rewards=own:reward
+    rewards.0.function: is own:reward, and a recipe runs Python code only where it says so. Write {function: own:reward,
+GRPO | rewards={function: own reward, run_code: true}
+    rewards.0.function: is 'own reward', which names no function. Write module:function.
+GRPO | rewards={name: number_match, run_code: true}
+    rewards.0.run_code: is true, but no `function` is named. Remove it.
+GRPO | MATCH | train.num_generations=3
+    train.num_generations: is 3, but 8 completions are generated together, which is no multiple of it. Write a divisor
+GRPO | MATCH | train.num_generations=1
+    train.num_generations: is 1, but completions of one prompt are compared with each other. Write 2 or more.
+GRPO | MATCH | EVAL | train.per_device_eval_batch_size=6
+    train.per_device_eval_batch_size: gives 6 completions, no multiple of the 8 of a prompt. Write a multiple of 8, or
+GRPO | MATCH | adapter.method=full | train.beta=0.1
+    train.beta: is set, for which TRL would load a second model by its name, past what `model` says. Write 0.0, or
+GRPO | MATCH | efficiency.preflight=true | data.overlong=drop | train.use_vllm=true
+    train.use_vllm: needs the package vllm, which is not installed. Install it, or write false.
+    efficiency.preflight: is true, but a preflight check knows no longest batch of completions that are not there yet.
+    data.overlong: is drop, but prompts are not cut. Remove it, and leave long prompts out of the file.
+GRPO | MATCH | train.reward_weights=[1.0]
+    train.reward_weights: is set elsewhere in a recipe. Write `weight` at each of `rewards`.
+GRPO | MATCH | evaluate.metrics=[perplexity] | EVAL
+    evaluate.metrics: is set, but an evaluation of `objective: grpo` reports the loss and TRL's rewards only. Remove it.
 """  # noqa: E501
 ACCEPTED = """\
 adapter.method=full | adapter.r=8 | adapter.target_modules=[q_proj]
@@ -213,6 +248,11 @@ EVAL | train.eval_strategy=epoch | BEST | train.save_strategy=best
 EVAL | STEPS | train.metric_for_best_model=loss | evaluate.early_stopping={patience: 1}
 evaluate.metrics=[token_accuracy] | EVAL | STEPS | BEST | train.metric_for_best_model=eval_token_accuracy | train.save_steps=10
 objective=dpo | data.train.0.format=preference
+GRPO | MATCH | data.train.0.format=question | EVAL | train.metric_for_best_model=reward | STEPS | BEST | train.save_steps=10
+GRPO | MATCH | train.per_device_train_batch_size=1 | train.gradient_accumulation_steps=4 | distributed.processes=2
+GRPO | MATCH | train.generation_batch_size=16 | train.num_generations=16
+GRPO | rewards=[exact_match, {name: format, pattern: a.*b, weight: -0.5}, {name: format, pattern: b}] | train.beta=0.1
+GRPO | rewards={function: own:reward, run_code: true} | adapter.method=full
 objective=dpo | EVAL | STEPS | BEST | train.save_steps=10 | train.metric_for_best_model=rewards/accuracies
 train.optim=paged_adamw_8bit
 train.report_to=[none]
@@ -265,7 +305,8 @@ def refused_cases():
 def installed(monkeypatch):
     """No integration and no optimizer is installed, every instrument is."""
     monkeypatch.setattr(training, "is_installed", lambda _module: False)
-    monkeypatch.setattr(efficiency, "is_installed", lambda _module: True)
+    monkeypatch.setattr(profile, "is_installed", lambda _module: True)
+    monkeypatch.setattr(rewards, "is_installed", lambda _module: False)
 
 
 @pytest.mark.parametrize(("flags", "said"), refused_cases())
@@ -312,7 +353,7 @@ def test_what_is_installed_is_used(problems, monkeypatch):
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(problems, monkeypatch, flag, package):
-    monkeypatch.setattr(efficiency, "is_installed", lambda module: module != package)
+    monkeypatch.setattr(profile, "is_installed", lambda module: module != package)
     (found,) = problems(HEAD, f"profile.{flag}")
     assert f"needs the package {package}, which is not installed. Install the extra" in found
 

@@ -71,7 +71,7 @@ FAMILIES = {
     "qwen3-8b", "qwen3-30b-a3b", "gemma3-4b", "gemma3-12b", "smollm2-360m", "smollm2-1.7b", "smollm3-3b",
     "tinyllama-1.1b",
 }  # fmt: skip
-ADAPTERS = dict.fromkeys(("dora", "rslora", "dpo"), "lora")
+ADAPTERS = dict.fromkeys(("dora", "rslora", "dpo", "grpo"), "lora")
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 LENGTHS = {"16k": 16384, "32k": 32768}
 
@@ -88,7 +88,8 @@ def test_what_the_name_says_is_what_is_trained(name: str):
     assert recipe.distributed.offload.parameters == ("offload" in more or "2x24gb" in more)
     assert recipe.adapter.method == ADAPTERS.get(method, method)
     assert (recipe.adapter.dora, recipe.adapter.rslora) == (method == "dora", method == "rslora")
-    assert (recipe.objective == "dpo") == ("dpo" in (method, *more))
+    said = next((one for one in (method, *more) if one in ("dpo", "grpo")), "sft")
+    assert recipe.objective == said
     assert all(recipe.train["max_length"] == LENGTHS[one] for one in more if one in LENGTHS)
     assert "8bit" not in more or recipe.train["optim"] == "paged_adamw_8bit"
     assert "pretrain" not in more or format_of(recipe) == "text"
@@ -125,6 +126,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "open-r1/Mixture-of-Thoughts": {**CHAT, "num_tokens": 9, "source": "x"},
     "THUDM/LongAlign-10k": {**CHAT, "length": 9},
     "HuggingFaceTB/smoltalk": {**CHAT, "source": "x"},
+    "openai/gsm8k": {"question": "2 + 2?", "answer": "2 + 2 = 4\n#### 4"},
     "HuggingFaceTB/smoltalk2": {**CHAT, "chat_template_kwargs": {}, "source": "x"},
 }  # fmt: skip
 """A row of each public data set, with the columns that it has on the hub."""
@@ -136,7 +138,7 @@ def test_the_named_formats_read_the_public_data_sets():
     assert {path for path, _ in public} == set(ROWS)
     for path, layout in public:
         made = convert(Row("r", ROWS[path]), layout)
-        learnt = next(made[key] for key in ("text", "messages", "completion", "chosen") if key in made)
+        learnt = next(made[key] for key in ("text", "messages", "completion", "chosen", "answer") if key in made)
         assert "4" in (learnt if isinstance(learnt, str) else learnt[-1]["content"]), path
 
 
@@ -165,17 +167,21 @@ def small(name: str, tmp_path: Path, tokenizer) -> list[str]:
         rows = [{"text": row["messages"][1]["content"]} for row in rows]
     elif recipe.objective == "dpo":
         rows = [{"chosen": row["messages"], "rejected": [row["messages"][0], WRONG]} for row in rows]
+    elif recipe.objective == "grpo":
+        rows = [{"question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(20)]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    own = ["train.max_length=64", "train.per_device_train_batch_size=2"]
+    if recipe.objective == "grpo":
+        own = ["train.max_completion_length=6"]
     return [
+        *own,
         f"model.id={tiny_model(name, tmp_path / 'model', tokenizer)}",
         f"data.train=[{{path: {data}}}]",
         f"data.eval=[{{path: {data}}}]",
         "data.overlong=truncate",
-        "train.chat_template_path=null",
+        *([] if recipe.objective == "grpo" else ["train.chat_template_path=null"]),
         "train.max_steps=2",
-        "train.max_length=64",
-        "train.per_device_train_batch_size=2",
         "train.gradient_accumulation_steps=1",
         "train.logging_steps=1",
         "data.max_eval_examples=4",
@@ -224,8 +230,8 @@ def check_run(recipe: Recipe, output: Path) -> None:
     state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
     losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
     assert len(losses) == 2
-    begins = math.log(2 if recipe.objective == "dpo" else 259)  # a random model over 259 tokens
-    assert losses == pytest.approx([begins] * 2, rel=0.3)
+    begins = {"dpo": math.log(2), "grpo": 0.0}.get(recipe.objective, math.log(259))  # a random model over 259 tokens
+    assert losses == pytest.approx([begins] * 2, rel=0.3, abs=1e-3)
     steps = [json.loads(line) for line in (output / "efficiency/steps.jsonl").read_text().splitlines()]
     assert [record["step"] for record in steps] == [1, 2]
     saved = {path.name for path in output.iterdir()}

@@ -229,3 +229,22 @@ def _nearest(named: int, rows: int, number: int, of: str) -> str:
     if other is not None:
         ways.append(_many(other, of))
     return f"Take {', or '.join(ways)}."
+
+
+@rule("faults", "distributed", "objective")
+def faults_can_be_handled(settings: Settings) -> Iterator[Contradiction]:
+    """DeepSpeed updates the weights within the backward, sharded states are not taken back, and a step is divided on
+    one process alone, where its loss is a sum over tokens."""
+    recipe = settings.recipe
+    faults, strategy = recipe.faults, recipe.distributed.strategy
+    unable = {"skip": ("zero1", "zero2", "zero3"), "rollback": ("zero1", "zero2", "zero3", "fsdp2"), "stop": ()}
+    if strategy in unable[faults.on_non_finite]:
+        message = f"is {faults.on_non_finite}, which `distributed.strategy: {strategy}` cannot do."
+        yield "faults.on_non_finite", message, "Write stop, or another strategy (ddp)."
+    if faults.on_oom == "stop":
+        return
+    if recipe.distributed.processes not in (1, "auto") or recipe.distributed.nodes > 1:
+        yield "faults.on_oom", "is shrink, which works on one process.", "Write stop, or `distributed.processes: 1`."
+    if recipe.objective != "sft":
+        message = f"is shrink, but the loss of `objective: {recipe.objective}` is not a sum over tokens."
+        yield "faults.on_oom", message, "Write stop."

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
 from hf_efficient.recipe.schema import METRICS
 
@@ -98,7 +97,7 @@ def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
     metric, objective = settings.train("metric_for_best_model"), settings.recipe.objective
     name = str(metric).removeprefix("eval_")
     computed = ("loss", *settings.recipe.evaluate.metrics)
-    if metric is None or name in computed or (OBJECTIVES[objective].is_of_preferences and name not in METRICS):
+    if metric is None or name in computed or (objective != "sft" and name not in METRICS):
         return
     remedy = f"Write one of {', '.join(computed)}." if len(computed) > 1 else "Write loss."
     if name in METRICS and objective == "sft":

@@ -110,11 +110,11 @@ def some_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("data.targets", "objective", "train.assistant_only_loss", "train.completion_only_loss")
 def targets_are_said_once(settings: Settings) -> Iterator[Contradiction]:
-    """``data.targets`` stands in place of TRL's two switches; preference tuning compares whole answers."""
+    """``data.targets`` stands in place of TRL's two switches; other objectives train on whole answers."""
     if settings.recipe.data.targets is None:
         return
-    if named := _preference(settings):
-        yield "data.targets", f"is set, but {named} compares whole answers.", "Remove it."
+    if named := _other_than_sft(settings):
+        yield "data.targets", f"is set, but {named} trains on whole answers.", "Remove it."
     for name in ("assistant_only_loss", "completion_only_loss"):
         if settings.recipe.train.get(name) is not None:
             yield f"train.{name}", "is set, and so is `data.targets`, which stands in its place.", "Remove one."
@@ -248,17 +248,17 @@ def objective_reads_its_formats(settings: Settings) -> Iterator[Contradiction]:
             yield f"{key}.format", message, f"Write `format: {fitting[0]}`, or `objective: {other}`."
 
 
-def _preference(settings: Settings) -> str:
-    """The objective where it is one of preferences, else nothing."""
+def _other_than_sft(settings: Settings) -> str:
+    """The objective where it is not one of examples to imitate, else nothing."""
     name = settings.recipe.objective
-    return f"`objective: {name}`" if OBJECTIVES[name].is_of_preferences else ""
+    return f"`objective: {name}`" if name != "sft" else ""
 
 
 @rule("objective", "train.loss_type")
 def loss_is_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
     """TRL asks whether it knows a loss once the model was loaded; a base for supervised fine-tuning brings one."""
     loss = settings.train("loss_type")
-    if (named := _preference(settings)) and loss in ("auto", "nll", "chunked_nll", "dft"):
+    if (named := _other_than_sft(settings)) and loss in ("auto", "nll", "chunked_nll", "dft"):
         message = f"is {loss}, a loss of supervised fine-tuning, not of {named}."
         yield "train.loss_type", message, "Write null for TRL's own, or name the objective's base last in `extends`."
 
@@ -266,7 +266,7 @@ def loss_is_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
 @rule("objective", "evaluate.metrics")
 def preferences_have_their_own_metrics(settings: Settings) -> Iterator[Contradiction]:
     """An evaluation of preferences reports the loss and TRL's reward metrics."""
-    if (named := _preference(settings)) and settings.recipe.evaluate.metrics:
+    if (named := _other_than_sft(settings)) and settings.recipe.evaluate.metrics:
         message = f"is set, but an evaluation of {named} reports the loss and TRL's rewards only."
         yield "evaluate.metrics", message, "Remove it."
 
@@ -284,7 +284,7 @@ def preferences_have_no_length_policy(settings: Settings) -> Iterator[Contradict
 @rule("objective", "evaluate.generate")
 def preferences_show_no_answers(settings: Settings) -> Iterator[Contradiction]:
     """Answers are generated for supervised data."""
-    if (named := _preference(settings)) and settings.recipe.evaluate.generate.show:
+    if (named := _other_than_sft(settings)) and settings.recipe.evaluate.generate.show:
         yield "evaluate.generate.show", f"is set, but an evaluation of {named} generates no answers.", "Write 0."
 
 
@@ -309,7 +309,7 @@ def head_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
     if OBJECTIVES[name].scores and "lm_head" in (*targets, *adapter.modules_to_save):
         key = "target_modules" if "lm_head" in targets else "modules_to_save"
         yield f"adapter.{key}", "names lm_head, but a reward model has a head that scores in its place.", "Remove it."
-    elif name in ("dpo", "kto") and "lm_head" in targets:
+    elif name in ("dpo", "kto", "grpo") and "lm_head" in targets:
         message = f"names lm_head, whose adapter `objective: {name}` would leave out."
         yield "adapter.target_modules", message, "Remove it."
 

@@ -1,0 +1,121 @@
+"""GRPO without values: the update on completions of full length, and the memory in which they are generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset
+from trl import GRPOTrainer
+
+from hf_efficient.model.preference_trainer import train_in_float32
+from hf_efficient.planning.arguments import stand_in
+from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer
+from hf_efficient.planning.trainers import any_tokenizer
+from hf_efficient.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
+
+_EVALUATED = "evaluated"
+
+
+def completion_trainer(recipe: Recipe, model: Any, args: GRPOConfig, length: int) -> SimulatedTrainer:
+    """TRL's trainer for two optimizer steps on rows of ``length`` tokens, prompt and completion."""
+    optimizer = stand_in(recipe, model)
+    rows = 2 * args.generation_batch_size  # type: ignore[operator]
+    trainer = _CompletionSimulation(
+        length,
+        model=model,
+        reward_funcs=[_no_reward] * max(1, len(recipe.rewards)),
+        args=args,
+        train_dataset=Dataset.from_list([{"prompt": "a"}] * rows),
+        processing_class=any_tokenizer(),
+        optimizers=(optimizer, None),
+    )
+    trainer.stand_in = optimizer
+    trainer.generates = not recipe.train.get("use_vllm")
+    if recipe.adapter.method == "qlora":
+        train_in_float32(model)
+    return trainer
+
+
+def _no_reward(completions: list[Any], **_: Any) -> list[float]:
+    return [0.0] * len(completions)
+
+
+class _CompletionSimulation(HeadOfAGpu, GRPOTrainer):
+    generates = True
+    """By transformers, in the memory of the training."""
+
+    def __init__(self, length: int, **options: Any) -> None:
+        self._length = length
+        super().__init__(**options)
+
+    def watch(self) -> None:
+        self.data_collator = self._batch
+        super().watch()
+
+    def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
+        return [{"prompt": "a", _EVALUATED: length}] * count
+
+    def _batch(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """What ``_generate_and_score_completions`` gives a micro-batch, one prompt and one completion being shorter."""
+        args: Any = self.args
+        count, length = (len(rows), rows[0][_EVALUATED]) if _EVALUATED in rows[0] else (0, self._length)
+        count = count or args.per_device_train_batch_size
+        completion = args.max_completion_length
+        batch: dict[str, Any] = {
+            f"{name}_{part}": torch.ones(count, tokens, dtype=torch.long)
+            for name, tokens in (("prompt", max(1, length - completion)), ("completion", completion))
+            for part in ("ids", "mask")
+        }
+        batch["prompt_mask"][0, 0] = batch["completion_mask"][0, -1] = 0
+        batch["advantages"], batch["num_items_in_batch"] = torch.ones(count), torch.tensor(count * completion)
+        if self.beta:
+            batch["ref_per_token_logps"] = torch.zeros(count, completion)
+        return batch
+
+    def _prepare_inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self.generates:
+            phase, self.phase = self.phase, "generation"
+            with self._uncounted():
+                self._generate_blank(batch)
+            self.phase = phase
+        return batch
+
+    @contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """Inside, no operator counts as one of the update."""
+        log = self.tensors
+        counting = None if log is None else log.on_operator
+        if log is not None:
+            log.on_operator = None
+        yield
+        if log is not None:
+            log.on_operator = counting
+
+    @torch.no_grad()
+    def _generate_blank(self, batch: dict[str, Any]) -> None:
+        """A prefill of all prompts that are answered together, then their cache at its full length and a layer more,
+        which is copied as it grows, and logits in float32 with two copies, which sampling makes."""
+        model: Any = self.model
+        args: Any = self.args
+        config = model.config.get_text_config()
+        training = model.training
+        rows = len(batch["advantages"]) * (args.steps_per_generation if training else 1)
+        prompts = batch["prompt_ids"][:1].expand(rows, -1)
+        weight = model.get_input_embeddings().weight
+        model.eval()
+        try:
+            model(input_ids=prompts, logits_to_keep=1)
+        finally:
+            model.train(training)
+        length = prompts.shape[1] + args.max_completion_length
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (2, rows, config.num_key_value_heads, length, head)
+        held = [weight.new_empty(shape) for _ in range(config.num_hidden_layers + 1)]
+        held += [weight.new_empty((rows, config.vocab_size), dtype=torch.float32) for _ in range(3)]
+        del held
