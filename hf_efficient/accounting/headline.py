@@ -45,14 +45,13 @@ BETTER = {
     **dict.fromkeys(("non_padding_tokens_per_second", "mfu", "hfu"), "more"),
     **dict.fromkeys(("wall_seconds", "training_seconds", "step_p50_seconds", "step_p95_seconds"), "less"),
     **dict.fromkeys(("padding_share", "device_peak_allocated_bytes", "peak_rss_bytes", "loss_after"), "less"),
+    **dict.fromkeys(("evaluation_loss_at_equal_tokens", "training_loss_at_equal_tokens"), "less"),
     **dict.fromkeys(("cost_usd", "usd_per_million_non_padding_tokens", "energy_joules", "co2e_grams"), "less"),
 }
-"""Which way a figure is better; those of ``headline`` that are not here are neither."""
+"""Which way a figure is better; those that are not here are neither."""
 
 TOTALS = ("wall_seconds", "training_seconds", "cost_usd", "energy_joules", "co2e_grams")
 """What grows with the steps: between runs of different lengths neither is better."""
-
-_ALIKE = 0.0005
 
 
 def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, float | None]:
@@ -82,40 +81,6 @@ def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, 
         "training_loss": logged[-1] if logged else None,
         "unattributed_share": account.time.unattributed_seconds / wall if wall > 0 else None,
     }
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One figure of several runs. ``relative`` is to the first run, - 1; None where unknown or the first is 0.
-    ``judgement`` is empty within 0.05%, or for totals of runs of different lengths."""
-
-    name: str
-    values: list[float | None]
-    relative: list[float | None]
-    judgement: list[str]
-
-
-def differences(headlines: Sequence[dict[str, float | None]]) -> list[Difference]:
-    """Every figure against the first run's; figures that no run knows are left out."""
-    found = []
-    for name in headlines[0] if headlines else ():
-        values = [each.get(name) for each in headlines]
-        if all(value is None for value in values):
-            continue
-        relative = [None if value is None or not values[0] else value / values[0] - 1 for value in values]
-        judgement = [
-            "" if name in TOTALS and each["steps"] != headlines[0]["steps"] else _judgement(name, change)
-            for each, change in zip(headlines, relative, strict=True)
-        ]
-        found.append(Difference(name, values, relative, judgement))
-    return found
-
-
-def _judgement(name: str, relative: float | None) -> str:
-    way = BETTER.get(name)
-    if way is None or relative is None or abs(relative) < _ALIKE:
-        return ""
-    return "better" if (relative > 0) == (way == "more") else "worse"
 
 
 def scaling_of(accounts: Sequence[RunAccount]) -> list[float | None]:

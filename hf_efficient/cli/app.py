@@ -42,6 +42,7 @@ COMMANDS = {
     "eval": "Score a trained model on benchmark tasks, before and after.",
     "merge": "Merge a trained adapter into its model.",
     "report": "Show where a run's time, tokens and memory went.",
+    "compare": "Compare runs with a first one; guard a recipe in CI.",
     "diagnose": "Find what slows a run down, and what to change.",
     "trace": "Show where the time of a torch profiler's trace went.",
     "isolate": "Time the parts of a step by short variants of a recipe.",
@@ -55,7 +56,7 @@ COMMANDS = {
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
     "A run": ("train", "submit", "run", "checkpoints", "eval", "merge"),
-    "Understand a run": ("report", "diagnose", "trace", "isolate", "bench"),
+    "Understand a run": ("report", "compare", "diagnose", "trace", "isolate", "bench"),
 }
 
 

@@ -22,10 +22,12 @@ _OF_ISOLATE = frozenset(("--isolate", "--steps"))
 
 
 def old_spelling(name: str, args: Sequence[str]) -> str | None:
-    """The error for a flag that another command has by now, with the whole command to write; and for a recipe that is
-    to be shown."""
+    """The error for a flag that another command has by now, with the whole command to write; for a recipe that is
+    to be shown, and for several runs of ``report``."""
     if name == "recipes" and args and "/" in args[0]:
         return f"{args[0]}: is no command. Write hf-efficient recipes show {shlex.join(args)}"
+    if name == "report" and (several := _run_dirs(args))[1:]:
+        return f"{several[1]}: report shows one run. Write {shlex.join(['hf-efficient', 'compare', *several])}"
     flags = [arg.partition("=")[0] for arg in _before_dashes(args)]
     moved = {"train": _OF_SUBMIT, "diagnose": _OF_ISOLATE}.get(name, frozenset())
     found = next((flag for flag in flags if flag in moved), None)
@@ -40,6 +42,12 @@ def old_spelling(name: str, args: Sequence[str]) -> str | None:
     remedy = f"{'Write' if is_named else 'Leave it out, or write'} "
     remedy += _command("submit", [*args, *target, *prints], "--submit")
     return f"{found}: is for the job of a cluster, and train runs on this machine. {remedy}"
+
+
+def _run_dirs(args: Sequence[str]) -> list[str]:
+    """What stands beside the flags of ``report``."""
+    before = ["", *args]
+    return [arg for place, arg in enumerate(args) if not arg.startswith("-") and before[place] != "--html"]
 
 
 def _command(name: str, args: Sequence[str], without: str) -> str:

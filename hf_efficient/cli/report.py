@@ -1,11 +1,11 @@
-"""``hf-efficient report``: the account of a run and its page, several runs side by side, and a run while it trains."""
+"""``hf-efficient report``: the account of a run and its page, after its end and while it trains."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hf_efficient.accounting.live import RunView
     from hf_efficient.reporting.run_data import RunData
 
-COMPARISON_HTML = "comparison.html"
 _REFRESH_SECONDS = 1.0
 _MOST_FAILURES = 5
 _LONGEST_SHARE = 0.2
@@ -30,16 +29,11 @@ _LONGEST_SHARE = 0.2
 
 
 def report(
-    run_dirs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN_DIR", help="Output directory of a run, or its efficiency/; several to compare."),
-    ],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Output directory of a run, or its efficiency/.")],
     html: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Where the page goes; default: report.html beside the records, comparison.html here for several, "
-            "nowhere with --json.",
+            metavar="FILE", help="Where the page goes; default: report.html beside the records, nowhere with --json."
         ),
     ] = None,
     no_html: Annotated[bool, typer.Option("--no-html", help="Print only.")] = False,
@@ -48,38 +42,33 @@ def report(
 ) -> None:
     """Show where a run's time, tokens, memory, energy and money went; during it, after its end, after a crash.
 
-    Prints the account and writes it as a page with plots, report.html. Several runs are compared side by side.
+    Prints the account and writes it as a page with plots, report.html.
 
     Example: hf-efficient report outputs/quickstart-qlora
     """
     if live:
-        if as_json or html is not None or len(run_dirs) > 1:
-            raise typer.BadParameter(
-                "--watch shows one run in the terminal. Leave out --json, --html and further runs."
-            )
-        watch(run_dirs[0])
+        if as_json or html is not None:
+            raise typer.BadParameter("--watch shows a run in the terminal. Leave out --json and --html.")
+        watch(run_dir)
         return
     if html is not None and no_html:
         raise OutputError("--no-html: --html FILE is given too. Leave one of them out.")
     if as_json:
-        _print_json(run_dirs, html)
-    elif len(run_dirs) == 1:
-        _print_account(run_dirs[0], html, page=not no_html)
+        _print_json(run_dir, html)
     else:
-        _print_comparison(run_dirs, html, page=not no_html)
+        _print_account(run_dir, html, page=not no_html)
 
 
-def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
+def _print_json(run_dir: Path, html: Path | None) -> None:
     from hf_efficient.accounting.account import load_run
     from hf_efficient.reporting.run_data import read_run
     from hf_efficient.run_dir.json_file import strict_json
     from hf_efficient.run_dir.paths import records_folder
 
-    texts = [strict_json(load_run(directory)) for directory in run_dirs]
-    print_json(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]")
+    print_json(strict_json(load_run(run_dir)))
     if html is not None:
-        runs = [read_run(records_folder(directory), trace=len(run_dirs) == 1) for directory in run_dirs]
-        write_page(html, html, lambda: _page(runs), stream=sys.stderr)
+        run = read_run(records_folder(run_dir), trace=True)
+        write_page(html, html, lambda: _page(run), stream=sys.stderr)
 
 
 def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
@@ -100,27 +89,13 @@ def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
     show(damage_lines(run_dir.expanduser()))
     show(diagnosis_hint(run.diagnosis, run.directory))
     if page:
-        write_page(html, directory / REPORT_HTML, lambda: _page([run]))
+        write_page(html, directory / REPORT_HTML, lambda: _page(run))
 
 
-def _print_comparison(run_dirs: Sequence[Path], html: Path | None, *, page: bool) -> None:
-    from hf_efficient.reporting.comparison import comparison_renderables
-    from hf_efficient.reporting.run_data import read_run
-    from hf_efficient.reporting.terminal import show
-    from hf_efficient.run_dir.paths import records_folder
-
-    runs = [read_run(records_folder(directory)) for directory in run_dirs]
-    show(comparison_renderables(runs))
-    if page:
-        write_page(html, Path(COMPARISON_HTML), lambda: _page(runs))
-
-
-def _page(runs: Sequence[RunData]) -> str:
-    from hf_efficient.reporting.html.compare_page import compare_page
+def _page(run: RunData) -> str:
     from hf_efficient.reporting.html.run_page import run_page
 
-    now = datetime.now().astimezone()
-    return run_page(runs[0], now) if len(runs) == 1 else compare_page(runs, now)
+    return run_page(run, datetime.now().astimezone())
 
 
 def watch(run_dir: Path) -> None:

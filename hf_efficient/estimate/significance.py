@@ -238,3 +238,11 @@ def needed(found: Compared, difference: float) -> int | None:
         return None
     reach = _NORMAL.inv_cdf(1 - found.error / 2) + _NORMAL.inv_cdf(POWER)
     return math.ceil(found.count * (reach * found.standard_error / abs(math.log1p(difference))) ** 2)
+
+
+def visible(found: Compared) -> float | None:
+    """The smallest difference, as a share, that so many steps or rounds find in 80% of cases; see ``needed``."""
+    if found.standard_error is None:
+        return None
+    reach = _NORMAL.inv_cdf(1 - found.error / 2) + _NORMAL.inv_cdf(POWER)
+    return math.expm1(min(700.0, reach * found.standard_error))

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+COMPARISON_SCHEMA_VERSION = 1
+"""Version of the JSON; grows when a key changes its meaning or goes."""
+
 Method = Literal["paired_steps", "steps", "rounds", "runs"]
 """How a figure's spread was found (``estimate/significance.py``): ``paired_steps``, steps of equal batches in pairs,
 circular block bootstrap; ``steps``, each run's steps by themselves, likewise; ``rounds``, Student's t over alternating
@@ -51,3 +54,84 @@ class Look:
     is_last: bool
     error: float
     compared: Compared | None
+
+
+@dataclass(frozen=True)
+class ComparedSide:
+    """A run, or several runs of one recipe. ``steps``: that were measured, without warm-up, of its first run."""
+
+    letter: str
+    name: str
+    directories: list[str]
+    ended: list[str]
+    steps: int
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One thing in which sides differ: a key of the recipe, or a field of the environment. None: it has none."""
+
+    kind: Literal["recipe", "data", "version", "hardware"]
+    key: str
+    values: list[str | None]
+
+
+Judgement = Literal["", "better", "worse", "alike"]
+
+
+@dataclass(frozen=True)
+class FigureChange:
+    """A figure of a side against that of the first. ``relative``: to it, - 1; None where unknown or the first is 0.
+    ``judgement``: ``alike`` within the noise; empty where neither way is better, or totals are of other lengths.
+    ``compared`` is None of a figure with one value a side, such as a peak: its difference is as measured."""
+
+    relative: float | None
+    judgement: Judgement
+    compared: Compared | None = None
+
+
+@dataclass(frozen=True)
+class ComparedFigure:
+    """``values`` and ``changes`` are side by side; the first has no change. ``better``: ``more``, ``less`` or empty."""
+
+    name: str
+    better: str
+    values: list[float | None]
+    changes: list[FigureChange | None]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What the steps of a side could show: differences of at least this share of the time for a token, or for a step,
+    found in 80% of cases, and how many steps on each side show 1%."""
+
+    letter: str
+    figure: str
+    share: float
+    steps: int
+    steps_for_one_percent: int
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A figure that is worse than the first side's by more than was allowed."""
+
+    letter: str
+    figure: str
+    relative: float
+    allowed: float
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Several sides against the first. ``left_out``: figures that the sides do not share, and why."""
+
+    schema_version: int
+    hf_efficient_version: str
+    sides: list[ComparedSide]
+    changed: list[Changed]
+    figures: list[ComparedFigure]
+    left_out: dict[str, str]
+    resolution: list[Resolution]
+    notes: list[str]
+    regressions: list[Regression]

@@ -1,6 +1,6 @@
 """A recipe beside its peers: the table for a terminal and a Markdown file, and a picture of the ratios."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hf_efficient.estimate.statistics import CONFIDENCE
 from hf_efficient.records.bench import ArmOutcome, Comparison
-from hf_efficient.reporting.terminal import FoundTable, drawn
+from hf_efficient.reporting.terminal import FoundTable, drawn, markdown_table
 from hf_efficient.text import share, short_seconds, size
 
 _N = TypeVar("_N", int, float)
@@ -103,7 +103,7 @@ def markdown(found: Comparison, command: str) -> str:
     made = _table(found, (*_SPEED, *_LEARNING))
     whats = {one.name: one.what for one in found.arms}
     rows = [[f"{row[0]}: {whats[row[0]]}", *row[1:]] for row in made.rows]
-    table = [_line(made.headings), _line(["---"] * len(made.headings)), *map(_line, rows)]
+    table = markdown_table(FoundTable(made.headings, rows))
     notes = [f"- {line}" for line in (*head_lines(found), *without_speed(found))]
     return "\n".join([f"```bash\n{command}\n```", "", *notes, "", *table, "", _foot(found)]) + "\n"
 
@@ -113,10 +113,6 @@ def _foot(found: Comparison) -> str:
     named = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     load = "" if found.load_average is None else f", load average {found.load_average:.2f} at the start"
     return f"{found.started_at}{load}. hf_efficient {found.hf_efficient_version}, {named}."
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 _ROW, _LEFT, _WIDTH, _TOP = 34, 150, 420, 34

@@ -56,6 +56,8 @@ class RunData:
     cpus: int | None = None  # hardware threads of the machine
     trace: RunTrace | None = None
     task_scores: TaskScores | None = None  # of `hf-efficient eval`
+    steps: Mapping[int, StepColumns] = field(default_factory=dict)  # of each rank; of a long run the last
+    vocabulary: int | None = None  # tokens that its model knows
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -80,6 +82,8 @@ def run_data(run: AccountedRun) -> RunData:
         diagnosis=diagnose_case(case),
         rank_step_seconds={rank: _step_seconds(columns) for rank, columns in case.steps.items()},
         memory_bytes=case.settings("device").get("memory_bytes"),
+        steps=case.steps,
+        vocabulary=case.settings("model").get("vocabulary_size"),
         cpus=case.facts.get("system", {}).get("cpus"),
     )
 

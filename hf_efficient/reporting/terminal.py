@@ -83,3 +83,9 @@ def share_bar(part: float, longest: int = LONGEST_BAR) -> Text:
 def cut(text: str) -> Text:
     """On one line, cut off where the column is too narrow: the figures beside it stay whole."""
     return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def markdown_table(found: FoundTable) -> list[str]:
+    """The lines of a table in Markdown."""
+    rows = [found.headings, ["---"] * len(found.headings), *found.rows]
+    return [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]

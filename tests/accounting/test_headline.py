@@ -1,8 +1,8 @@
-"""The headline figures, how those of several runs differ, and phases by part of a run."""
+"""The headline figures, and phases by part of a run."""
 
 import pytest
 
-from hf_efficient.accounting.headline import GROUPS, PhaseGroup, differences, grouped, headline
+from hf_efficient.accounting.headline import GROUPS, PhaseGroup, grouped, headline
 from hf_efficient.records.steps import PHASES
 from tests.reporting.sample_run import full, write_records
 
@@ -22,20 +22,6 @@ def test_figures_of_a_run(run):
     assert (found["loss_before"], found["loss_after"]) == (2.613, 1.592)  # 1.2 + 1.3 exp(-60 / 50)
     assert found["training_loss"] == [loss for loss in run.series.steps.loss if loss is not None][-1]
     assert found["unattributed_share"] == run.account.time.unattributed_seconds / run.account.time.wall_seconds
-
-
-def test_differences_by_hand():
-    first = {"steps": 10, "wall_seconds": 100.0, "mfu": 0.4, "cost_usd": None, "hfu": None, "loss_before": 0.0}
-    second = {"steps": 10, "wall_seconds": 80.0, "mfu": 0.3, "cost_usd": 2.0, "hfu": None, "loss_before": 1.0}
-    third = {"steps": 5, "wall_seconds": 50.0, "mfu": 0.4001, "cost_usd": None, "hfu": None, "loss_before": None}
-    found = {each.name: each for each in differences([first, second, third])}
-    assert list(found) == ["steps", "wall_seconds", "mfu", "cost_usd", "loss_before"]
-    assert found["wall_seconds"].relative == [0.0, pytest.approx(-0.2), -0.5]
-    assert found["wall_seconds"].judgement == ["", "better", ""]  # the third did fewer steps: less is not better
-    assert found["mfu"].judgement == ["", "worse", ""]  # alike to 0.05%
-    assert found["cost_usd"].relative == found["loss_before"].relative == [None, None, None]
-    assert found["steps"].judgement == ["", "", ""]
-    assert differences([]) == []
 
 
 def test_every_phase_has_one_part():

@@ -1,4 +1,4 @@
-"""``hf-efficient report``: on records, on run.json alone, of several runs, of a run that goes on."""
+"""``hf-efficient report``: on records, on run.json alone, of a run that goes on."""
 
 import json
 import os
@@ -195,12 +195,6 @@ def recorded(tmp_path, monkeypatch):
     return Path("out")
 
 
-@pytest.fixture
-def other(recorded):
-    write_records(Path("other"), steps=8, name="other", speed=2.0)
-    return Path("other")
-
-
 def test_the_page_is_written_beside_the_records_or_why_it_is_not(run, recorded):
     done = run("report", str(recorded))
     assert (done.code, done.err) == (0, "")
@@ -227,7 +221,7 @@ NO_FOLDER = "no such folder; name the OUTPUT_DIR of a run\n"
         ("out --html a.html --no-html", "--no-html: --html FILE is given too. Leave one of them out."),
         ("gone/deeper --watch", f"gone/deeper: {NO_FOLDER}"),
         ("out/efficiency/spans.jsonl --watch", f"out/efficiency/spans.jsonl: {NO_FOLDER}"),
-        ("out --watch --json", "--watch shows one run in the terminal"),
+        ("out --watch --json", "--watch shows a run in the terminal"),
     ],
 )
 def test_what_is_no_run_and_flags_that_cannot_be(run, recorded, arguments, told):
@@ -236,24 +230,15 @@ def test_what_is_no_run_and_flags_that_cannot_be(run, recorded, arguments, told)
     assert told in done.err
 
 
-def test_two_runs_side_by_side(run, recorded, other):
-    done = run("report", "out", "other")
-    assert (done.code, done.err) == (0, "")
-    lines = [line.rstrip() for line in done.out.splitlines()]
-    assert lines[:2] == ["A  llama3.1-8b-lora  out", "B  other             other"]
-    wall = next(line for line in lines if line.startswith("wall time"))
-    # 14 s until train(), 26.5 until the first step, the steps, 2.1 after them; forward and backward twice as fast in B.
-    assert wall.split() == ["wall", "time", "51.7", "s", "48.2", "s", "-6.8%"]
-    assert lines[-1] == "The page is comparison.html"
-    assert Path("comparison.html").read_text().startswith("<!doctype html>")
-    run("report", "out", "other", "--html", "two.html")
-    assert Path("two.html").is_file()
+def test_several_runs_are_for_compare(run, recorded):
+    done = run("report", "out", "other", "--html", "two.html")
+    assert done.code == 2
+    assert "other: report shows one run. Write hf-efficient compare out other\n" in done.err
 
 
-@pytest.mark.parametrize("dirs", [["out"], ["out", "other"]])
-def test_json_beside_a_page_that_is_named(run, recorded, other, dirs):
-    done = run("report", *dirs, "--json", "--html", "page.html")
-    assert done.out == run("report", *dirs, "--json").out
+def test_json_beside_a_page_that_is_named(run, recorded):
+    done = run("report", "out", "--json", "--html", "page.html")
+    assert done.out == run("report", "out", "--json").out
     assert done.err == "The page is page.html\n"
     assert Path("page.html").read_text().startswith("<!doctype html>")
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from sample_run import full, write_records
 
@@ -28,7 +29,9 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     emptied |= {f"{kind}_tokens": nothing for kind in ("processed", "non_padding", "target")}
     series = dataclasses.replace(run.series, steps=dataclasses.replace(known, **emptied))
     tokens = dataclasses.replace(run.account.tokens, **dict.fromkeys(vars(run.account.tokens)))
-    return dataclasses.replace(run, series=series, account=dataclasses.replace(run.account, tokens=tokens))
+    unknown = {name: np.full(len(run.steps[0]), np.nan) for name in ("processed", "non_padding", "target", "loss")}
+    steps = {0: dataclasses.replace(run.steps[0], **unknown)}
+    return dataclasses.replace(run, series=series, steps=steps, account=dataclasses.replace(run.account, tokens=tokens))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from hostile import IMAGE, SCRIPT, hostile
 from sample_findings import diagnosed
 from sample_plan import ADVICE, FITS, PLAN
 
+from hf_efficient.accounting.comparison import compare_runs
 from hf_efficient.reporting.html.compare_page import compare_page
 from hf_efficient.reporting.html.plan_page import plan_page
 from hf_efficient.reporting.html.run_page import run_page
@@ -33,6 +34,10 @@ def browser(tmp_path_factory):
     started.driver.quit()
 
 
+def compared(*runs):
+    return compare_page(compare_runs([[run] for run in runs]), runs)
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("pages")
@@ -43,9 +48,9 @@ def pages(tmp_path_factory, request):
             runs = {key: request.getfixturevalue(f"{key}_run") for key in ("full", "bare", "crashed")}
             bad = dataclasses.replace(PLAN, recipe=SCRIPT, gpus=[dataclasses.replace(FITS, name=IMAGE)])
             made = {
-                "compare": lambda: compare_page(list(runs.values())),
+                "compare": lambda: compared(*runs.values()),
                 "hostile": lambda: run_page(hostile(runs["full"])),
-                "hostile-compare": lambda: compare_page([hostile(runs["full"]), runs["full"]]),
+                "hostile-compare": lambda: compared(hostile(runs["full"]), runs["full"]),
                 "hostile-plan": lambda: plan_page(bad, SCRIPT),
                 "found": lambda: run_page(diagnosed(runs["full"])),
                 "plan": lambda: plan_page(dataclasses.replace(PLAN, advice=ADVICE, gpus=GPUS), "hf-efficient plan it"),

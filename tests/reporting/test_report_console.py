@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from page_reader import printed
 
+from hf_efficient.accounting.comparison import compare_runs
 from hf_efficient.accounting.live import RunView
 from hf_efficient.estimate.forecast import Forecast
 from hf_efficient.records import account as rec
@@ -91,11 +92,14 @@ def test_runs_on_different_numbers_of_ranks_have_a_scaling_efficiency(bare_run):
         each = [dataclasses.replace(FIRST, rank=rank) for rank in range(ranks)]
         return dataclasses.replace(bare_run, account=dataclasses.replace(bare_run.account, tokens=tokens, ranks=each))
 
-    *_, ranks, scaling = comparison_rows([run(1, 1000.0), run(2, 1500.0)])
-    assert [cell.value for cell in ranks.runs] == ["1", "2"]
+    def rows(*runs):
+        return comparison_rows(compare_runs([[one] for one in runs]), [one.account for one in runs])
+
+    *_, ranks, scaling = rows(run(1, 1000.0), run(2, 1500.0))
+    assert [cell.value for cell in ranks.sides] == ["1", "2"]
     assert scaling.label == "scaling efficiency against the first run"
-    assert [cell.value for cell in scaling.runs] == ["100%", "75%"]
-    assert "scaling" not in comparison_rows([run(2, 1.0), run(2, 2.0)])[-1].label
+    assert [cell.value for cell in scaling.sides] == ["100%", "75%"]
+    assert "scaling" not in rows(run(2, 1.0), run(2, 2.0))[-1].label
 
 
 WHOLE = rec.Preflight(

@@ -9,6 +9,7 @@ from sample_findings import diagnosed, healthy
 from sample_run import write_records
 
 from hf_efficient.accounting.account import account_of, write_account
+from hf_efficient.accounting.comparison import compare_runs
 from hf_efficient.records.account import TrainingAccount
 from hf_efficient.records.findings import Confirmation
 from hf_efficient.reporting.diagnosis import confirmation_words
@@ -172,21 +173,29 @@ def test_a_million_steps_fit(full_run, long_run):
     assert len(text.encode()) < 5_000_000
 
 
-def test_runs_side_by_side(full_run, crashed_run, bare_run):
-    page = Page(compare_page([full_run, crashed_run, bare_run]))
+def compared(*runs):
+    return Page(compare_page(compare_runs([[run] for run in runs]), runs))
+
+
+def test_runs_compared(full_run, crashed_run, bare_run):
+    page = compared(full_run, crashed_run, bare_run)
     assert sorted(page.data["figures"]) == ["compare-loss", "compare-phases", "compare-step-times"]
     said = page.said
-    assert "3 runs side by side A llama3.1-8b-lora" in said
+    assert "3 runs compared A llama3.1-8b-lora" in said
     assert "wall time 3 min 29 s 1 min 00 s -71.3%" in said  # of fewer steps: neither better nor worse
-    assert "throughput, without padding 14,941 tokens/s 13,958 tokens/s -6.6% (worse) n/a" in said
+    assert "B did not end by itself (error): its totals are of 17 steps." in said
+    assert "A and B: steps in pairs, as both have the same batches; circular block bootstrap." in said
+    assert "A and C: steps of each run alone" in said
     assert "C: there is no resolved recipe beside its records." in said
-    assert "The recipes are alike in every key." in said
+    assert "Nothing is known to have changed" in said
 
 
 def test_recipes_that_differ(tmp_path, full_run):
-    other = read_run(write_records(tmp_path, steps=8, rate="1.0e-4", name="other"))
-    said = Page(compare_page([full_run, other])).said
-    assert "key that differs A B name llama3.1-8b-lora other train.learning_rate 0.0002 0.0001" in said
+    other = read_run(write_records(tmp_path, steps=20, rate="1.0e-4", name="other", speed=2.0))
+    said = compared(full_run, other).said
+    assert "recipe train.learning_rate 0.0002 0.0001" in said
+    assert "step time, median 941 ms 500 ms -46." in said
+    assert "better" in said
 
 
 def test_a_finding_tells_its_cost_its_evidence_and_its_remedies(full_run):

@@ -1,0 +1,184 @@
+"""How often `compare` and `tune` take noise for a difference, and how often they find one: on recorded noise.
+
+Noise is that of real runs, whose steps lie in recorded_steps.json: seconds and tokens. A comparison draws both of its
+runs from one recording, in blocks of neighbouring steps (stationary bootstrap, 25 steps on average), so that neighbours
+stay alike. Unpaired, each run draws its own steps. In pairs, both train the same batches: the noise
+around the line of seconds by tokens is drawn for each, and put on the same tokens. The second is slowed down.
+
+    python benchmarks/compare_power.py --json benchmarks/results/compare_power.json
+    python benchmarks/compare_power.py --record NAME RUN_DIR     add a run's steps to recorded_steps.json
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from shared import load_average, result_text, write_result
+
+from hf_efficient.accounting.comparison import compared_speed
+from hf_efficient.accounting.steps import read_columns
+from hf_efficient.estimate.significance import SequentialTest, Steps
+from hf_efficient.estimate.throughput import pair_slopes
+from hf_efficient.recipe.writing import read_resolved
+from hf_efficient.run_dir.paths import records_folder
+
+RECORDED = Path(__file__).with_name("recorded_steps.json")
+COMPARISONS = 200
+STEPS = (100, 200)
+DIFFERENCES = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)
+TARGET = {"claims_at_0": 0.05, "found_at_3_percent_of_200_steps": 0.80}
+_BLOCK = 25
+_ROUNDS, _ROUND_STEPS = 6, 10
+
+Pair = tuple[Steps, Steps]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--record", nargs=2, metavar=("NAME", "RUN_DIR"), help="add a run's steps, and do no more")
+    parser.add_argument("--comparisons", type=int, default=COMPARISONS)
+    options = parser.parse_args()
+    if options.record:
+        record(*options.record)
+        return
+    started, load = datetime.datetime.now(datetime.timezone.utc), load_average()
+    rows = [
+        row
+        for name, held in json.loads(RECORDED.read_text(encoding="utf-8")).items()
+        for row in rows_of(name, Steps(np.array(held["seconds"]), np.array(held["tokens"], float)), options.comparisons)
+    ]
+    for row in rows:
+        curve = "  ".join(f"{difference:>5}: {share:.1%}" for difference, share in row["claims"].items())
+        print(f"{row['recording']:<24} {row['method']:<12} {row['steps']:>4} steps  {curve}")
+    if options.json:
+        figures = {
+            "load_average_at_start": load,
+            "target": TARGET,
+            "comparisons_each": options.comparisons,
+            "block": _BLOCK,
+            "rounds": {"most": _ROUNDS, "steps_each": _ROUND_STEPS},
+            "rows": rows,
+        }
+        write_result(options.json, "compare_power", started, figures)
+
+
+def record(name: str, run_dir: str) -> None:
+    """Steps after warm-up, without evaluation and checkpointing, and what they were of."""
+    folder = records_folder(run_dir)
+    columns = read_columns(folder / "steps.jsonl")
+    kept = columns.steady
+    recipe = read_resolved(folder / "recipe.resolved.yaml")
+    versions = recipe.environment.get("versions") or {}
+    keys = ("model.id", "adapter.method", "train.max_length", "train.packing", "train.per_device_train_batch_size")
+    held = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
+    held[name] = {
+        "recipe": {one.key: one.value for one in recipe.values if one.key in keys},
+        "cpu": recipe.environment.get("cpu"),
+        "usable_cores": recipe.environment.get("usable_cores"),
+        "versions": {one: versions.get(one) for one in ("torch", "transformers", "hf_efficient")},
+        "seconds": [round(value, 6) for value in columns.step_seconds[kept].tolist()],
+        "tokens": [int(value) for value in columns.non_padding[kept].tolist()],
+    }
+    RECORDED.write_text(result_text(held), encoding="utf-8")
+
+
+def rows_of(name: str, recorded: Steps, comparisons: int) -> list[dict[str, object]]:
+    """Shares of the comparisons that claim a difference, by method, steps and planted slowdown."""
+    line = _line(recorded)
+    found: list[dict[str, object]] = []
+    for steps in STEPS:
+        for method, draw in (("paired_steps", _in_pairs(recorded, line)), ("steps", _alone(recorded))):
+            claims = {
+                str(planted): _share(comparisons, _differs(draw, steps, planted, method == "paired_steps"))
+                for planted in DIFFERENCES
+            }
+            found.append({"recording": name, "method": method, "steps": steps, "claims": claims})
+    claims = {str(planted): _share(comparisons, _looks(recorded, line, planted)) for planted in DIFFERENCES}
+    found.append({"recording": name, "method": "rounds", "steps": _ROUNDS * _ROUND_STEPS, "claims": claims})
+    return found
+
+
+def _share(comparisons: int, claims: Callable[[int], bool]) -> float:
+    return sum(map(claims, range(comparisons))) / comparisons
+
+
+def _differs(
+    draw: Callable[[int, float, int], Pair], steps: int, planted: float, paired: bool
+) -> Callable[[int], bool]:
+    """Whether `compare` claims that throughput, median or p95 of the steps differ."""
+    return lambda seed: any(one.differs for one in compared_speed(*draw(steps, planted, seed), paired=paired).values())
+
+
+def places(count: int, length: int, generator: np.random.Generator) -> np.ndarray:
+    """Of a stationary bootstrap: a block goes on with probability 1 - 1 / 25 (Politis and Romano, 1994)."""
+    found = [int(generator.integers(length))]
+    while len(found) < count:
+        begins = generator.random() < 1 / _BLOCK
+        found.append(int(generator.integers(length)) if begins else (found[-1] + 1) % length)
+    return np.array(found)
+
+
+def _line(recorded: Steps) -> tuple[float, float]:
+    """Seconds of a step without tokens, and of a token: Theil and Sen's line; of equal steps their median alone."""
+    assert recorded.per is not None
+    slopes = pair_slopes(recorded.per, recorded.seconds, least_share=0.1) if np.ptp(recorded.per) else np.zeros(0)
+    slope = float(np.median(slopes)) if len(slopes) else 0.0
+    return float(np.median(recorded.seconds - slope * recorded.per)), slope
+
+
+def _in_pairs(recorded: Steps, line: tuple[float, float]) -> Callable[[int, float, int], Pair]:
+    assert recorded.per is not None
+    tokens = recorded.per
+    noise = recorded.seconds / (line[0] + line[1] * tokens)
+
+    def draw(steps: int, planted: float, seed: int) -> Pair:
+        generator = np.random.default_rng(seed)
+        batches = tokens[places(steps, len(tokens), generator)]
+        work = line[0] + line[1] * batches
+        mine, its = (noise[places(steps, len(noise), generator)] for _ in range(2))
+        return Steps(work * mine, batches), Steps((1 + planted) * work * its, batches)
+
+    return draw
+
+
+def _alone(recorded: Steps) -> Callable[[int, float, int], Pair]:
+    assert recorded.per is not None
+    tokens = recorded.per
+
+    def draw(steps: int, planted: float, seed: int) -> Pair:
+        generator = np.random.default_rng(seed)
+        mine, its = (places(steps, len(tokens), generator) for _ in range(2))
+        return Steps(recorded.seconds[mine], tokens[mine]), Steps((1 + planted) * recorded.seconds[its], tokens[its])
+
+    return draw
+
+
+def _looks(recorded: Steps, line: tuple[float, float], planted: float) -> Callable[[int], bool]:
+    """Whether a sequential test, such as `tune` uses, claims a difference: rounds, each the median of ten steps."""
+    draw, test = _in_pairs(recorded, line), SequentialTest(most_rounds=_ROUNDS)
+
+    def claims(seed: int) -> bool:
+        before: list[float] = []
+        after: list[float] = []
+        for number in range(_ROUNDS):
+            for held, side in zip((before, after), draw(_ROUND_STEPS, planted, 1000 * seed + number), strict=True):
+                held.append(_median(side.seconds))
+            verdict = test.look(before, after).verdict
+            if verdict != "undecided":
+                return verdict != "alike"
+        return False
+
+    return claims
+
+
+def _median(values: Sequence[float] | np.ndarray) -> float:
+    return float(statistics.median(values))
+
+
+if __name__ == "__main__":
+    main()

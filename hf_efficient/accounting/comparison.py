@@ -1,0 +1,317 @@
+"""Runs against a first one: what changed, each figure's difference beside its noise, the loss at equal tokens."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hf_efficient.accounting.compared_run import (
+    EVALUATION_LOSS,
+    THROUGHPUT,
+    TRAINING_LOSS,
+    ComparedRun,
+    MeasuredRun,
+    Places,
+    Until,
+    until_of,
+)
+from hf_efficient.accounting.headline import BETTER, TOTALS, headline
+from hf_efficient.errors import OutputError
+from hf_efficient.estimate.comparison import FEWEST_STEPS
+from hf_efficient.estimate.significance import ERROR, Statistic, Steps, compared_runs, compared_steps, needed, visible
+from hf_efficient.estimate.statistics import WARM_UP_STEPS, fewest_runs
+from hf_efficient.recipe.writing import differing_keys
+from hf_efficient.records.comparison import (
+    COMPARISON_SCHEMA_VERSION,
+    Changed,
+    Compared,
+    ComparedFigure,
+    ComparedSide,
+    FigureChange,
+    Judgement,
+    Resolution,
+    RunComparison,
+)
+from hf_efficient.text import size
+from hf_efficient.version import __version__
+
+BY_STEPS = (THROUGHPUT, "step_p50_seconds", "step_p95_seconds", TRAINING_LOSS)
+_LOSSES = ("loss_before", "loss_after", "training_loss", EVALUATION_LOSS, TRAINING_LOSS)
+_LAST = {EVALUATION_LOSS: "loss_after", TRAINING_LOSS: "training_loss"}
+_BY_TOKEN = ("non_padding_tokens", THROUGHPUT, "usd_per_million_non_padding_tokens")
+_MODEL = ("model.id", "model.revision", "model.gguf_file")
+_ORDER = (
+    "data.train",
+    "data.targets",
+    "train.seed",
+    "train.data_seed",
+    "train.packing",
+    "train.train_sampling_strategy",
+)
+"""Keys of the data and of their order, by which steps of the same number hold the same batches."""
+_NO_CHANGE = ("output_dir", "name", "description", "efficiency.confirms")
+_VERSIONS = ("python", "driver", "cuda", "git_commit", "git_dirty")
+_ALIKE = 0.0005
+
+
+def letter(place: int) -> str:
+    return chr(ord("A") + place) if place < 26 else str(place + 1)
+
+
+def compare_runs(sides: Sequence[Sequence[ComparedRun]]) -> RunComparison:
+    """Each side, a run or several of one recipe, against the first. Raises ``OutputError``: runs of one side have
+    different recipes."""
+    runs = [[MeasuredRun(one) for one in side] for side in sides]
+    letters = list(map(letter, range(len(runs))))
+    for name, side in zip(letters, sides, strict=True):
+        _check_alike(name, side)
+    firsts = [side[0].held for side in runs]
+    changed = list(_changed(firsts))
+    left_out = _not_shared(firsts, changed)
+    until = until_of([one for side in runs for one in side])
+    pairs = [_Pair(runs[0], side, changed, place, until) for place, side in enumerate(runs) if place]
+    known = [[one.figures(until) for one in side] for side in runs]
+    names = [name for name in known[0][0] if name not in left_out]
+    figures = (_figure(name, [[one[name] for one in side] for side in known], pairs) for name in names)
+    return RunComparison(
+        schema_version=COMPARISON_SCHEMA_VERSION,
+        hf_efficient_version=__version__,
+        sides=[_side(name, side) for name, side in zip(letters, runs, strict=True)],
+        changed=changed,
+        figures=[one for one in figures if any(value is not None for value in one.values)],
+        left_out=left_out,
+        resolution=[found for pair in pairs for found in pair.resolution()],
+        notes=[*_notes(runs, letters), *(note for pair in pairs for note in pair.notes())],
+        regressions=[],
+    )
+
+
+def _side(name: str, side: Sequence[MeasuredRun]) -> ComparedSide:
+    held = [one.held for one in side]
+    return ComparedSide(
+        name, held[0].name, [one.directory for one in held], [one.account.ended for one in held], len(side[0].measured)
+    )
+
+
+def _check_alike(name: str, side: Sequence[ComparedRun]) -> None:
+    recipes = [one.recipe for one in side if one.recipe is not None]
+    differing = [row.key for row in differing_keys(recipes) if not row.key.startswith(_NO_CHANGE)]
+    if differing:
+        raise OutputError(
+            f"{','.join(one.directory for one in side)}: repeated runs of {name} have one recipe, and these differ in "
+            f"{', '.join(differing[:3])}. Put a space in place of the comma to compare them."
+        )
+
+
+def _changed(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
+    recipes = [run.recipe for run in runs]
+    known = [recipe for recipe in recipes if recipe is not None]
+    for row in differing_keys(known) if len(known) > 1 else ():
+        if not row.key.startswith(_NO_CHANGE):
+            values = iter(row.values)
+            each = [None if recipe is None else next(values) for recipe in recipes]
+            yield Changed("data" if row.key.startswith("data.") else "recipe", row.key, each)
+    held = [{**_flat(run.environment), "processes": str(max(1, len(run.account.ranks)))} for run in runs]
+    for key in dict.fromkeys(key for each in held for key in each):
+        values_of = [each.get(key) for each in held]
+        if len({value for value in values_of if value is not None}) > 1:
+            is_version = key in _VERSIONS or key.startswith("versions.")
+            yield Changed("version" if is_version else "hardware", key.removeprefix("versions."), values_of)
+
+
+def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for key, value in environment.items():
+        if key == "versions":
+            found |= {f"versions.{name}": str(one) for name, one in (value or {}).items() if one is not None}
+        elif key == "gpus":
+            names = [str(one.get("name")) for one in value or ()]
+            found |= {"GPUs": ", ".join(names)} if names else {}
+        elif value is not None:
+            found[key] = size(value) if key == "memory_bytes" else str(value)
+    return found
+
+
+def _not_shared(runs: Sequence[ComparedRun], changed: Sequence[Changed]) -> dict[str, str]:
+    """Figures that mean something else in one of the runs, and why."""
+    keys = {one.key for one in changed if one.kind in ("recipe", "data")}
+    vocabularies = {run.vocabulary for run in runs if run.vocabulary is not None}
+    found = {}
+    if len(vocabularies) > 1 or keys & set(_MODEL):
+        found = dict.fromkeys((*_LOSSES, *_BY_TOKEN), "the models differ, and so may what a token is")
+    elif "objective" in keys:
+        found = dict.fromkeys(_LOSSES, "the objectives differ")
+    else:
+        if any(key.startswith(("data.train", "data.targets")) for key in keys):
+            found |= dict.fromkeys(("training_loss", TRAINING_LOSS), "the training data differ")
+        if any(key.startswith(("data.eval", "data.targets")) for key in keys):
+            found |= dict.fromkeys(("loss_before", "loss_after", EVALUATION_LOSS), "the evaluation data differ")
+    known = [headline(run.account, run.series) for run in runs]
+    return {
+        name: why
+        for name, why in found.items()
+        if any(each[_LAST.get(name, name)] is not None for each in known)
+    }
+
+
+class _Pair:
+    """A side and the first one."""
+
+    def __init__(
+        self,
+        first: Sequence[MeasuredRun],
+        other: Sequence[MeasuredRun],
+        changed: Sequence[Changed],
+        place: int,
+        until: Until,
+    ) -> None:
+        self.first, self.other, self.place, self._until = first, other, place, until
+        self._changed = {one.key for one in changed if one.values[0] != one.values[place]}
+        self.is_repeated = len(first) > 1 or len(other) > 1
+
+    @cached_property
+    def places(self) -> tuple[Places, Places] | None:
+        """Rows of the steps that have the same batches in both runs; None where not all common ones have."""
+        left, right = self.first[0], self.other[0]
+        common, mine, its = np.intersect1d(
+            left.rows.step[left.measured], right.rows.step[right.measured], return_indices=True
+        )
+        first, second = left.measured[mine], right.measured[its]
+        tokens = left.tokens[first]
+        if not len(common) or not np.array_equal(tokens, right.tokens[second]):
+            return None
+        if any(key.startswith(_ORDER) for key in self._changed):
+            return None
+        has_recipes = left.held.recipe is not None and right.held.recipe is not None
+        return (first, second) if has_recipes or len(np.unique(tokens)) > 1 else None
+
+    @cached_property
+    def by_steps(self) -> dict[str, Compared]:
+        """What the steps show; a claim of any of them is wrong with ``ERROR`` at most."""
+        if self.is_repeated:
+            return {}
+        error = ERROR / len(BY_STEPS)
+        left, right = self.first[0], self.other[0]
+        first, second = self.places or (left.measured, right.measured)
+        found: dict[str, Compared | None] = {}
+        found |= compared_speed(left.steady(first), right.steady(second), paired=self.places is not None, error=error)
+        found[TRAINING_LOSS] = self._loss(error)
+        return {name: one for name, one in found.items() if one is not None}
+
+    def _loss(self, error: float) -> Compared | None:
+        mine, its = (side[0].losses(self._until.trained) for side in (self.first, self.other))
+        if mine is None or its is None:
+            return None
+        paired = self.places is not None and np.array_equal(mine[0], its[0])
+        return compared_steps(mine[1], its[1], paired=paired, of="mean", error=error)
+
+    def resolution(self) -> Iterator[Resolution]:
+        name = next((one for one in (THROUGHPUT, "step_p50_seconds") if one in self.by_steps), None)
+        if name is None:
+            return
+        found = self.by_steps[name]
+        share, steps = visible(found), needed(found, 0.01)
+        if share and steps:
+            yield Resolution(letter(self.place), name, share, found.count, steps)
+
+    def notes(self) -> Iterator[str]:
+        name = letter(self.place)
+        if self.is_repeated:
+            fewest, held = fewest_runs(), [len(self.first), len(self.other)]
+            if min(held) < fewest:
+                yield f"A and {name}: {held[0]} and {held[1]} runs are too few; a difference shows from {fewest} each"
+            return
+        if not self.by_steps:
+            return
+        if self.places is not None:
+            yield f"A and {name}: steps in pairs, as both have the same batches; circular block bootstrap"
+        else:
+            yield f"A and {name}: steps of each run alone, as their batches differ; circular block bootstrap"
+
+
+def compared_speed(before: Steps, after: Steps, *, paired: bool, error: float = ERROR / 3) -> dict[str, Compared]:
+    """Throughput, median and p95 of steps after warm-up, with their tokens where each has some. Any of them is claimed
+    to differ, where none does, with three times ``error`` at most."""
+    statistics_of: Mapping[str, Statistic] = {
+        THROUGHPUT: "mean",
+        "step_p50_seconds": "median",
+        "step_p95_seconds": "p95",
+    }
+    found = {}
+    for name, of in statistics_of.items():
+        sides = (before, after) if name == THROUGHPUT else (Steps(before.seconds), Steps(after.seconds))
+        if name == THROUGHPUT and not all(one.per is not None and (one.per > 0).all() for one in sides):
+            continue
+        one = compared_steps(*sides, paired=paired, of=of, error=error)
+        if one is not None:
+            found[name] = _inverse(one) if name == THROUGHPUT else one
+    return found
+
+
+def _inverse(found: Compared) -> Compared:
+    """Of seconds per token, tokens per second."""
+    low, high = (None if bound is None else 1 / bound for bound in (found.high, found.low))
+    return replace(found, before=1 / found.before, after=1 / found.after, ratio=1 / found.ratio, low=low, high=high)
+
+
+def _figure(name: str, known: Sequence[Sequence[float | None]], pairs: Sequence[_Pair]) -> ComparedFigure:
+    values = [_median(side) for side in known]
+    changes: list[FigureChange | None] = [None]
+    for pair in pairs:
+        found = pair.by_steps.get(name)
+        if pair.is_repeated:
+            before, after = ([one for one in known[place] if one is not None] for place in (0, pair.place))
+            found = compared_runs(before, after) if min(before, default=0) > 0 and min(after, default=0) > 0 else None
+        changes.append(_change(name, values[0], values[pair.place], found, pair))
+    return ComparedFigure(name, BETTER.get(name, ""), values, changes)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _change(name: str, before: float | None, after: float | None, found: Compared | None, pair: _Pair) -> FigureChange:
+    if found is not None:
+        relative: float | None = found.ratio - 1
+    else:
+        relative = after / before - 1 if before and after is not None else None
+    counts = {one.held.account.steps.count for side in (pair.first, pair.other) for one in side}
+    return FigureChange(relative, _judgement(name, relative, found, name in TOTALS and len(counts) > 1), found)
+
+
+def _judgement(name: str, relative: float | None, found: Compared | None, incomparable: bool) -> Judgement:
+    way = BETTER.get(name)
+    if way is None or relative is None or incomparable:
+        return ""
+    if found is not None and not found.differs:
+        return "alike"
+    if found is None and abs(relative) < _ALIKE:
+        return ""
+    return "better" if (relative > 0) == (way == "more") else "worse"
+
+
+def _notes(runs: Sequence[Sequence[MeasuredRun]], letters: Sequence[str]) -> Iterator[str]:
+    for name, side in zip(letters, runs, strict=True):
+        for one in side:
+            account, count = one.held.account, len(one.measured)
+            if account.ended != "done":
+                yield f"{name} did not end by itself ({account.ended}): its totals are of {account.steps.count} steps"
+            if not one.held.steps or not len(one.rows):
+                yield f"{name} has no records of its steps, so that its figures have no spread"
+            elif count < FEWEST_STEPS:
+                yield (
+                    f"{name} has {count} steps after warm-up, too few for a spread: train "
+                    f"{FEWEST_STEPS + WARM_UP_STEPS} steps or more"
+                )
+    versions = {one.held.account.schema_version for side in runs for one in side}
+    if len(versions) > 1:
+        yield f"the accounts have schema versions {', '.join(map(str, sorted(versions)))}: older ones lack figures"
+    if all(len(side) == 1 for side in runs):
+        yield (
+            "one run a side: the noise is that of steps; what differs from process to process shows in repeated runs, "
+            "RUN_A,RUN_A2,RUN_A3,RUN_A4"
+        )
