@@ -15,6 +15,7 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from shared import load_average, result_text, write_result
@@ -87,10 +88,10 @@ def record(name: str, run_dir: str) -> None:
     RECORDED.write_text(result_text(held), encoding="utf-8")
 
 
-def rows_of(name: str, recorded: Steps, comparisons: int) -> list[dict[str, object]]:
+def rows_of(name: str, recorded: Steps, comparisons: int) -> list[dict[str, Any]]:
     """Shares of the comparisons that claim a difference, by method, steps and planted slowdown."""
     line = _line(recorded)
-    found: list[dict[str, object]] = []
+    found: list[dict[str, Any]] = []
     for steps in STEPS:
         for method, draw in (("paired_steps", _in_pairs(recorded, line)), ("steps", _alone(recorded))):
             claims = {

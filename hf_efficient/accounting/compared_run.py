@@ -122,7 +122,8 @@ class MeasuredRun:
             found[THROUGHPUT] = 1 / mean_rate(steady)
         points, trained = self.evaluated, self.losses(until.trained)
         is_there = bool(points) and points[0][0] <= until.evaluated
-        found[EVALUATION_LOSS] = float(np.interp(until.evaluated, *zip(*points, strict=True))) if is_there else None
+        tokens, losses = [at for at, _ in points], [loss for _, loss in points]
+        found[EVALUATION_LOSS] = float(np.interp(until.evaluated, tokens, losses)) if is_there else None
         found[TRAINING_LOSS] = None if trained is None else mean_rate(trained[1])
         return found
 

@@ -123,7 +123,7 @@ def _changed(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
 
 
 def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for key, value in environment.items():
         if key == "versions":
             found |= {f"versions.{name}": str(one) for name, one in (value or {}).items() if one is not None}

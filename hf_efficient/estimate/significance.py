@@ -63,22 +63,30 @@ def compared_steps(
         return None
     generator = np.random.default_rng(seed)
     logs = [np.log(side.rates) for side in (before, after)]
-    block = _block_length(logs[1] - logs[0]) if paired else max(map(_block_length, logs))
     if paired:
+        block = _block_length(logs[1] - logs[0])
         places = _resampled(count, block, generator)
-        spread = _log_ratio(before, after, of, places, places, paired)
+        deviation, freedom = _deviation(_log_ratio(before, after, of, places, places, paired), count, block)
     else:
-        each = [_resampled(len(side), block, generator) for side in (before, after)]
-        least = min(map(len, each))
-        spread = _log_ratio(before, after, of, each[0][:least], each[1][:least], paired)
-    blocks = count / block
-    deviation = float(spread.std()) * math.sqrt(blocks / (blocks - 1))
+        each = []
+        for side, series in zip((before, after), logs, strict=True):
+            block = _block_length(series)
+            spread = _log_statistic(side, of, _resampled(len(side), block, generator))
+            each.append((*_deviation(spread, len(side), block), block))
+        deviation, freedom = math.hypot(*(one[0] for one in each)), min(one[1] for one in each)
+        block = max(one[2] for one in each)
     whole = [np.arange(len(side))[None] for side in (before, after)]
     ratio = float(_log_ratio(before, after, of, whole[0], whole[1], paired)[0])
     centers = [math.exp(_log_statistic(side, of, each)[0]) for side, each in zip((before, after), whole, strict=True)]
-    reach = student_t(error, max(1, int(blocks) - 1)) * deviation
+    reach = student_t(error, freedom) * deviation
     method: Literal["paired_steps", "steps"] = "paired_steps" if paired else "steps"
     return _found(method, centers[0], centers[1], ratio, deviation, reach, error, count, block)
+
+
+def _deviation(spread: Column, count: int, block: int) -> tuple[float, int]:
+    """The standard error by the resamples, for the variance that they lack by few blocks; and degrees of freedom."""
+    blocks = count / block
+    return float(spread.std()) * math.sqrt(blocks / (blocks - 1)), int(blocks) - 1
 
 
 def _first(steps: Steps, count: int) -> Steps:

@@ -23,7 +23,7 @@ def test_the_table_of_two_runs(run, runs):
     assert lines[:2] == ["A r a", "B r b"]
     assert "recipe train.learning_rate 0.1 0.2" in lines
     speed = next(line for line in lines if line.startswith("throughput"))
-    assert speed.startswith("throughput, without padding 99.")
+    assert speed.startswith("throughput, without padding 100 tokens/s 96 tokens/s -4.")
     assert speed.endswith("% worse")
     assert "-4." in speed.split(" to ")[0]
     assert "evaluation loss at equal tokens 2 2.1 +5.0% worse, one value" in lines

@@ -57,6 +57,7 @@ def test_what_is_run_again(found, again):
     assert wants_another_round(found, whole_seconds=1.0) is again
 
 
+T_7 = 2.364624  # Student's t, 97.5% with 7 degrees of freedom
 ONE = frozenset({"one_process"})
 
 
@@ -108,15 +109,15 @@ def test_what_is_saved():
 
 def test_the_spread_of_a_rate():
     assert rate_spread([1.0, 2.0] * 4, [100, 200] * 4, []) == pytest.approx(0, abs=1e-12)
-    assert rate_spread(ODD, TOKENS, []) == pytest.approx(2.365 * 2 / 10)
+    assert rate_spread(ODD, TOKENS, []) == pytest.approx(T_7 * 2 / 10)
     # Each block holds a fast and a slow step: 16 steps that alternate vary no more than 8 alike.
     assert rate_spread([1.0, 3.0] * 8, [100] * 16, []) == pytest.approx(0, abs=1e-12)
-    assert rate_spread([1.0] * 14 + [3.0] * 2, [100] * 16, []) == pytest.approx(2.365 * 2 / 10)
+    assert rate_spread([1.0] * 14 + [3.0] * 2, [100] * 16, []) == pytest.approx(T_7 * 2 / 10)
     # 9 steps: blocks of one, and the last of two; S = 12, T = 900, r t = 4/3 of a single step.
     residuals = [1 - 4 / 3] * 7 + [5 - 8 / 3]
     variance = 8 / 7 * sum(one**2 for one in residuals)
-    assert rate_spread([1.0] * 8 + [4.0], [100] * 9, []) == pytest.approx(2.365 * math.sqrt(variance) / 12)
-    assert rate_spread(ODD, TOKENS, [[2.0, 4.0]]) == pytest.approx(2.365 * math.sqrt(8) / 16)
+    assert rate_spread([1.0] * 8 + [4.0], [100] * 9, []) == pytest.approx(T_7 * math.sqrt(variance) / 12)
+    assert rate_spread(ODD, TOKENS, [[2.0, 4.0]]) == pytest.approx(T_7 * math.sqrt(8) / 16)
     assert rate_spread([1.0] * 8, TOKENS, [[5.0] * 4, [9.0]]) == pytest.approx(0, abs=1e-12)
 
 
