@@ -25,6 +25,8 @@ ERROR = 0.05
 
 POWER = 0.8
 _RESAMPLES, _FEWEST_RESAMPLES, _MOST_CELLS = 1_000, 100, 4_000_000
+_LONGER = 2.0
+"""Blocks are so much longer than what gives the standard error its smallest error: too short ones make it too small."""
 _NORMAL = statistics.NormalDist()
 
 Column = npt.NDArray[np.float64]
@@ -63,30 +65,29 @@ def compared_steps(
         return None
     generator = np.random.default_rng(seed)
     logs = [np.log(side.rates) for side in (before, after)]
-    if paired:
-        block = _block_length(logs[1] - logs[0])
-        places = _resampled(count, block, generator)
-        deviation, freedom = _deviation(_log_ratio(before, after, of, places, places, paired), count, block)
-    else:
-        each = []
-        for side, series in zip((before, after), logs, strict=True):
-            block = _block_length(series)
-            spread = _log_statistic(side, of, _resampled(len(side), block, generator))
-            each.append((*_deviation(spread, len(side), block), block))
-        deviation, freedom = math.hypot(*(one[0] for one in each)), min(one[1] for one in each)
-        block = max(one[2] for one in each)
+    blocks = [_block_length(logs[1] - logs[0])] * 2 if paired else list(map(_block_length, logs))
+    places = [_resampled(len(side), block, generator) for side, block in zip((before, after), blocks, strict=True)]
+    fewest = min(map(len, places))
+    spread = _log_ratio(before, after, of, places[0][:fewest], places[0 if paired else 1][:fewest], paired)
     whole = [np.arange(len(side))[None] for side in (before, after)]
     ratio = float(_log_ratio(before, after, of, whole[0], whole[1], paired)[0])
     centers = [math.exp(_log_statistic(side, of, each)[0]) for side, each in zip((before, after), whole, strict=True)]
-    reach = student_t(error, freedom) * deviation
+    left = min(len(side) / block for side, block in zip((before, after), blocks, strict=True))
+    deviation, reach = _reach(spread, ratio, left, error)
     method: Literal["paired_steps", "steps"] = "paired_steps" if paired else "steps"
-    return _found(method, centers[0], centers[1], ratio, deviation, reach, error, count, block)
+    return _found(method, centers[0], centers[1], ratio, deviation, reach, error, count, max(blocks))
 
 
-def _deviation(spread: Column, count: int, block: int) -> tuple[float, int]:
-    """The standard error by the resamples, for the variance that they lack by few blocks; and degrees of freedom."""
-    blocks = count / block
-    return float(spread.std()) * math.sqrt(blocks / (blocks - 1)), int(blocks) - 1
+def _reach(spread: Column, ratio: float, blocks: float, error: float) -> tuple[float, tuple[float, float]]:
+    """The standard error by the resamples, with the variance that few blocks lack; and how far the interval goes down
+    and up. That is Student's t; or the resamples' own quantiles, as much wider, where steps of two speeds make a median
+    jump from one to the other."""
+    lacking = math.sqrt(blocks / (blocks - 1))
+    deviation, times = float(spread.std()) * lacking, student_t(error, int(blocks) - 1)
+    wider = lacking * times / _NORMAL.inv_cdf(1 - error / 2)
+    low, high = np.quantile(spread, (error / 2, 1 - error / 2))
+    down, up = (max(times * deviation, wider * gap) for gap in (ratio - float(low), float(high) - ratio))
+    return deviation, (down, up)
 
 
 def _first(steps: Steps, count: int) -> Steps:
@@ -145,7 +146,7 @@ def _block_length(series: Column) -> int:
     spectrum = covariances[0] + 2 * float(weights.sum())
     slope = 2 * float((weights * lags).sum())
     wanted = (1.5 * slope**2 / spectrum**2) ** (1 / 3) * n ** (1 / 3) if spectrum > 0 else longest
-    return max(1, min(longest, max(least, math.ceil(wanted))))
+    return max(1, min(longest, max(least, math.ceil(_LONGER * wanted))))
 
 
 def _found(
@@ -154,13 +155,13 @@ def _found(
     after: float,
     log_ratio: float,
     deviation: float,
-    reach: float,
+    reach: tuple[float, float],
     error: float,
     count: int,
     block: int | None = None,
 ) -> Compared:
-    low, high = (math.exp(max(-700.0, min(700.0, log_ratio + way * reach))) for way in (-1, 1))
-    differs = abs(log_ratio) > reach
+    low, high = (math.exp(max(-700.0, min(700.0, bound))) for bound in (log_ratio - reach[0], log_ratio + reach[1]))
+    differs = log_ratio > reach[0] or -log_ratio > reach[1]
     return Compared(
         method, before, after, math.exp(log_ratio), low, high, deviation, error, differs, count, block=block
     )
@@ -188,7 +189,8 @@ def compared_rounds(
     deviation = math.sqrt(variance / len(logs))
     centers = [math.exp(statistics.fmean(map(math.log, side))) for side in (before, after)]
     reach = student_t(error, freedom) * deviation
-    return _found("rounds", centers[0], centers[1], statistics.fmean(logs), deviation, reach, error, len(logs))
+    ratio = statistics.fmean(logs)
+    return _found("rounds", centers[0], centers[1], ratio, deviation, (reach, reach), error, len(logs))
 
 
 @dataclass(frozen=True)
