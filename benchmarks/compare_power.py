@@ -20,19 +20,20 @@ from typing import Any
 import numpy as np
 from shared import load_average, result_text, write_result
 
-from hf_efficient.accounting.comparison import compared_speed
+from hf_efficient.accounting.comparison import BY_STEPS, compared_speed
 from hf_efficient.accounting.steps import read_columns
-from hf_efficient.estimate.significance import SequentialTest, Steps
+from hf_efficient.estimate.significance import ERROR, SequentialTest, Steps
 from hf_efficient.estimate.throughput import pair_slopes
 from hf_efficient.recipe.writing import read_resolved
 from hf_efficient.run_dir.paths import records_folder
 
 RECORDED = Path(__file__).with_name("recorded_steps.json")
 COMPARISONS = 200
-STEPS = (100, 200)
-DIFFERENCES = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)
+DIFFERENCES = {100: (0.0, 0.03), 200: (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)}
+"""Planted slowdowns, by steps of each run."""
 TARGET = {"claims_at_0": 0.05, "found_at_3_percent_of_200_steps": 0.80}
 _BLOCK = 25
+_ERROR = ERROR / len(BY_STEPS)  # as `compare` shares it
 _ROUNDS, _ROUND_STEPS = 6, 10
 
 Pair = tuple[Steps, Steps]
@@ -92,14 +93,14 @@ def rows_of(name: str, recorded: Steps, comparisons: int) -> list[dict[str, Any]
     """Shares of the comparisons that claim a difference, by method, steps and planted slowdown."""
     line = _line(recorded)
     found: list[dict[str, Any]] = []
-    for steps in STEPS:
+    for steps, differences in DIFFERENCES.items():
         for method, draw in (("paired_steps", _in_pairs(recorded, line)), ("steps", _alone(recorded))):
             claims = {
                 str(planted): _share(comparisons, _differs(draw, steps, planted, method == "paired_steps"))
-                for planted in DIFFERENCES
+                for planted in differences
             }
             found.append({"recording": name, "method": method, "steps": steps, "claims": claims})
-    claims = {str(planted): _share(comparisons, _looks(recorded, line, planted)) for planted in DIFFERENCES}
+    claims = {str(planted): _share(comparisons, _looks(recorded, line, planted)) for planted in DIFFERENCES[200]}
     found.append({"recording": name, "method": "rounds", "steps": _ROUNDS * _ROUND_STEPS, "claims": claims})
     return found
 
@@ -112,7 +113,9 @@ def _differs(
     draw: Callable[[int, float, int], Pair], steps: int, planted: float, paired: bool
 ) -> Callable[[int], bool]:
     """Whether `compare` claims that throughput, median or p95 of the steps differ."""
-    return lambda seed: any(one.differs for one in compared_speed(*draw(steps, planted, seed), paired=paired).values())
+    return lambda seed: any(
+        one.differs for one in compared_speed(*draw(steps, planted, seed), paired=paired, error=_ERROR).values()
+    )
 
 
 def places(count: int, length: int, generator: np.random.Generator) -> np.ndarray:
