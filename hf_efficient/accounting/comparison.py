@@ -150,11 +150,7 @@ def _not_shared(runs: Sequence[ComparedRun], changed: Sequence[Changed]) -> dict
         if any(key.startswith(("data.eval", "data.targets")) for key in keys):
             found |= dict.fromkeys(("loss_before", "loss_after", EVALUATION_LOSS), "the evaluation data differ")
     known = [headline(run.account, run.series) for run in runs]
-    return {
-        name: why
-        for name, why in found.items()
-        if any(each[_LAST.get(name, name)] is not None for each in known)
-    }
+    return {name: why for name, why in found.items() if any(each[_LAST.get(name, name)] is not None for each in known)}
 
 
 class _Pair:
