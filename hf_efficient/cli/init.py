@@ -12,7 +12,6 @@ import typer
 from hf_efficient.cli.output import gpu_names
 from hf_efficient.errors import HfEfficientError, SetupError
 
-_CPU = "cpu"
 _QUESTIONS = {
     "model": "Model (hub name or local folder, for instance meta-llama/Llama-3.1-8B-Instruct)",
     "data": "Data (JSONL, JSON, CSV or Parquet file, folder, or hub name)",
@@ -61,8 +60,8 @@ def init(
     write_new_file(file, text, "FILE", force)
     print(f"written: {file} ({bases_of(new)})")
     name = shlex.quote(str(file))
-    at = "" if accelerator is None else f" --gpu {shlex.quote(accelerator.name)}"
-    print(f"Next:\n  hf-efficient validate {name}\n  hf-efficient plan {name}{at}\n  hf-efficient train {name}")
+    at = "cpu" if accelerator is None else shlex.quote(accelerator.name)
+    print(f"Next:\n  hf-efficient validate {name}\n  hf-efficient plan {name} --gpu {at}\n  hf-efficient train {name}")
 
 
 def _need_flags(missing: list[str]) -> None:
@@ -121,9 +120,9 @@ def _checked_data(name: str) -> tuple[str, Any]:
 
 
 def _checked_gpu(name: str) -> Any:
-    from hf_efficient.facts.accelerators import accelerator
+    from hf_efficient.facts.accelerators import accelerator, names_cpu
 
-    if name.lower() == _CPU:
+    if names_cpu(name):
         return None
     try:
         return accelerator(name)

@@ -33,14 +33,15 @@ if TYPE_CHECKING:
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.records.plan import Plan
 
-
 def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     gpu: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="The kind of GPU; repeat for several; default: all known.", autocompletion=gpu_names
+            metavar="NAME",
+            help="The kind of GPU; repeat for several; default: all known. cpu is this machine's.",
+            autocompletion=gpu_names,
         ),
     ] = None,
     num_gpus: Annotated[
@@ -91,7 +92,8 @@ def plan(
     overrides = with_num_gpus(overrides or [], num_gpus)
     loaded = load_recipe(recipe, overrides)
     names = _checked_names(gpu)
-    if names is None or len(names) != 1:
+    is_one = names is not None and len(names) == 1 and names != ["cpu"]
+    if not is_one:
         _need_one_gpu(advise=bool(advise), fix=fix is not None, largest=largest)
     if OBJECTIVES[loaded.objective].generates:
         _refuse_changes(loaded.objective, advise=bool(advise), fix=fix is not None, largest=largest)
@@ -109,7 +111,6 @@ def plan(
     if not as_json:  # each part as soon as it is there
         show_plan(planned, notes=notes)
     fits = any(one.fits for one in planned.gpus)
-    is_one = names is not None and len(names) == 1
     if is_one and largest:
         from hf_efficient.planning.advice import with_largest
 
@@ -137,18 +138,20 @@ def _checked_names(gpu: list[str] | None) -> list[str] | None:
     """The accelerators by their own names, each once; a wrong name is reported before torch is loaded."""
     if gpu is None:
         return None
-    from hf_efficient.facts.accelerators import accelerator
+    from hf_efficient.facts.accelerators import CPU, accelerator, names_cpu
 
     try:
+        if names_cpu(gpu):
+            return [CPU]
         return list(dict.fromkeys(accelerator(name).name for name in gpu))
     except SetupError as error:
-        raise SetupError(f"--gpu: {error}") from error
+        raise SetupError(f"--gpu: {error} Or write cpu, for this machine's.") from error
 
 
 def _need_one_gpu(**asked: bool) -> None:
     for name, wanted in asked.items():
         if wanted:
-            raise SetupError(f"--{name}: is for one accelerator. Name it once: --gpu NAME, for instance --gpu A10.")
+            raise SetupError(f"--{name}: is for one kind of GPU. Name it once: --gpu NAME, for instance --gpu A10.")
 
 
 def _refuse_changes(objective: str, **asked: bool) -> None:

@@ -2,15 +2,19 @@
 
 import functools
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from hf_efficient.errors import SetupError
 from hf_efficient.facts.tables import own_facts_folder, own_rows, plain, rows, unknown
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+CPU = "cpu"
+"""In place of an accelerator's name: this machine's CPU."""
 
 USABLE_SHARE = 0.91
 """An estimate, of the stated memory, where what torch reports is not known: the smallest known share, the T4's."""
@@ -99,6 +103,16 @@ def accelerator(name: str) -> Accelerator:
     if found is None:
         raise unknown("accelerator", name, (one.name for one in accelerators()))
     return found
+
+
+def names_cpu(gpus: str | Sequence[str] | None) -> bool:
+    """Whether a plan is for the CPU; ``SetupError`` where it is for GPUs as well."""
+    names = [gpus] if isinstance(gpus, str) else gpus or []
+    if not any(name.lower() == CPU for name in names):
+        return False
+    if len({name.lower() for name in names}) > 1:
+        raise SetupError("cpu: is planned alone. Leave it out, or leave the GPUs out.")
+    return True
 
 
 def usable_gib(memory_gib: float) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerC
 from transformers.trainer_callback import CallbackHandler
 
 from hf_efficient.errors import SetupError, first_line
+from hf_efficient.facts.accelerators import names_cpu
 from hf_efficient.planning.arguments import collector_paused, own_arguments, process_kept, stand_in
 from hf_efficient.planning.batches import Lengths
 from hf_efficient.planning.blank_model import blank_quantized
@@ -57,7 +58,8 @@ def plan(
     """Memory, time and cost of a recipe, or of a Trainer before its ``train()``, which stays as it is.
 
     Args:
-        gpus: names of accelerators, as ``hf-efficient plan --gpu`` takes them; default: all that are known.
+        gpus: names of accelerators, as ``hf-efficient plan --gpu`` takes them, or ``cpu`` for this machine's; default:
+            all that are known.
         num_gpus: GPUs that train; default: the recipe's, or the processes that the Trainer was started in.
         read_data: of a recipe: read its data where they are on this machine. A Trainer has its own.
 
@@ -75,11 +77,14 @@ def plan(
     ranks = what.args.world_size if num_gpus is None else num_gpus
     if ranks < 1:
         raise SetupError(f"num_gpus: {num_gpus} cannot train. Write the number of GPUs, 1 or more.")
+    on_gpu = not names_cpu(gpus)
+    if ranks > 1 and not on_gpu:
+        raise SetupError(f"cpu: is planned for one process, not for {ranks}. Leave num_gpus out.")
     model = _checked(what)
     recipe = _as_recipe(what, model, ranks)
     rows = _lengths(what, recipe)
     shapes = run_shapes(_with_rows(what, rows), rows, ranks, at_end=False)  # type: ignore[arg-type]
-    simulation = _simulation(what, recipe, model, rows, shapes)
+    simulation = _simulation(what, recipe, model, rows, shapes, on_gpu)
     simulation = spread(simulation, sharding_of(recipe, ranks), mixed=mixed_precision(recipe) != "no")
     demand = demand_of(recipe, simulation, shapes, ranks)
     remarks = [*shape_remarks(shapes), *_remarks(what, recipe)]
@@ -218,14 +223,16 @@ def _row_sizes(dataset: Any, column: str) -> Lengths:
     return np.array([len(dataset[place][column]) for place in range(len(dataset))], dtype=np.int64)
 
 
-def _simulation(trainer: Trainer, recipe: Recipe, model: Any, rows: RunRows, shapes: RunShapes) -> Simulation:
+def _simulation(
+    trainer: Trainer, recipe: Recipe, model: Any, rows: RunRows, shapes: RunShapes, on_gpu: bool
+) -> Simulation:
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
         try:
             simulated = _copied(trainer, recipe, model, rows, shapes, directory)
             loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
             tokens = shapes.train.row_tokens
             evaluated = tokens if shapes.evaluation is None else shapes.evaluation.row_tokens
-            return simulation_of(recipe, simulated, tokens, evaluated, loaded=loaded)
+            return simulation_of(recipe, simulated, tokens, evaluated, loaded=loaded, on_gpu=on_gpu)
         except Exception as error:
             raise SetupError(
                 f"plan: a step of {type(trainer).__name__} cannot be simulated on tensors without values "

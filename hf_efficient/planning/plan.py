@@ -10,11 +10,18 @@ import torch
 
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import energy_from_tdp
-from hf_efficient.estimate.roofline import cpu_roofs, step_time
-from hf_efficient.facts.accelerators import USABLE_SHARE, Accelerator, accelerator, accelerator_of_device, accelerators
-from hf_efficient.facts.environment import cpu_model
+from hf_efficient.facts.accelerators import (
+    CPU,
+    USABLE_SHARE,
+    Accelerator,
+    accelerator,
+    accelerator_of_device,
+    accelerators,
+    names_cpu,
+)
 from hf_efficient.model.fast_step import settle_fast_step
 from hf_efficient.planning.blank_model import is_eight_bit
+from hf_efficient.planning.cpu import cpu_name, cpu_time, on_cpu, planned_cpu, this_cpu
 from hf_efficient.planning.gpu import Demand, demand_of, planned_gpu, with_frontier
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import Terms, pause_remarks, terms_of, with_costs
@@ -29,7 +36,6 @@ from hf_efficient.planning.simulation import (
     planned_timeline,
 )
 from hf_efficient.planning.target import target_remarks
-from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import as_planned
@@ -88,9 +94,11 @@ def shape_remarks(shapes: RunShapes) -> list[str]:
 
 
 def devices_of(gpus: str | Sequence[str] | None) -> Sequence[Accelerator]:
-    """All that are known for None; raises ``SetupError`` for a name that is not."""
+    """All that are known for None; ``cpu`` is this machine's. Raises ``SetupError`` for a name that is not known."""
     if gpus is None:
         return accelerators()
+    if names_cpu(gpus):
+        return [this_cpu()]
     return [accelerator(name) for name in ([gpus] if isinstance(gpus, str) else gpus)]
 
 
@@ -105,18 +113,19 @@ def plan(
     devices = devices_of(gpus)
     if num_gpus is not None:
         recipe = change_recipe(recipe, {"distributed.processes": num_gpus})
-    recipe = settle_fast_step(as_planned(recipe), "cuda")
+    on_gpu = not names_cpu(gpus)
+    recipe = settle_fast_step(as_planned(recipe), "cuda") if on_gpu else on_cpu(as_planned(recipe))
     config = model_config(recipe.model)
     known = data_at_hand(recipe) if read_data else ""
     if isinstance(known, str):
-        simulation = simulate_rank(recipe, config)
+        simulation = simulate_rank(recipe, config, on_gpu=on_gpu)
         longest = _row_words(recipe, simulation.length)
         why = f" ({known})" if known else ""
         return plan_of(recipe, simulation, demand_of(recipe, simulation), devices, [f"{longest}{why}"])
     args, data = known
     ranks = sharding_of(recipe).ranks
     shapes = run_shapes(args, rows_of(data, args), ranks, at_end=recipe.evaluate.at_end)
-    simulation = simulate_shapes(recipe, config, shapes)
+    simulation = simulate_shapes(recipe, config, shapes, on_gpu=on_gpu)
     demand = demand_of(recipe, simulation, shapes, ranks)
     examples = planned_data(args, data, shapes, processes=ranks)
     return plan_of(recipe, simulation, demand, devices, shape_remarks(shapes), examples)
@@ -132,7 +141,11 @@ def plan_of(
 ) -> Plan:
     memory = dataclasses.replace(planned_memory(simulation), timeline=planned_timeline(simulation))
     terms = terms_of(recipe, memory, demand.tokens, simulation.rank, demand.saves)
-    planned = [with_costs(planned_gpu(demand, device), device, terms) for device in devices]
+    peak = memory.peak_allocated_bytes
+    planned = [
+        with_costs(planned_cpu(demand, one, peak) if one.vendor == CPU else planned_gpu(demand, one), one, terms)
+        for one in devices
+    ]
     return Plan(
         recipe=recipe.name,
         model=recipe.model.id,
@@ -257,9 +270,13 @@ def _planned_run(
     gpu, gpus = plan.gpus[0] if plan.gpus else None, args.world_size
     on_gpu = args.device.type == "cuda"
     reasons: dict[str, str] = {}
-    device = torch.cuda.get_device_name(args.device) if on_gpu else cpu_model() or "CPU"
-    step = _cpu_seconds(demand, device, reasons) if not on_gpu else None if gpu is None else gpu.step_seconds
-    if on_gpu and step is None:
+    device = torch.cuda.get_device_name(args.device) if on_gpu else cpu_name()
+    step = None if gpu is None else gpu.step_seconds
+    if not on_gpu:
+        time, why = cpu_time(demand.operators, demand.no_time)
+        step = None if time is None else time.seconds * demand.step_share
+        reasons |= {"time": why} if why else {}
+    elif step is None:
         reasons["time"] = "; ".join(gpu.notes) if gpu is not None else f"no rates of {device} are known"
     training = None if step is None else step * shapes.train.steps
     if price_usd_per_hour is None:
@@ -285,20 +302,3 @@ def _planned_run(
         else energy_from_tdp(watts, training, devices=gpus),
         reasons=reasons,
     )
-
-
-def _cpu_seconds(demand: Demand, device: str, reasons: dict[str, str]) -> float | None:
-    if demand.no_time:
-        reasons["time"] = demand.no_time
-        return None
-    calibration = load_calibration(device)
-    if calibration is None:
-        reasons["time"] = "this CPU was not calibrated: `hf-efficient env --calibrate` does it once"
-        return None
-    time = step_time(demand.operators, cpu_roofs(calibration))
-    if time.unknown:
-        reasons["time"] = f"the calibration of this CPU lacks {', '.join(time.unknown)}"
-        return None
-    # Processes of one machine share its cores: a launcher gives each of them fewer threads.
-    fewer = max(1.0, (calibration.threads or 1) / torch.get_num_threads())
-    return time.seconds * demand.step_share * fewer

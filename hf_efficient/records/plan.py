@@ -98,6 +98,7 @@ class PlannedGpu:
         kwh_per_million_tokens, co2e_grams_per_million_tokens: of the board at its thermal design power.
         spot: None where no such price is known, unless ``market`` is spot.
         on_frontier: no other accelerator that fits is at least as fast and as cheap, and better in one.
+        on_cpu: it is this machine's CPU, and ``needed_bytes`` are of tensors alone.
     """
 
     name: str
@@ -128,6 +129,7 @@ class PlannedGpu:
     communication_seconds: float | None = 0.0
     exposed_communication_seconds: float | None = 0.0
     run_saving_seconds: float | None = None
+    on_cpu: bool = False
 
 
 @dataclass(frozen=True)

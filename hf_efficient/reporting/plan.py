@@ -188,8 +188,10 @@ def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
         names = tuple(f"{gpu.name}:" for gpu in plan.gpus)
         shown = [one for one in shown if one in plan.assumptions and not one.startswith(names)]
     yield from (Text(f"- {one}") for one in shown)
-    if not every:
-        yield Text("Estimates at list prices. --notes shows how they are made, and what spot markets change.", "dim")
+    on_cpu = any(gpu.on_cpu for gpu in plan.gpus)
+    if on_cpu or not every:
+        spot = "." if on_cpu else " at list prices. --notes shows how they are made, and what spot markets change."
+        yield Text(f"Estimates{spot}", "dim")
         return
     notes = ["Times and costs are estimates: the roofline of each device at published efficiencies, list prices."]
     energy = "nergy is that of the GPU at its thermal design power."

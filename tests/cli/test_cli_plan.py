@@ -6,12 +6,16 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch  # noqa: F401  a process that has loaded it is not the plan's own
 
 from hf_efficient.facts import accelerators as accelerators_module
+from hf_efficient.planning import cpu
+from hf_efficient.profilers.calibration import save_calibration
 from hf_efficient.recipe.load import load_recipe
+from hf_efficient.records.device import Calibration, MatmulRate
 
 MIB = 2**20
 CONFIG = {
@@ -120,9 +124,12 @@ def test_fix_where_nothing_helps(run, tiny, shrunk):
     ("arguments", "told"),
     [
         (["--gpu", "RTX 4009"], "Did you mean"),
-        ("--advise", "--advise: is for one accelerator. Name it once: --gpu NAME"),
-        ("--largest", "--largest: is for one accelerator."),
-        ("--fix out.yaml --gpu L4 --gpu T4", "--fix: is for one accelerator."),
+        ("--advise", "--advise: is for one kind of GPU. Name it once: --gpu NAME"),
+        ("--largest", "--largest: is for one kind of GPU."),
+        ("--fix out.yaml --gpu L4 --gpu T4", "--fix: is for one kind of GPU."),
+        ("--gpu cpu --largest", "--largest: is for one kind of GPU."),
+        ("--gpu cpu --gpu L4", "--gpu: cpu: is planned alone. Leave it out, or leave the GPUs out."),
+        ("--gpu cpu --num-gpus 2", "cpu: is planned for one process, not for 2. Write distributed.processes=1."),
         ("--fix r.yaml --gpu L4", "--fix: r.yaml exists already."),
         ("--fix none/out.yaml --gpu L4", "--fix: there is no folder none."),
         ("--html none/plan.html", "--html: there is no folder none. Name a file in a folder"),
@@ -174,6 +181,27 @@ def test_the_page_beside_json_holds_the_advice(run, tiny):
     assert json.loads(ended.out)["memory"]["timeline"]["second_step"] > 0
     assert ended.err.endswith("The page is plan.html\n")
     assert "To run faster on L4" in Path("plan.html").read_text(encoding="utf-8")
+
+
+def test_on_this_machines_cpu(run, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(cpu, "cpu_model", lambda: "Some CPU")
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "cache"))
+    ended = run("plan", "r.yaml", "--gpu", "CPU", "train.max_steps=3")
+    assert ended.code == 0
+    assert ended.out.startswith("Fits Some CPU: needs 0.")
+    words = " ".join(ended.out.split())
+    assert "no time: this CPU was not calibrated: `hf-efficient env --calibrate` does it once" in words
+    assert "memory is that of tensors alone" in words
+    assert "CUDA" not in ended.out
+    rates = tuple(MatmulRate(dtype, 1024, 1e10) for dtype in ("fp32", "bf16"))
+    save_calibration(Calibration("Some CPU", "cpu", "2.13.0", "2026-01-02", rates, 1e10, 1e-5))
+    planned = json.loads(run("plan", "r.yaml", "--gpu", "cpu", "train.max_steps=3", "--json").out)
+    (one,) = planned["gpus"]
+    assert one["on_cpu"]
+    assert one["needed_bytes"] == planned["memory"]["peak_allocated_bytes"]
+    assert one["run_seconds"] >= 3 * one["step_seconds"] > 0
+    monkeypatch.setattr(cpu.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**20))
+    assert run("plan", "r.yaml", "--gpu", "cpu").code == 1
 
 
 def test_own_prices_and_accelerators(run, tiny, tmp_path, monkeypatch):
