@@ -7,7 +7,8 @@ from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.records.account import AcrossRanks, NotMeasured
 from hf_efficient.records.amounts import SequenceAccount, TokenAccount, WorkAccount
 
-_TOKENS = ("processed", "non_padding", "target")
+_LACKING = {"processed": "input_ids", "non_padding": "an attention_mask for each row", "target": "a label for each token"}
+"""By kind of token, what a batch lacks where it is not counted."""
 
 
 def not_measured(
@@ -67,8 +68,11 @@ def _of_the_steps(last: ProcessSpans, ranks: Sequence[RankSteps]) -> list[NotMea
             NotMeasured("evaluations outside train()", "no event marks where one begins: `outside_trainer`"),
             NotMeasured("tokens", "a callback is not given the batches; EfficientTrainer counts them"),
         ]
-    elif any(one.counts[kind] is None for rank in ranks for one in rank.segments for kind in _TOKENS):
-        found.append(NotMeasured("tokens of some kinds", "batches without input_ids, attention_mask or labels"))
+    else:
+        counts = [one.counts for rank in ranks for one in rank.segments]
+        lacking = [name for kind, name in _LACKING.items() if any(one[kind] is None for one in counts)]
+        if lacking:
+            found.append(NotMeasured("tokens of some kinds", f"batches without {' or '.join(lacking)}"))
     found += _of_killed_ranks(ranks)
     last_steps = {rank.rank: rank.segments[-1].last_step for rank in ranks if rank.segments}
     behind = [rank for rank, step in last_steps.items() if step != last_steps.get(0)]
@@ -104,7 +108,7 @@ def across_gaps(across: AcrossRanks | None) -> list[NotMeasured]:
 def sequence_gaps(account: SequenceAccount, tokens: TokenAccount) -> list[NotMeasured]:
     if account.samples is not None or tokens.non_padding is None:
         return []
-    why = "batches without attention_mask and position_ids, or records of a version that did not count them"
+    why = "batches whose position_ids do not begin at 0 in each row, or records of a version that did not count them"
     return [NotMeasured("sequences and their lengths", why)]
 
 

@@ -72,7 +72,7 @@ def test_a_step_that_does_not_know_leaves_the_run_unknown(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1), step(2, sequences=None, work=None))
     found = account_of(tmp_path)
     assert found.sequences == SequenceAccount(fill_rate=0.9)
-    why = "the batches do not show their sequences: no attention_mask and no position_ids that start again at 0"
+    why = "the batches do not show their sequences: no input_ids, or an attention_mask or position_ids of another kind"
     assert (found.work.model_flops, found.work.mfu, found.work.reason) == (None, None, why)
     assert NotMeasured("FLOPs, MFU and HFU", why) in found.not_measured
     assert "sequences and their lengths" in [gap.what for gap in found.not_measured]
@@ -108,7 +108,7 @@ def test_each_call_has_its_own_reason(tmp_path):
     """The first call's model is not known, the second's batches do not tell their sequences, the third's do."""
     lines(tmp_path / "spans.jsonl", *begins(), facts(UNKNOWN), *begins(1), facts(process=1))
     lines(tmp_path / "steps.jsonl", step(1, work=None), step(2, segment=1, sequences=None, work=None))
-    batches = "the batches do not show their sequences: no attention_mask and no position_ids that start again at 0"
+    batches = "the batches do not show their sequences: no input_ids, or an attention_mask or position_ids of another kind"
     assert account_of(tmp_path).work.reason == f"no such model (1 of 2 steps); {batches} (1 of 2 steps)"
     lines(tmp_path / "spans.jsonl", *begins(2), facts(process=2))
     lines(tmp_path / "steps.jsonl", step(3, segment=2))

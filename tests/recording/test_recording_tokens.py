@@ -31,10 +31,10 @@ def tally_of(*batches, scored=False):
         (WHOLE, TokenCounts(8, 5, 3)),
         ({"input_ids": IDS, "attention_mask": MASK}, TokenCounts(8, 5, None)),
         ({"input_ids": IDS, "attention_mask": MASK.bool(), "labels": LABELS}, TokenCounts(8, 5, 3)),
-        ({"input_ids": IDS, "labels": LABELS}, TokenCounts(8, None, 3)),
+        ({"input_ids": IDS, "labels": LABELS}, TokenCounts(8, 8, 3)),
         ({"input_ids": IDS[:1], "position_ids": torch.arange(4)[None], "labels": LABELS[:1]}, TokenCounts(4, 4, 2)),
         ({"input_ids": IDS, "attention_mask": MASK, "completion_mask": LABELS.ne(-100)}, TokenCounts(8, 5, 3)),
-        ({"input_ids": IDS, "labels": LABELS, "shift_labels": LABELS.roll(1, 1)}, TokenCounts(8, None, 3)),
+        ({"input_ids": IDS, "labels": LABELS, "shift_labels": LABELS.roll(1, 1)}, TokenCounts(8, 8, 3)),
         ({"input_ids": IDS, "attention_mask": torch.ones(2, 1, 4, 4), "labels": LABELS}, TokenCounts(8, None, 3)),
         ({"input_ids": IDS, "attention_mask": MASK, "labels": torch.tensor([0, 1])}, TokenCounts(8, 5, None)),
         ({"pixel_values": torch.ones(2, 3, 4, 4), "labels": torch.tensor([0, 1])}, TokenCounts(None, None, 2)),
@@ -52,7 +52,7 @@ def test_one_batch(batch, expected):
 
 def test_counts_of_several_batches():
     assert tally_of(WHOLE, FIRST).counts() == TokenCounts(8 + 3, 5 + 3, 3 + 2)
-    assert tally_of(WHOLE, {"input_ids": IDS}).counts() == TokenCounts(16, None, None)  # one does not tell
+    assert tally_of(WHOLE, {"input_ids": IDS}).counts() == TokenCounts(16, 5 + 8, None)  # one has no labels
     assert tally_of().counts() == TokenCounts()  # nothing is not zero
 
 
@@ -69,6 +69,16 @@ def test_sequences_of_padded_and_packed_batches():
     assert tally_of(WHOLE, PACK).sequences() == SequenceCounts(
         rows=3, documents=4, shortest=2, longest=4, length_buckets={"2": 1, "3": 2, "4": 1}
     )
+
+
+def test_without_a_mask_each_row_is_a_document():
+    """As the model computes it: a mask of ones comes to the same."""
+    bare = {"input_ids": IDS, "labels": LABELS}
+    masked = {**bare, "attention_mask": torch.ones_like(IDS)}
+    for batch in (bare, {**bare, "attention_mask": None}):
+        assert tally_of(batch).counts() == tally_of(masked).counts() == TokenCounts(8, 8, 3)
+        assert tally_of(batch).sequences() == tally_of(masked).sequences()
+        assert tally_of(batch).work(FORMULA) == tally_of(masked).work(FORMULA)
 
 
 def test_padding_on_the_left_is_no_token():
@@ -102,7 +112,7 @@ def test_target_tokens_that_are_scored(batch, scored):
 @pytest.mark.parametrize(
     "batch",
     [
-        {"input_ids": IDS, "labels": LABELS},
+        {"input_ids": IDS, "cu_seq_lens_q": torch.tensor([0, 8])},
         {"input_ids": IDS, "attention_mask": torch.ones(2, 1, 4, 4)},
         {"input_ids": IDS, "position_ids": torch.arange(4)[None] + 3},
         {"input_ids": [[1, 2]], "attention_mask": MASK},
