@@ -5,6 +5,7 @@ Run after the other tests (``make test``), since the quickstart takes minutes on
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -132,9 +133,11 @@ def test_the_recipe_is_valid_in_any_folder(tmp_path: Path):
     assert RECIPE is not None
     (tmp_path / "my-qlora.yaml").write_text(RECIPE.group(1), encoding="utf-8")
     (tmp_path / "data").mkdir()
-    (tmp_path / "data/chats.jsonl").touch()
+    chat = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+    (tmp_path / "data/chats.jsonl").write_text(json.dumps(chat) + "\n", encoding="utf-8")
     done = run(["hf-efficient", "validate", "my-qlora.yaml"], tmp_path)
-    assert (done.returncode, done.stdout) == (0, "ok: my-qlora (sft, qlora)\n"), done.stderr
+    read = "data.train.0: data/chats.jsonl: read the only row, format messages"
+    assert (done.returncode, done.stdout) == (0, f"ok: my-qlora (sft, qlora)\n{read}\n"), done.stderr
 
 
 LINKS = re.compile(r"\]\((?!https?://)([^)#]*)(#[^)]*)?\)")

@@ -1,11 +1,17 @@
 """``hf-efficient validate``: check a recipe, list all its problems."""
 
+from __future__ import annotations
+
 import dataclasses
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hf_efficient.cli.output import Overrides, RecipeArgument, print_json
+
+if TYPE_CHECKING:
+    from hf_efficient.data.examples import FirstRows
 
 
 def validate(
@@ -15,7 +21,8 @@ def validate(
 ) -> None:
     """Check a recipe and list all its problems at once; exit code 2 where there are any.
 
-    A setting that has no effect is named in a remark. Rows of the data are not read: `hf-efficient data` reads them.
+    The first 1000 rows of each local data file are read. A setting that has no effect is named in a remark. Model and
+    tokenizer are not loaded: `hf-efficient data` shows what the model will see.
 
     Example: hf-efficient validate recipes/llama3.1-8b/qlora.yaml train.max_length=4096
     """
@@ -27,6 +34,9 @@ def validate(
     try:
         loaded = load_recipe(recipe, overrides or [])
         check_data_files(loaded)
+        from hf_efficient.data.examples import check_first_rows
+
+        rows = check_first_rows(loaded)
     except RecipeError as error:
         if not as_json:
             raise
@@ -35,6 +45,17 @@ def validate(
     remarks = recipe_remarks(loaded)
     if as_json:
         about = {"name": loaded.name, "objective": loaded.objective, "adapter": loaded.adapter.method}
-        print_json({"ok": True, **about, "path": str(loaded.path), "remarks": remarks})
+        read = {key: dataclasses.asdict(one) for key, one in rows.items()}
+        print_json({"ok": True, **about, "path": str(loaded.path), "rows": read, "remarks": remarks})
     else:
-        print("\n".join([f"ok: {loaded.name} ({loaded.objective}, {loaded.adapter.method})", *remarks]))
+        kind = f"{loaded.objective}, {loaded.adapter.method}"
+        print("\n".join([f"ok: {loaded.name} ({kind})", *_read(rows), *remarks]))
+
+
+def _read(rows: Mapping[str, FirstRows]) -> Iterator[str]:
+    for key, one in rows.items():
+        if one.format is None:
+            yield f"{key}: {one.path} is not on this machine: its rows were not read"
+            continue
+        which = "the only row" if one.rows == 1 else f"{'all' if one.whole else 'the first'} {one.rows:,} rows"
+        yield f"{key}: {one.path}: read {which}, format {one.format}"

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -12,9 +13,9 @@ import pyarrow as pa
 
 from hf_efficient.data import formats
 from hf_efficient.data.sources import Row, Source, open_source
-from hf_efficient.errors import DataError
+from hf_efficient.errors import DataError, Problem, RecipeError
 from hf_efficient.recipe.objectives import ObjectiveName
-from hf_efficient.recipe.schema import DataSection
+from hf_efficient.recipe.schema import DataSection, Recipe, SourceSection
 
 MOST_EXAMPLES = 100_000_000  # of one source in an epoch, copies included: their indices alone take a gigabyte
 _FEW = 10  # examples; fewer of one source are reported
@@ -89,6 +90,44 @@ def build_raw(
     held = _capped(held, data.max_eval_examples, f"{seed}:max_eval")
     by_source = {one.source.key: len(rows) for one, rows in zip(train, kept, strict=True)}
     return RawData(trained, _joined(parts, held) if any(held) else None, kind, by_source)
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """What was read of a source before a run: its first ``rows``, of a ``format``; ``whole``: there are no more. A data
+    set of the hub was not read, and has no ``format``."""
+
+    path: str
+    format: str | None = None
+    rows: int = 0
+    whole: bool = False
+
+
+def check_first_rows(recipe: Recipe, most: int = 1000) -> dict[str, FirstRows]:
+    """Read the first rows of each source by key (``data.train.0``). Raises ``RecipeError``: for each source the first
+    fault, with its row."""
+    named = [("train", recipe.data.train), ("eval", recipe.data.eval)]
+    sections = {f"data.{side}.{index}": one for side, held in named for index, one in enumerate(held)}
+    found, problems = {}, []
+    for key, section in sections.items():
+        try:
+            found[key] = _first_rows(section, key, recipe, most)
+        except DataError as error:
+            problems.append(Problem(str(recipe.provenance.get(f"{key}.path", "")), "", str(error)))
+    if problems:
+        raise RecipeError(problems)
+    return found
+
+
+def _first_rows(section: SourceSection, key: str, recipe: Recipe, most: int) -> FirstRows:
+    if not (section.path.startswith("builtin:") or Path(section.path).expanduser().exists()):
+        return FirstRows(section.path)
+    opened = _peek(open_source(section, key), recipe.objective, recipe.train.get("dataset_text_field", "text"))
+    rows = 0
+    for row in islice(opened.rows, most):
+        formats.convert(row, opened.format)
+        rows += 1
+    return FirstRows(section.path, opened.format, rows, next(opened.rows, None) is None)
 
 
 def _peek(source: Source, objective: ObjectiveName, text_column: str) -> _Opened:

@@ -130,11 +130,40 @@ def test_what_does_not_fit_is_folded_and_not_cut():
 
 
 def test_ok_as_json(run, recipe):
-    Path("chats.jsonl").touch()
+    Path("chats.jsonl").write_text('{"text": "a"}\n')
     ended = run("validate", "r.yaml", "--json")
     assert (ended.code, ended.err) == (0, "")
     known = {"name": "tiny", "objective": "sft", "adapter": "lora", "path": "r.yaml", "remarks": []}
-    assert json.loads(ended.out) == {"ok": True, **known}
+    read = {"data.train.0": {"path": "chats.jsonl", "format": "text", "rows": 1, "whole": True}}
+    assert json.loads(ended.out) == {"ok": True, **known, "rows": read}
+
+
+def test_the_first_rows_are_read(run, recipe):
+    Path("chats.jsonl").write_text('{"text": "a"}\n' * 1001)
+    ended = run("validate", "r.yaml", "data.eval=owner/name")
+    assert ended.out.splitlines() == [
+        "ok: tiny (sft, lora)",
+        "data.train.0: chats.jsonl: read the first 1,000 rows, format text",
+        "data.eval.0: owner/name is not on this machine: its rows were not read",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"text": "a"}\n{"text": "b"\n', "chats.jsonl:2: not valid JSON"),
+        ('{"question": "a"}\n', "data.train.0 (chats.jsonl:1): the layout of the rows is not recognised."),
+        ('{"text": "a"}\n{"body": "b"}\n', "chats.jsonl:2: 'text' is missing (columns found: body)"),
+        ("", "data.train.0.path: chats.jsonl is empty: it has no rows."),
+    ],
+)
+def test_a_wrong_row_is_refused(run, recipe, text, said):
+    Path("chats.jsonl").write_text(text)
+    ended = run("validate", "r.yaml")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(f"error: r.yaml:4: {said}")
+    (problem,) = json.loads(run("validate", "r.yaml", "--json").out)["problems"]
+    assert problem["message"].startswith(said)
 
 
 def test_a_missing_data_file_is_refused_with_the_nearest(run, recipe):
@@ -148,12 +177,13 @@ def test_a_missing_data_file_is_refused_with_the_nearest(run, recipe):
 
 
 def test_what_has_no_effect_is_remarked_on(run, recipe):
-    Path("chats.jsonl").touch()
+    Path("chats.jsonl").write_text('{"text": "a"}\n')
     remark = (
         "command line: train.eval_steps=4: train.eval_steps: has no effect, because train.eval_strategy is no. "
         "Write train.eval_strategy: steps, or remove it."
     )
-    assert run("validate", "r.yaml", "train.eval_steps=4") == (0, f"ok: tiny (sft, lora)\n{remark}\n", "")
+    read = "data.train.0: chats.jsonl: read the only row, format text"
+    assert run("validate", "r.yaml", "train.eval_steps=4") == (0, f"ok: tiny (sft, lora)\n{read}\n{remark}\n", "")
     assert json.loads(run("validate", "r.yaml", "train.eval_steps=4", "--json").out)["remarks"] == [remark]
 
 

@@ -83,7 +83,7 @@ def test_init_writes_a_recipe_and_the_next_commands(run, folder):
     )
     loaded = load_recipe("my.yaml")
     assert (loaded.output_dir, loaded.data.eval_fraction) == ("outputs/my", 0.05)
-    assert run("validate", "my.yaml").out == "ok: my (sft, qlora)\n"
+    assert run("validate", "my.yaml").out.startswith("ok: my (sft, qlora)\ndata.train.0: chats.jsonl: read all ")
 
 
 def test_init_overwrites_only_with_force(run, folder):
