@@ -133,6 +133,8 @@ def _launch(
         nsight_command,
     )
     from hf_efficient.launch.output import plan_output
+    from hf_efficient.model.source import resolve_model_source
+    from hf_efficient.recipe.data_files import check_data_files
     from hf_efficient.recipe.rules.distributed import with_accumulation
 
     devices = accelerator_count()
@@ -150,6 +152,8 @@ def _launch(
         if tool is not None:
             check_installed(tool)
         check_port(layout)
+        check_data_files(recipe)  # a wrong recipe comes before a taken directory
+        resolve_model_source(recipe.model)
         checkpoint = plan_output(recipe).checkpoint
         if checkpoint is not None:
             check_layout(checkpoint, strategy_of(recipe, layout.world_size), layout.world_size)

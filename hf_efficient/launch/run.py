@@ -30,6 +30,8 @@ from hf_efficient.launch.records import phase, state
 from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.started import started_engine
 from hf_efficient.model.fast_step import fast_step_lines
+from hf_efficient.model.source import resolve_model_source
+from hf_efficient.recipe.data_files import check_data_files
 from hf_efficient.recipe.remarks import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal, RunStopped, stop_request
@@ -53,6 +55,8 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     with records.recorded_run(recipe) as recorded:
         with phase(recipe, "trainer_setup"):
             recipe, args = settle(recipe)
+            check_data_files(recipe)  # a wrong recipe comes before a taken directory
+            resolve_model_source(recipe.model)
         is_main = args.process_index == 0
         rates = records.recipe_rates(recipe, args)
         if listener is None or not is_main:

@@ -91,7 +91,22 @@ exec "$@"
 """
 
 
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [("data=chat.jsonl", "data.train.0.path: no such file: chat.jsonl."), ("model.id=./gone", "model.id: ./gone does")],
+)
+def test_a_wrong_recipe_comes_before_a_taken_directory(run, recipe, override, told):
+    Path("chats.jsonl").touch()
+    Path("out").mkdir()
+    Path("out/trainer_state.json").write_text("{}")
+    assert "output_dir: out" in run("train", "r.yaml").err
+    ended = run("train", "r.yaml", override)
+    assert ended.code == 2
+    assert told in ended.err
+
+
 def test_a_launch_under_nsight(recipe, program_on_path, monkeypatch, capsys):
+    Path("chats.jsonl").touch()
     program_on_path("nsys", FAKE_NSYS)
     programs = program_on_path("accelerate")
     monkeypatch.setattr("hf_efficient.launch.command._accelerate", lambda: "accelerate")
