@@ -30,7 +30,7 @@ def eval(
 
     The numbers are the harness's own. The same examples are compared in pairs, with a test for chance.
 
-    Example: hf-efficient eval runs/llama3.2-1b-qlora --tasks gsm8k --tasks my_task.yaml --limit 200
+    Example: hf-efficient eval outputs/llama3.2-1b-qlora --tasks gsm8k --tasks my_task.yaml --limit 200
     """
     from hf_efficient.launch.evaluate import Evaluation, evaluate_model
     from hf_efficient.reporting.task_scores import scores_lines, scores_table

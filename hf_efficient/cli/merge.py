@@ -37,7 +37,7 @@ def merge(
 ) -> None:
     """Merge a trained adapter into its model, and check that the logits stay the same.
 
-    Example: hf-efficient merge runs/llama3.2-1b-qlora --output llama3.2-1b-merged
+    Example: hf-efficient merge outputs/llama3.2-1b-qlora --output llama3.2-1b-merged
     """
     from hf_efficient.launch.merge import merge_run
 

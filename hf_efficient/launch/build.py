@@ -145,7 +145,9 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
     """What was read, and a line for everything that preparation changed or found odd."""
     if isinstance(data, PreferenceData):
         return [*_preference_lines(data), *_small(data.small_sources)]
-    evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
+    held_out = data.eval_stats
+    packed = "" if held_out is None or held_out.packs is None else f" in {counted(held_out.packs, 'packed row')}"
+    evaluation = "" if held_out is None else f", {count(held_out.examples)}{packed} to evaluate on"
     cached = " (from the cache)" if data.cached else ""
     stats = data.stats
     first = f"{count(stats.examples)} examples, {count(stats.tokens_total)} tokens{evaluation}{cached}"

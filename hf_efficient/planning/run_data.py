@@ -72,7 +72,7 @@ def planned_data(
     args: SFTConfig, data: SftData | PreferenceData | PromptData, shapes: RunShapes, processes: int
 ) -> PlannedData:
     """The examples, their padding, and the batches that they could make instead."""
-    kinds = []
+    kinds, packed_examples = [], None
     if isinstance(data, PromptData):
         documents = data.lengths
         examples, tokens = len(documents), int(documents.sum())
@@ -82,6 +82,8 @@ def planned_data(
     else:
         documents = document_lengths(data.train)
         examples, tokens = data.stats.examples, data.stats.tokens_total
+        if data.eval_stats is not None and data.eval_stats.packs is not None:
+            packed_examples = data.eval_stats.examples
         if not is_cut(args, data):
             how, packed = batching_of(args, processes), is_packed(args, "train")
             kinds = batchings(documents, how, packed=packed, max_length=args.max_length, seed=args.seed)
@@ -92,6 +94,7 @@ def planned_data(
         padding_share=shapes.train.padding_share,
         evaluation_rows=0 if data.eval is None else len(data.eval),
         evaluations=shapes.evaluations,
+        evaluation_examples=packed_examples,
         batchings=kinds,
     )
 

@@ -13,6 +13,7 @@ from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.facts.models import find_model
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.writing import dump_yaml
+from hf_efficient.text import counted
 
 AdapterMethod = Literal["lora", "qlora", "full"]
 
@@ -99,7 +100,7 @@ def _lines(new: NewRecipe) -> Iterator[str]:
     if holds_out:
         yield _line("  eval_fraction: 0.05", "this share is held out for the evaluation")
     else:
-        yield _line("  eval_fraction: null", f"{new.rows} rows are too few to hold some out")
+        yield _line("  eval_fraction: null", f"{counted(new.rows or 0, 'row')}: too few to hold some out")
     if new.format in ("messages", "sharegpt"):
         yield _line("  targets: assistant", "the loss covers all answers; last: the last one")
     yield "train:"
@@ -123,7 +124,7 @@ def _steps(new: NewRecipe) -> Iterator[str]:
     """What makes more optimizer steps of few rows."""
     if new.rows is not None and new.rows < _SMALL_DATA:
         if new.objective == "sft":
-            yield _line("  packing: false", f"{new.rows} rows: packed, they would be a few steps")
+            yield _line("  packing: false", f"{counted(new.rows, 'row')}: packed, they would be a few steps")
         yield _line("  gradient_accumulation_steps: 1", "small batches make more steps of few rows")
 
 

@@ -210,7 +210,8 @@ PLAN_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class PlannedData:
-    """The data of the run, where they were read; ``batchings`` is empty where packs have cut the examples."""
+    """The data of the run, where they were read; ``batchings`` is empty where packs have cut the examples.
+    ``evaluation_examples``: that are packed into ``evaluation_rows``; None where each is a row."""
 
     examples: int
     tokens: int
@@ -219,6 +220,7 @@ class PlannedData:
     evaluation_rows: int
     evaluations: int
     batchings: list[PlannedBatching] = field(default_factory=list)
+    evaluation_examples: int | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from hf_efficient.reporting.terminal import FoundTable, drawn, grid
-from hf_efficient.text import count, share
+from hf_efficient.text import count, counted, share
 
 if TYPE_CHECKING:
     from hf_efficient.data.look import DataLook, ShownExample, Span
@@ -75,16 +75,15 @@ def _counts(look: DataLook) -> Iterator[tuple[str, str]]:
     yield "tokens each", f"p50 {count(sizes['p50'])}, p95 {count(sizes['p95'])}, max {count(sizes['max'])}"
     yield "truncated", _truncated(look)
     if look.dropped:
-        yield "left out", f"{count(look.dropped)} examples: too long, or with nothing to learn from"
+        yield "left out", f"{counted(look.dropped, 'example')}: too long, or with nothing to learn from"
     if look.without_target:
-        yield "no target", f"{count(look.without_target)} examples, which cost time and teach nothing"
+        yield "no target", f"{counted(look.without_target, 'example')}, computed for nothing"
     packing = look.packing
     if packing is None:
         yield "packing", "off"
     else:
-        rows = "row" if packing.rows == 1 else "rows"
         joined = f"{packing.examples_per_row:.1f} examples a row, {share(packing.fill_rate)} filled"
-        yield "packing", f"{count(packing.rows)} {rows} of {count(look.max_length or 0)} tokens, {joined}"
+        yield "packing", f"{counted(packing.rows, 'row')} of {count(look.max_length or 0)} tokens, {joined}"
 
 
 def _truncated(look: DataLook) -> str:
@@ -93,5 +92,4 @@ def _truncated(look: DataLook) -> str:
     at = f"at train.max_length {count(look.max_length)}"
     if not look.truncated:
         return f"none {at}"
-    examples = "example" if look.truncated == 1 else "examples"
-    return f"{count(look.truncated)} {examples} {at}, which loses {count(look.truncated_tokens)} tokens"
+    return f"{counted(look.truncated, 'example')} {at}, which loses {count(look.truncated_tokens)} tokens"

@@ -141,7 +141,9 @@ def data_sentence(data: rec.PlannedData) -> str:
     if data.evaluations:
         times = "once" if data.evaluations == 1 else f"{data.evaluations:,} times"
         verb = "is" if data.evaluation_rows == 1 else "are"
-        text += f" {counted(data.evaluation_rows, 'row')} {verb} evaluated {times}."
+        packed = data.evaluation_examples
+        of = "" if packed is None else f" of {counted(packed, 'packed example')}"
+        text += f" {counted(data.evaluation_rows, 'row')}{of} {verb} evaluated {times}."
     return text
 
 

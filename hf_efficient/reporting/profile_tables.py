@@ -7,7 +7,7 @@ from rich.text import Text
 
 from hf_efficient.records import profile as rec
 from hf_efficient.reporting.terminal import FoundTable, drawn, grid
-from hf_efficient.text import flops, instrument_cost, share, short_seconds, size
+from hf_efficient.text import counted, flops, instrument_cost, share, short_seconds, size
 
 _LONGEST_SHAPES = 60
 _MOST_ROWS = 10
@@ -53,7 +53,7 @@ def profile_renderables(profile: rec.ProfileAccount) -> Iterator[RenderableType]
 
 
 def _operators(found: rec.OperatorTable, most: int) -> FoundTable:
-    summary = f"{found.steps} steps were traced, {short_seconds(found.wall_seconds)} under the profiler"
+    summary = f"{counted(found.steps, 'step')} traced, {short_seconds(found.wall_seconds)} under the profiler"
     if found.self_device_seconds is not None:
         part = found.self_device_seconds / found.wall_seconds if found.wall_seconds else 0.0
         summary += f"; kernels took {short_seconds(found.self_device_seconds)} on the device, {share(part)} of that"

@@ -101,7 +101,7 @@ def token_words(tokens: amounts.TokenAccount) -> str:
 def sequence_words(held: amounts.SequenceAccount) -> str:
     parts = []
     if held.samples is not None:
-        rows = f" in {count(held.rows)} rows" if held.rows is not None and held.rows != held.samples else ""
+        rows = f" in {counted(held.rows, 'row')}" if held.rows is not None and held.rows != held.samples else ""
         parts.append(f"{count(held.samples)}{rows}")
     if held.samples_per_second is not None:
         rate = held.samples_per_second
@@ -236,7 +236,7 @@ def _longest_batch(found: rec.Preflight) -> str:
     if found.memory_bytes is not None:
         text += f" of {size(found.memory_bytes)}"
     if found.evaluation_rows is not None:
-        text += f"; {found.evaluation_rows} rows evaluated"
+        text += f"; {counted(found.evaluation_rows, 'row')} evaluated"
     if found.evaluation_peak_bytes is not None:
         text += f": peak {size(found.evaluation_peak_bytes)}"
     return text

@@ -61,6 +61,14 @@ def test_the_share_of_the_targets():
     assert data_lines(data, 64)[1] == "the loss covers 300 target tokens, 75% of all"
 
 
+def test_evaluation_rows_that_are_packed_examples():
+    held_out = replace(PLAIN, examples=8)
+    parts = ((held_out, "8 to evaluate on"), (replace(held_out, packs=1), "8 in 1 packed row to evaluate on"))
+    for stats, told in parts:
+        data = SftData(Dataset.from_list([{}]), Dataset.from_list([{}]), PLAIN, stats, [], collator=None, cached=False)
+        assert data_lines(data, 64)[0] == f"40 examples, 400 tokens, {told}"
+
+
 def test_preference_pairs():
     nothing = Dataset.from_list([])
     assert data_lines(PreferenceData(nothing, None, (), None, 3), 8) == ["0 preference pairs"]

@@ -140,6 +140,11 @@ def test_a_sentence_and_a_table():
     ]
 
 
+def test_rows_of_packed_examples_are_said_to_be_that():
+    data = PlannedData(30, 3_000, 256, 0.0, 1, 1, [], evaluation_examples=3)
+    assert words.data_sentence(data).endswith(" 1 row of 3 packed examples is evaluated once.")
+
+
 def fitting(name, every):
     return dataclasses.replace(FITS, name=name, spot=dataclasses.replace(FITS.spot, save_every_steps=every))
 

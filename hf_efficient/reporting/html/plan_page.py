@@ -11,7 +11,7 @@ from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_sections import Tile
 from hf_efficient.reporting.labels import in_gib
 from hf_efficient.reporting.plots.memory import planned_memory_over_steps, time_against_money
-from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
+from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 
 def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
@@ -89,7 +89,7 @@ def _time_tile(plan: Plan) -> Tile:
     step, gpu = short_seconds(found[0]), found[1]
     if plan.steps is None or gpu.run_seconds is None:
         return Tile(label, step, f"a step on {gpu.name}", estimated=True)
-    return Tile(label, seconds(gpu.run_seconds), f"{plan.steps:,} steps on {gpu.name}, {step} a step", estimated=True)
+    return Tile(label, seconds(gpu.run_seconds), f"{counted(plan.steps, 'step')} on {gpu.name}, {step} a step", estimated=True)
 
 
 def _cost_tile(plan: Plan) -> Tile:

@@ -22,7 +22,7 @@ from hf_efficient.reporting.plots.steps import (
 )
 from hf_efficient.reporting.plots.time import phase_shares, step_phases, time_bar
 from hf_efficient.reporting.run_data import RunData
-from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
+from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 
 def _why(account: RunAccount, what: str, otherwise: str) -> str:
@@ -59,7 +59,7 @@ def summary(run: RunData) -> Section:
 
 
 def _wall_note(account: RunAccount) -> str:
-    text = f"{account.steps.count:,} steps"
+    text = counted(account.steps.count, "step")
     if account.steps.p50_seconds is not None:
         text += f" of {short_seconds(account.steps.p50_seconds)} (median)"
     return text + run_rows.times_run(account)
