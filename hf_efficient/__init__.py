@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from hf_efficient.launch.run import run_recipe
     from hf_efficient.planning.model_config import model_config
     from hf_efficient.planning.own_trainer import plan
+    from hf_efficient.preflight.own_trainer import preflight_check
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.reporting.plan import show_plan
@@ -80,6 +81,7 @@ __all__ = [
     "load_run",
     "model_config",
     "plan",
+    "preflight_check",
     "prices",
     "run_recipe",
     "show_plan",
@@ -102,6 +104,7 @@ _HOMES = {
     "load_run": "hf_efficient.accounting.account",
     "model_config": "hf_efficient.planning.model_config",
     "plan": "hf_efficient.planning.own_trainer",
+    "preflight_check": "hf_efficient.preflight.own_trainer",
     "prices": "hf_efficient.facts.prices",
     "run_recipe": "hf_efficient.launch.run",
     "show_plan": "hf_efficient.reporting.plan",

@@ -163,7 +163,7 @@ class BitsAndBytesState(torch.optim.Optimizer):
 MOST_MICRO_BATCHES = 2
 """Of an optimizer step that are simulated: from the second on gradients are there, and nothing changes any more."""
 
-_SHORT: dict[str, Any] = {
+SHORT: dict[str, Any] = {
     "max_steps": 2,
     "logging_strategy": "no",
     "save_strategy": "no",
@@ -194,7 +194,7 @@ def simulation_arguments(recipe: Recipe, directory: str) -> SFTConfig:
     """``SFTConfig``, or the class of the objective, of the recipe's fields, for two steps."""
     steps = min(int(recipe.train.get("gradient_accumulation_steps", 1)), MOST_MICRO_BATCHES)
     return _arguments(
-        recipe, directory, {**_SHORT, "gradient_accumulation_steps": steps, **_generated(recipe, simulated=True)}
+        recipe, directory, {**SHORT, "gradient_accumulation_steps": steps, **_generated(recipe, simulated=True)}
     )
 
 
@@ -223,7 +223,7 @@ def _generated(recipe: Recipe, *, simulated: bool) -> dict[str, Any]:
 def own_arguments(args: TrainingArguments, directory: str, **fields: Any) -> TrainingArguments:
     """A trainer's own arguments for two steps on a CPU, ``fields`` changed; its class and other fields stay."""
     micro_batches = min(args.gradient_accumulation_steps, MOST_MICRO_BATCHES)
-    changes = {**_SHORT, **_ELSEWHERE, **dict.fromkeys(_LEFT_OUT), **fields, "output_dir": directory}
+    changes = {**SHORT, **_ELSEWHERE, **dict.fromkeys(_LEFT_OUT), **fields, "output_dir": directory}
     changes |= {"gradient_accumulation_steps": micro_batches, "bf16": args.bf16 or args.fp16, "fp16": False}
     changes["precompute_ref_log_probs"] = False
     if is_bitsandbytes(str(getattr(args.optim, "value", args.optim))):

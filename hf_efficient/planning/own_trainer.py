@@ -120,6 +120,12 @@ def _checked(trainer: Trainer) -> PreTrainedModel | nn.Module:
     return model
 
 
+def saves_of(trainer: Trainer) -> int | None:
+    """Checkpoints that its run writes; None where that is not known."""
+    rows = _lengths(trainer, _as_recipe(trainer, trainer.model, 1))
+    return run_shapes(_with_rows(trainer, rows), rows, 1, at_end=False).saves  # type: ignore[arg-type]
+
+
 def _as_recipe(trainer: Trainer, model: Any, ranks: int) -> Recipe:
     """What the plan of a recipe reads, by the trainer's arguments and model."""
     args = trainer.args
@@ -169,20 +175,20 @@ def _token_columns(dataset: Any) -> tuple[str, ...] | None:
 
 
 def _lengths(trainer: Trainer, recipe: Recipe) -> RunRows:
-    held = _evaluation_data(trainer) if is_evaluated(recipe) else None
+    held = evaluation_data(trainer) if is_evaluated(recipe) else None
     return RunRows(
-        _lengths_of(trainer, trainer.train_dataset, "train_dataset"),
-        None if held is None else _lengths_of(trainer, held, "eval_dataset"),
+        row_lengths(trainer, trainer.train_dataset, "train_dataset"),
+        None if held is None else row_lengths(trainer, held, "eval_dataset"),
     )
 
 
-def _evaluation_data(trainer: Trainer) -> Any:
+def evaluation_data(trainer: Trainer) -> Any:
     """The largest where there are several."""
     held = trainer.eval_dataset
     return max(held.values(), key=len) if isinstance(held, dict) else held
 
 
-def _lengths_of(trainer: Trainer, dataset: Any, name: str) -> Lengths:
+def row_lengths(trainer: Trainer, dataset: Any, name: str) -> Lengths:
     """Tokens of each row, shape (rows,); of the answers of pairs, shape (rows, 2)."""
     if not hasattr(dataset, "__len__") or not len(dataset):
         raise SetupError(f"plan: {name} must have a length of at least one row, so that the longest can be found.")
@@ -267,10 +273,10 @@ def _copied(
     made.callback_handler = CallbackHandler([DefaultFlowCallback], blank, trainer.processing_class, None, None)
     count = 2 * made.args.gradient_accumulation_steps * made.args.per_device_train_batch_size
     made.train_dataset = list(
-        _batch_rows(trainer.train_dataset, rows.train, made.args.per_device_train_batch_size, count)
+        batch_rows(trainer.train_dataset, rows.train, made.args.per_device_train_batch_size, count)
     )
     if shapes.evaluation is not None:
-        made.evaluated, made.eval_lengths = _evaluation_data(trainer), rows.evaluation
+        made.evaluated, made.eval_lengths = evaluation_data(trainer), rows.evaluation
     if made.optimizer is None:
         made.optimizer = made.stand_in = stand_in(recipe, blank)
     made.expect_steps()
@@ -293,10 +299,10 @@ class _OwnSteps(HeadOfAGpu):
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         assert self.eval_lengths is not None
-        return list(_batch_rows(self.evaluated, self.eval_lengths, count, count))
+        return list(batch_rows(self.evaluated, self.eval_lengths, count, count))
 
 
-def _batch_rows(dataset: Any, lengths: Lengths, batch: int, count: int) -> Iterator[dict[str, Any]]:
+def batch_rows(dataset: Any, lengths: Lengths, batch: int, count: int) -> Iterator[dict[str, Any]]:
     """So many rows, in batches of the longest row and, last of each, the shortest, which makes the others' mask needed;
     a batch of one has the longest alone."""
     held = lengths.reshape(len(lengths), -1).max(axis=1)

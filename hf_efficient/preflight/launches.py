@@ -351,15 +351,15 @@ def _next_loss(notes: Sequence[RankNotes], micro_batches: int | None, *, steps: 
     return loss if math.isfinite(loss) else None
 
 
-def disk_failure(figures: Mapping[str, Any]) -> PreflightFailure | None:
-    """Whether all checkpoints to come have room, by the figures of ``figures_of``."""
+def disk_failure(figures: Mapping[str, Any], keys: str = "train.") -> PreflightFailure | None:
+    """Whether all checkpoints to come have room, by the figures of ``figures_of``; ``keys``: before those to change."""
     needed, free = figures.get("needed_bytes"), figures.get("free_bytes")
     if needed is None or free is None or needed <= free:
         return None
     message = (
         f"the disk is too small: {figures['checkpoints_to_come']} checkpoints of {size(figures['checkpoint_bytes'])} "
-        f"and the model in the end need {size(needed)}, and {size(free)} are free. Write train.save_total_limit=1, a "
-        "larger train.save_steps, or an output_dir=... on another disk."
+        f"and the model in the end need {size(needed)}, and {size(free)} are free. Write {keys}save_total_limit=1, a "
+        f"larger {keys}save_steps, or an output_dir=... on another disk."
     )
     return PreflightFailure("disk", "the disk", message)
 

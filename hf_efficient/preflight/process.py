@@ -241,9 +241,9 @@ def _memory_remedy(stage: Stage, recipe: Recipe, args: SFTConfig | DPOConfig | N
     return f"Write one of: {'; '.join(ways)}."
 
 
-class _Notebook:
-    def __init__(self, recipe: Recipe, part: Part) -> None:
-        self.part, self.folder = part, launches.preflight_folder(recipe)
+class Notebook:
+    def __init__(self, folder: Path, part: Part) -> None:
+        self.part, self.folder = part, folder
         self.notes = RankNotes(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         self._mark = time.monotonic()
 
@@ -265,7 +265,7 @@ class _Notebook:
 class PreflightWatch(TrainerCallback):
     """Step 1, an evaluation, a save, step 2; or a loaded checkpoint and step 2."""
 
-    def __init__(self, book: _Notebook, trainer: Trainer, *, evaluates: bool) -> None:
+    def __init__(self, book: Notebook, trainer: Trainer, *, evaluates: bool) -> None:
         self._book, self._trainer, self._evaluates = book, trainer, evaluates
         trainer.add_callback(self)
         step = trainer.training_step
@@ -328,7 +328,7 @@ class PreflightWatch(TrainerCallback):
 
 def check_part(recipe: Recipe, part: Part) -> None:
     """This process's share: ``save`` first, then, in a new launch, ``load``; whatever fails is noted and raised."""
-    book = _Notebook(recipe, part)
+    book = Notebook(launches.preflight_folder(recipe), part)
     book.enter("starting")
     args: SFTConfig | DPOConfig | None = None
     try:
@@ -351,7 +351,7 @@ def check_part(recipe: Recipe, part: Part) -> None:
         raise error from raised
 
 
-def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: _Notebook) -> None:
+def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: Notebook) -> None:
     book.enter("data")
     saves = book.part == "save"
     if args.process_index == 0 and saves:

@@ -247,7 +247,8 @@ def _saved(found: rec.Preflight) -> str:
         return ""
     text = f"saved {size(found.checkpoint_bytes)} in {short_seconds(found.save_seconds)}"
     if found.load_seconds is None:
-        return text if found.failure else f"{text}; not loaded back: train.save_only_model keeps no optimizer"
+        why = ": train.save_only_model keeps no optimizer" if found.fingerprint else ""  # none of a user's Trainer
+        return text if found.failure else f"{text}; not loaded back{why}"
     text += f", loaded back in {short_seconds(found.load_seconds)}"
     return text if found.failure else f"{text}: {_equal(found)}"
 

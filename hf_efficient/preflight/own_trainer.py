@@ -1,0 +1,222 @@
+"""A preflight check of a Trainer that never saw a recipe: its longest batch, an evaluation, a save, the disk."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from accelerate.state import GradientState
+from transformers import (
+    DefaultFlowCallback,
+    PreTrainedModel,
+    Trainer,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_callback import CallbackHandler
+
+from hf_efficient.errors import HfEfficientError, PreflightError, SetupError, first_line, writing
+from hf_efficient.launch.checkpoints import checkpoints, remove
+from hf_efficient.planning.arguments import SHORT
+from hf_efficient.planning.own_trainer import batch_rows, evaluation_data, row_lengths, saves_of
+from hf_efficient.preflight.launches import MOST_MICRO_BATCHES, STAGES, STEPS, disk_failure, figures_of
+from hf_efficient.preflight.process import Notebook, PreflightWatch, file_bytes, is_out_of_memory, saved_fault
+from hf_efficient.recording.activations import kept_modes, kept_random_state
+from hf_efficient.records.account import Preflight, PreflightFailure
+from hf_efficient.reporting.run_rows import preflight_words
+
+_ALONE = ("deepspeed", "fsdp")
+
+
+def preflight_check(trainer: Trainer) -> Preflight:
+    """Try two steps on the longest batch, an evaluation, a save and the disk, before ``trainer.train()``.
+
+    A copy of the trainer with its own class, loss, collator and arguments trains the same model, without callbacks.
+    Weights, buffers, random generators and the output directory are as before afterwards. What was checked is printed.
+
+    Raises:
+        PreflightError: the run would fail; says where, and what to write.
+        SetupError: a trainer that cannot be checked: it has trained, or it trains in several processes.
+    """
+    _check_kind(trainer)
+    began = time.monotonic()
+    folder = Path(str(trainer.args.output_dir)).expanduser() / ".preflight"
+    remove(folder)  # of one that was killed
+    with writing("output_dir", folder):
+        folder.mkdir(parents=True)
+    book = Notebook(folder, "save")
+    raised: Exception | None = None
+    try:
+        with _as_it_was(trainer):
+            _try_out(trainer, book)
+    except Exception as error:
+        raised = error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    figures = figures_of([book.notes])
+    failure = disk_failure(figures, keys="") if raised is None else _failure(raised, book, trainer.args)
+    took = time.monotonic() - began
+    found = Preflight(fingerprint="", passed=failure is None, wall_seconds=took, failure=failure, **figures)
+    print("\n".join(["Preflight check", *(f"  {line}" for line in preflight_words(found))]))
+    if failure is not None:
+        raise PreflightError(f"preflight_check: {failure.message}") from raised
+    return found
+
+
+def _check_kind(trainer: Trainer) -> None:
+    if not isinstance(trainer, Trainer):
+        raise SetupError(f"preflight_check: takes a Trainer, not {type(trainer).__name__}.")
+    model: Any = trainer.model
+    if not isinstance(getattr(model, "get_base_model", lambda: model)(), PreTrainedModel):
+        raise SetupError("preflight_check: trainer.model must be a model of transformers, or PEFT on one.")
+    if trainer.state.global_step > 0 or trainer.model_wrapped is not trainer.model:
+        raise SetupError("preflight_check: this trainer has trained already. Check it before train().")
+    several = next((name for name in _ALONE if getattr(trainer.args, name, None)), None)
+    if several is not None or trainer.args.world_size > 1:
+        what = several or f"{trainer.args.world_size} processes"
+        raise SetupError(f"preflight_check: is for one process without {what}. Check a recipe: train --preflight-only.")
+    if trainer.train_dataset is None:
+        raise SetupError("preflight_check: the trainer has no train_dataset to take the longest rows from.")
+
+
+@contextmanager
+def _as_it_was(trainer: Trainer) -> Iterator[None]:
+    """Afterwards model, random generators and accelerate's shared state are what they were. Trained weights and buffers
+    are kept in host memory meanwhile."""
+    model: Any = trainer.model
+    tensors = [one for one in model.parameters() if one.requires_grad] + list(model.buffers())
+    held = [one.detach().to("cpu", copy=True) for one in tensors]
+    shared, forward = dict(GradientState._shared_state), vars(model).get("forward")
+    with kept_random_state(trainer.args.device), kept_modes(model):
+        try:
+            yield
+        finally:
+            for name in ("forward", "_original_forward"):  # accelerate puts its own in for mixed precision
+                vars(model).pop(name, None)
+            if forward is not None:
+                model.forward = forward
+            with torch.no_grad():
+                for one, before in zip(tensors, held, strict=True):
+                    one.copy_(before)
+            model.zero_grad(set_to_none=True)
+            GradientState._shared_state.clear()
+            GradientState._shared_state.update(shared)
+            if trainer.args.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def _try_out(trainer: Trainer, book: Notebook) -> None:
+    args = trainer.args
+    book.enter("data")
+    book.note(free_bytes=shutil.disk_usage(book.folder).free, **_facts(trainer))
+    book.enter("building")
+    made = _copy(trainer, book.folder / "run")
+    PreflightWatch(book, made, evaluates=made.eval_dataset is not None)
+    made.train()
+    book.enter("final")
+    made.save_model()
+    output = Path(str(made.args.output_dir))
+    fault = saved_fault(output, sum(one.numel() for one in made.model.parameters() if one.requires_grad))
+    if fault is not None:
+        raise RuntimeError(fault)
+    book.note(
+        checkpoint_bytes=file_bytes((output / "checkpoint-1").rglob("*")),
+        model_bytes=file_bytes(output.glob("*")),
+        merged_bytes=0,
+        micro_batches=made.args.gradient_accumulation_steps,
+        recipe_micro_batches=args.gradient_accumulation_steps,
+    )
+    book.enter("done")
+
+
+def _facts(trainer: Trainer) -> dict[str, Any]:
+    args, on_gpu = trainer.args, trainer.args.device.type == "cuda"
+    memory = torch.cuda.get_device_properties(args.device).total_memory if on_gpu else psutil.virtual_memory().total
+    return {
+        "device": torch.cuda.get_device_name(args.device) if on_gpu else args.device.type,
+        "memory_bytes": int(memory),
+        "saves": saves_of(trainer),
+        "checkpoints_there": len(checkpoints(Path(str(args.output_dir)).expanduser())),
+        "save_total_limit": args.save_total_limit,
+        "keeps_best": bool(args.load_best_model_at_end),
+    }
+
+
+def _copy(trainer: Trainer, directory: Path) -> Any:
+    """A trainer of the same class and settings on the same model and the longest rows, for two steps."""
+    own: Any = type(trainer)
+    made: Any = object.__new__(type(own.__name__, (_ShortTraining, own), {}))
+    # A method that somebody has wrapped on the instance would run the original.
+    vars(made).update({name: one for name, one in vars(trainer).items() if not callable(getattr(own, name, None))})
+    made.args = _short_arguments(trainer.args, directory)
+    made.model_wrapped = made.model
+    # The optimizer of the user's, with its own state and the same parameters.
+    same = {id(one): one for one in made.model.parameters()}
+    made.optimizer, made.lr_scheduler, made.model_init = copy.deepcopy(trainer.optimizer, same), None, None
+    made.is_in_train, made._created_lr_scheduler, made._train_batch_size = False, False, made.args.train_batch_size
+    made._metrics = copy.deepcopy(getattr(trainer, "_metrics", None))
+    made.state, made.control = TrainerState(is_local_process_zero=True, is_world_process_zero=True), TrainerControl()
+    made.callback_handler = CallbackHandler([DefaultFlowCallback], made.model, trainer.processing_class, None, None)
+    rows = made.args.per_device_train_batch_size
+    count = STEPS * made.args.gradient_accumulation_steps * rows
+    lengths = row_lengths(trainer, trainer.train_dataset, "train_dataset")
+    made.train_dataset = list(batch_rows(trainer.train_dataset, lengths, 1, count))
+    made.eval_dataset = _longest_evaluation(trainer)
+    made.create_accelerator_and_postprocess()
+    return made
+
+
+def _short_arguments(args: TrainingArguments, directory: Path) -> TrainingArguments:
+    micro_batches = min(args.gradient_accumulation_steps, MOST_MICRO_BATCHES)
+    changes = {**SHORT, "output_dir": str(directory), "gradient_accumulation_steps": micro_batches, "report_to": []}
+    changes |= {"disable_tqdm": True, "push_to_hub": False, "resume_from_checkpoint": None, "save_total_limit": None}
+    known = {one.name for one in dataclasses.fields(args) if one.init}
+    return dataclasses.replace(args, **{name: value for name, value in changes.items() if name in known})
+
+
+def _longest_evaluation(trainer: Trainer) -> list[Any] | None:
+    strategy = trainer.args.eval_strategy
+    held = evaluation_data(trainer)
+    if held is None or str(getattr(strategy, "value", strategy)) == "no":
+        return None
+    rows = min(trainer.args.per_device_eval_batch_size, len(held))
+    return list(batch_rows(held, row_lengths(trainer, held, "eval_dataset"), 1, rows))
+
+
+class _ShortTraining:
+    """Leftmost over the class of a user's trainer: nothing is recorded, and the longest rows come in their order."""
+
+    train_dataset: Any
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        return Trainer.train(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def _failure(error: Exception, book: Notebook, args: TrainingArguments) -> PreflightFailure:
+    stage, figures = book.notes.stage, book.notes.figures
+    where = STAGES[stage]
+    if is_out_of_memory(error):
+        shape = f" ({figures['batch_rows']} x {figures['batch_tokens']:,} tokens)" if "batch_rows" in figures else ""
+        ways = ["a smaller max_length"]
+        name = "per_device_eval_batch_size" if stage == "evaluation" else "per_device_train_batch_size"
+        if getattr(args, name) > 1:
+            ways.insert(0, f"{name}={getattr(args, name) // 2}")
+        if not args.gradient_checkpointing:
+            ways.append("gradient_checkpointing=True")
+        message = f"out of memory in {where}{shape}: {first_line(error)} Write one of: {'; '.join(ways)}."
+        return PreflightFailure("memory", where, message)
+    said = str(error) if isinstance(error, HfEfficientError) else f"{type(error).__name__}: {first_line(error)}"
+    kind = "save" if stage in ("saving", "final") else "fault"
+    return PreflightFailure(kind, where, f"{where}: {said}")  # type: ignore[arg-type]
