@@ -7,7 +7,11 @@ from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.records.account import AcrossRanks, NotMeasured
 from hf_efficient.records.amounts import SequenceAccount, TokenAccount, WorkAccount
 
-_LACKING = {"processed": "input_ids", "non_padding": "an attention_mask for each row", "target": "a label for each token"}
+_LACKING = {
+    "processed": "input_ids",
+    "non_padding": "an attention_mask for each row",
+    "target": "a label for each token",
+}
 """By kind of token, what a batch lacks where it is not counted."""
 
 

@@ -17,7 +17,9 @@ from hf_efficient.records.facts import DataFacts, LoaderFacts, MemoryFacts, Work
 
 _BY_CALLBACK = "a callback is given neither the trainer nor its batches; EfficientTrainer counts FLOPs"
 _NO_FACTS = "the records do not say what the model computes"
-_NO_BATCHES = "the batches do not show their sequences: no input_ids, or an attention_mask or position_ids of another kind"
+_NO_BATCHES = (
+    "the batches do not show their sequences: no input_ids, or an attention_mask or position_ids of another kind"
+)
 
 
 def token_account(ranks: Sequence[RankSteps], training_seconds: float) -> amounts.TokenAccount:

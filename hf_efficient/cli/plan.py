@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.records.plan import Plan
 
+
 def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,

@@ -78,7 +78,9 @@ def planned_cpu(demand: Demand, device: Accelerator, peak_bytes: int) -> Planned
         allocation_retries=0,
         step_seconds=seconds,
         tokens_per_second=None if seconds is None else demand.tokens / seconds,
-        bound_shares={} if step is None else {name: held / step.seconds for name, held in step.seconds_by_bound.items()},
+        bound_shares={}
+        if step is None
+        else {name: held / step.seconds for name, held in step.seconds_by_bound.items()},
         notes=[_MEMORY, *([f"no time: {why}"] if why else [])],
         run_seconds=run,
         run_evaluation_seconds=evaluating,

@@ -14,14 +14,7 @@ from typing import Any
 import psutil
 import torch
 from accelerate.state import GradientState
-from transformers import (
-    DefaultFlowCallback,
-    PreTrainedModel,
-    Trainer,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
 from hf_efficient.errors import HfEfficientError, PreflightError, SetupError, first_line, writing

@@ -24,11 +24,12 @@ the bucket of the first bound that is not below its length."""
 
 class TokenTally:
     """Sums the tokens and sequences of the micro-batches of one optimizer step; one unknown count is None for the step.
-    ``processed`` is the size of ``input_ids``, ``non_padding`` the sum of an ``attention_mask`` of that shape. A row is a
-    document, also without a mask: the model then attends to every position, and nothing is padding. In a padding-free
+    ``processed`` is the size of ``input_ids``, ``non_padding`` the sum of an ``attention_mask`` of that shape. A row is
+    a document, also without a mask: the model then attends to every position, and nothing is padding. In a padding-free
     batch (``position_ids``, no mask) a document begins where they are 0. ``target`` counts ``labels != -100`` (or
-    ``shift_labels``), or the ``completion_mask`` of preference data. Chosen and rejected are a row and a document each, in one
-    ``input_ids`` or in ``chosen_input_ids`` beside ``rejected_input_ids``, which the experimental trainers pad alike.
+    ``shift_labels``), or the ``completion_mask`` of preference data. Chosen and rejected are a row and a document each,
+    in one ``input_ids`` or in ``chosen_input_ids`` beside ``rejected_input_ids``, which the experimental trainers pad
+    alike.
     Of KTO's batches the answers that are trained on count, not the ``KL_input_ids``, which run forward alone. GRPO's
     ``prompt_ids`` and ``completion_ids``, padded apart, make a row together. Batches with other token ids
     (``decoder_input_ids``) give no sequences."""

@@ -108,7 +108,9 @@ def test_each_call_has_its_own_reason(tmp_path):
     """The first call's model is not known, the second's batches do not tell their sequences, the third's do."""
     lines(tmp_path / "spans.jsonl", *begins(), facts(UNKNOWN), *begins(1), facts(process=1))
     lines(tmp_path / "steps.jsonl", step(1, work=None), step(2, segment=1, sequences=None, work=None))
-    batches = "the batches do not show their sequences: no input_ids, or an attention_mask or position_ids of another kind"
+    batches = (
+        "the batches do not show their sequences: no input_ids, or an attention_mask or position_ids of another kind"
+    )
     assert account_of(tmp_path).work.reason == f"no such model (1 of 2 steps); {batches} (1 of 2 steps)"
     lines(tmp_path / "spans.jsonl", *begins(2), facts(process=2))
     lines(tmp_path / "steps.jsonl", step(3, segment=2))

@@ -91,7 +91,7 @@ def test_out_of_memory_names_what_to_write(build, tmp_path):
 def test_a_disk_without_room(build, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(9, 9, 1000))
-    with pytest.raises(PreflightError, match="2 checkpoints of .* 1000 B are free. Write save_total_limit=1, a larger"):
+    with pytest.raises(PreflightError, match=r"2 checkpoints of .* 1000 B are free\. Write save_total_limit=1"):
         hf_efficient.preflight_check(build())
 
 

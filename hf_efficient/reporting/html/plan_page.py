@@ -89,7 +89,9 @@ def _time_tile(plan: Plan) -> Tile:
     step, gpu = short_seconds(found[0]), found[1]
     if plan.steps is None or gpu.run_seconds is None:
         return Tile(label, step, f"a step on {gpu.name}", estimated=True)
-    return Tile(label, seconds(gpu.run_seconds), f"{counted(plan.steps, 'step')} on {gpu.name}, {step} a step", estimated=True)
+    return Tile(
+        label, seconds(gpu.run_seconds), f"{counted(plan.steps, 'step')} on {gpu.name}, {step} a step", estimated=True
+    )
 
 
 def _cost_tile(plan: Plan) -> Tile:
