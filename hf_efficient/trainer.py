@@ -200,7 +200,10 @@ class EfficientTrainerMixin(_Base):
         if self.model is not None:
             # Before a trainer below runs the model while it is built: DPO's precomputed reference does.
             keep_four_bit_trainable(self.model)
-        self._recorder.holders.wrap(self.accelerator, "backward", "backward", self._around_backward)
+        holders = self._recorder.holders
+        holders.wrap(self.accelerator, "backward", "backward", self._around_backward)
+        if not hasattr(Trainer, "_clip_grad_norm"):  # before transformers 5.3 the loop itself clips
+            holders.wrap(self.accelerator, "clip_grad_norm_", "optimizer", self._around_clip_grad_norm)
 
     def _around_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         before = self._mark("backward")
@@ -344,6 +347,8 @@ class EfficientTrainerMixin(_Base):
 
     def _around_log(self, run: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
+        if "train_runtime" in logs and self._recorder.in_loop:  # before transformers 5.3 nothing else marks its end
+            self._leave_loop()
         with self._phase("logging", opaque=True):
             if self._log_metrics and ("loss" in logs or "train_runtime" in logs):
                 logs.update(self._recorder.figures(self.state.global_step, whole="train_runtime" in logs))
@@ -452,10 +457,13 @@ class EfficientTrainerMixin(_Base):
             self.args.save_total_limit = None  # the Trainer would remove old checkpoints before this one stands
 
     def _around_finalize_training(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._leave_loop()
+        return run(*args, **kwargs)
+
+    def _leave_loop(self) -> None:
         self._recorder.end_loop()
         if self._timeline is not None:
             self._timeline.enter("shutdown")
-        return run(*args, **kwargs)
 
     @property
     def budget_reached(self) -> str | None:
