@@ -88,15 +88,13 @@ def _as_it_was(trainer: Trainer) -> Iterator[None]:
     model: Any = trainer.model
     tensors = [one for one in model.parameters() if one.requires_grad] + list(model.buffers())
     held = [one.detach().to("cpu", copy=True) for one in tensors]
-    shared, forward = dict(GradientState._shared_state), vars(model).get("forward")
+    shared, attributes = dict(GradientState._shared_state), dict(vars(model))
     with kept_random_state(trainer.args.device), kept_modes(model):
         try:
             yield
         finally:
-            for name in ("forward", "_original_forward"):  # accelerate puts its own in for mixed precision
-                vars(model).pop(name, None)
-            if forward is not None:
-                model.forward = forward
+            vars(model).clear()  # accelerate puts in a forward for mixed precision, and that it did
+            vars(model).update(attributes)
             with torch.no_grad():
                 for one, before in zip(tensors, held, strict=True):
                     one.copy_(before)

@@ -38,7 +38,7 @@ def arguments(device, world_size=1, **changed):
 def data():
     rows = [{"input_ids": [1] * length, "labels": [1] * length} for length in (60, 20, 50, 20)]
     stats = SimpleNamespace(examples=4, tokens_total=150)
-    return SimpleNamespace(train=datasets.Dataset.from_list(rows), eval=None, stats=stats)
+    return SimpleNamespace(train=datasets.Dataset.from_list(rows), eval=None, stats=stats, eval_stats=None)
 
 
 def test_on_a_known_gpu(tiny_llama_dir, data, monkeypatch):
