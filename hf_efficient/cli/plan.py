@@ -144,6 +144,9 @@ def _checked_names(gpu: list[str] | None) -> list[str] | None:
     try:
         if names_cpu(gpu):
             return [CPU]
+    except SetupError as error:
+        raise SetupError(f"--gpu: {error}") from error
+    try:
         return list(dict.fromkeys(accelerator(name).name for name in gpu))
     except SetupError as error:
         raise SetupError(f"--gpu: {error} Or write cpu, for this machine's.") from error
