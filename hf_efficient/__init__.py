@@ -121,6 +121,13 @@ def __getattr__(name: str) -> Any:
         from hf_efficient.facts.libraries import missing_package
 
         raise missing_package(error.name) or error from error
+    except ImportError as error:
+        if not (error.name or "").startswith("transformers"):
+            raise
+        from hf_efficient.errors import SetupError
+
+        why = f"the installed transformers lacks a part of it ({error})"
+        raise SetupError(f"hf_efficient.{name}: {why}. Install transformers 5.17 or newer.") from error
 
 
 def __dir__() -> list[str]:

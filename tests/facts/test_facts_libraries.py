@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import hf_efficient
+from hf_efficient.errors import SetupError
 from hf_efficient.facts.libraries import is_installed, missing_package, quiet_imports, quieten_libraries
 
 
@@ -71,3 +72,13 @@ def test_deepspeed_s_line_about_a_machine_without_gpu_is_held_back(chatty, capsy
         logger.removeHandler(handler)
         logger.filters[:] = before
     assert capsys.readouterr().out == "a real one\n"
+
+
+def test_a_part_that_an_older_transformers_lacks(monkeypatch, tmp_path):
+    (tmp_path / "made_home.py").write_text("from transformers import NotYetThere\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(hf_efficient._HOMES, "plan", "made_home")
+    with pytest.raises(
+        SetupError, match=r"^hf_efficient\.plan: .*NotYetThere.* Install transformers 5\.17 or newer\.$"
+    ):
+        hf_efficient.__getattr__("plan")
