@@ -24,7 +24,7 @@ from hf_efficient.callbacks.progress import show_figures
 from hf_efficient.callbacks.run_facts import SilentFailures, note_settings
 from hf_efficient.callbacks.shrink import Shrinking
 from hf_efficient.callbacks.stop import BudgetCallback, budget_callback
-from hf_efficient.callbacks.uploads import records_of, without_money
+from hf_efficient.callbacks.uploads import keep_without_event, records_of, without_money
 from hf_efficient.facts.prices import Rates, rate_facts
 from hf_efficient.model.work import ForwardCount, work_of
 from hf_efficient.recording.activations import kept_modes, kept_random_state
@@ -174,6 +174,7 @@ class EfficientTrainerMixin(_Base):
                 self._recorder, memory, self._model_stands, self._silent, self._efficiency_dir
             )
             self.callback_handler.callbacks.insert(0, recorder)
+            keep_without_event(self.args, self._efficiency_dir)
             if self._budget is not None:
                 self.add_callback(self._budget)
             if faults is not None:

@@ -8,7 +8,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.run_facts import SilentFailures, note_schedule, note_settings
-from hf_efficient.callbacks.uploads import keep_from_uploads, records_of
+from hf_efficient.callbacks.uploads import keep_from_uploads, keep_without_event, records_of
 from hf_efficient.facts.prices import Rates, rate_facts
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import process_timeline
@@ -108,12 +108,14 @@ class AccountCallback(TrainerCallback):
         self._silent = SilentFailures(self._timeline)
         self._since_seconds = 0.0
 
-    def on_init_end(self, *_: Any, **kwargs: Any) -> None:
+    def on_init_end(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         self._timeline.trainer_begins()
+        keep_without_event(args, self._efficiency_dir)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """Start a segment, unless another recorder sees more; ``SetupError``: no known price of this GPU at the
         provider."""
+        keep_without_event(args, self._efficiency_dir)  # also where it was added after the trainer was built
         seen_by_another = self._timeline.way != "callback" or self._timeline.recorded_training is state
         if self._timeline.recording and seen_by_another:
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
-from hf_efficient.callbacks.uploads import keep_from_uploads, records_of
+from hf_efficient.callbacks.uploads import keep_from_uploads, keep_without_event, records_of
 from hf_efficient.profilers.instrument import AFTER_STEPS, Instrument, InstrumentRun, named_functions, require
 from hf_efficient.profilers.memory_history import MemoryHistory
 from hf_efficient.profilers.nsight import Capture, NvtxRanges
@@ -50,6 +50,9 @@ class InstrumentCallback(TrainerCallback):
             found = self._run.account
             cost = instrument_cost(found.cost_seconds, found.own_seconds, found.steps, found.files, found.note)
             self._tell(f"profile.{found.name} {cost}")
+
+    def on_init_end(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
+        keep_without_event(args, self._directory)
 
     def on_push_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         keep_from_uploads(args, self._directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 RECORDS = (
     *("steps*.jsonl", "spans*.jsonl", "system*.jsonl", "*.rank*.jsonl", "run.json", "plan.json", "diagnosis.json"),
@@ -38,7 +38,17 @@ def keep_from_uploads(args: TrainingArguments, efficiency_dir: str | Path | None
         elif output in place.parents:
             ignored.add(f"{place.relative_to(output).as_posix()}/*")
     if not hasattr(HfApi.upload_folder, "leaves_out"):
+        from transformers import trainer
+
         HfApi.upload_folder = _leaving_out(HfApi.upload_folder)  # type: ignore[method-assign]
+        if hasattr(trainer, "upload_folder"):  # of the hub's package, up to transformers 5.3: the method as it was
+            trainer.upload_folder = lambda *args, **kwargs: HfApi().upload_folder(*args, **kwargs)
+
+
+def keep_without_event(args: TrainingArguments, efficiency_dir: str | Path | None = None) -> None:
+    """Do so at once under transformers before 5.0, which has no event of an upload."""
+    if not hasattr(TrainerCallback, "on_push_begin"):
+        keep_from_uploads(args, efficiency_dir)
 
 
 def _leaving_out(upload_folder: Callable[..., Any]) -> Any:

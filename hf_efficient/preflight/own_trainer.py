@@ -18,7 +18,7 @@ from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerC
 from transformers.trainer_callback import CallbackHandler
 
 from hf_efficient.errors import HfEfficientError, PreflightError, SetupError, first_line, writing
-from hf_efficient.launch.checkpoints import checkpoints, remove
+from hf_efficient.launch.checkpoints import remove
 from hf_efficient.planning.arguments import SHORT
 from hf_efficient.planning.own_trainer import batch_rows, evaluation_data, row_lengths, saves_of
 from hf_efficient.preflight.launches import MOST_MICRO_BATCHES, STAGES, STEPS, disk_failure, figures_of
@@ -26,6 +26,7 @@ from hf_efficient.preflight.process import Notebook, PreflightWatch, file_bytes,
 from hf_efficient.recording.activations import kept_modes, kept_random_state
 from hf_efficient.records.account import Preflight, PreflightFailure
 from hf_efficient.reporting.run_rows import preflight_words
+from hf_efficient.run_dir.checkpoints import checkpoints
 
 _ALONE = ("deepspeed", "fsdp")
 
