@@ -31,7 +31,7 @@ def uploads(monkeypatch, tmp_path):
         url = "https://huggingface.co/someone/out/commit/1"
         return CommitInfo(commit_url=url, commit_message="", commit_description="", oid="1")
 
-    monkeypatch.setattr(hf_api, "is_xet_available", lambda: False)
+    monkeypatch.setattr(hf_api, "is_xet_available", lambda: False, raising=False)
     monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", commit)
     monkeypatch.setattr(huggingface_hub.HfApi, "_validate_yaml", lambda *_, **__: None)
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda *_, **__: SimpleNamespace(repo_id="someone/out"))
