@@ -1,6 +1,7 @@
 """The Trainer's progress bar with the figures of the run beside it, and its logs as lines that a person reads."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -145,6 +146,8 @@ def _progress(live: LiveRun, step: int, *, ended: bool) -> Progress:
 
 
 _UNSHOWN = ("epoch", "total_flos", "runtime", "samples_per_second", "steps_per_second", "num_tokens")
+_DETAILS = re.compile(r"completions/(min|max|mean_terminated)|clip_ratio/|rewards/.*/std$|step_time$")
+"""Of GRPO, two thirds of its two dozen figures; trainer_state.json has them."""
 
 
 class ProgressLines(FigureBar):
@@ -163,7 +166,7 @@ def log_line(step: int, of: int, logs: Mapping[str, Any]) -> str:
     shown = [
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in figures.items()
-        if not any(key.endswith(name) for name in _UNSHOWN)
+        if not any(key.endswith(name) for name in _UNSHOWN) and not _DETAILS.match(key)
     ]
     head = f"step {step:>{len(str(of))}}/{of}"
     return "  ".join([head, "evaluation:" if evaluation else "", *shown]).replace("    ", "  ")

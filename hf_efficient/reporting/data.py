@@ -22,7 +22,7 @@ _MOST_CHARACTERS = 600
 
 def data_renderables(look: DataLook, *, colour: bool) -> Iterator[RenderableType]:
     """Examples, then counts; without ``colour`` targets stand in brackets."""
-    if look.shown:
+    if look.shown and not look.generations:
         how = Text("in green", _TARGET) if colour else Text("in ⟦ ⟧")
         yield Text("Targets, which the loss covers, are ").append_text(how).append(".\n")
     for example in look.shown:

@@ -20,6 +20,7 @@ from hf_efficient.reporting.terminal import cut, grid, table
 from hf_efficient.text import counted, share, short_seconds, usd
 
 _MOST_ANSWERS, _MOST_METRICS, _MOST_FINDINGS = 2, 3, 3
+_REWARDED = ("reward", "frac_reward_zero_std", "completions/mean_length")
 _LONGEST = 150  # characters: two lines of a terminal of 80 columns
 
 
@@ -40,8 +41,12 @@ def answer_rows(before: Sequence[Answer], after: Sequence[Answer]) -> Iterator[R
 def loss_table(
     before: Mapping[str, float], after: Mapping[str, float], training: tuple[float, float] | None
 ) -> Iterator[RenderableType]:
-    """Metrics of the first and the last evaluation; ``training`` is the first and the last loss that was logged."""
-    first = ("loss", "ranking_accuracy", *PREFERENCES["margin"], *PREFERENCES["accuracy"])
+    """Metrics of the first and the last evaluation; ``training`` is the first and the last loss that was logged. Where
+    completions are rewarded, the losses lie around 0 and say nothing."""
+    if "reward" in after:
+        after = {name: after[name] for name in _REWARDED if name in after}
+        training = None
+    first = (*_REWARDED, "loss", "ranking_accuracy", *PREFERENCES["margin"], *PREFERENCES["accuracy"])
     ranked = sorted(after, key=lambda name: first.index(name) if name in first else len(first))
     rows = [(name, before.get(name), after[name]) for name in ranked[:_MOST_METRICS]]
     rows += [] if training is None else [("training loss", *training)]

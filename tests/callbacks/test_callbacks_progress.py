@@ -169,6 +169,11 @@ def test_a_log_is_one_line_and_leaves_its_speed_out():
     logs = {"eval_loss": 3.57, "eval_perplexity": 35.53, **speed}
     assert figure_bars.log_line(0, 6, logs) == "step 0/6  evaluation:  loss 3.57  perplexity 35.53"
 
+    logs = {"eval_completions/mean_length": 11.5, "eval_completions/max_length": 12.0, "eval_clip_ratio/low_min": 0.0}
+    logs |= {"eval_rewards/number_match/mean": 0.25, "eval_rewards/number_match/std": 0.1, "eval_reward": 0.25}
+    shown = "step 0/6  evaluation:  completions/mean_length 11.5  rewards/number_match/mean 0.25  reward 0.25"
+    assert figure_bars.log_line(0, 6, logs) == shown
+
 
 def test_it_takes_the_place_of_the_trainers_bar(tiny_llama_dir, tmp_path):
     def trainer(**options):

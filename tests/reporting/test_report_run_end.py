@@ -28,6 +28,16 @@ def whole(run):
     )
 
 
+def test_rewards_stand_in_place_of_losses_around_0():
+    before = {"loss": 0.01, "reward": 0.25, "completions/mean_length": 10.0, "entropy": 2.0}
+    (made, _) = end.loss_table(before, {**before, "reward": 0.5}, (0.02, 0.03))
+    assert [list(map(str, column.cells)) for column in made.columns[:3]] == [
+        ["reward", "completions/mean_length"],
+        ["0.25", "10"],
+        ["0.5", "10"],
+    ]
+
+
 def test_it_takes_at_most_40_lines_of_80_columns(full_run):
     lines = whole(diagnosed(full_run))
     assert len(lines) <= 40
