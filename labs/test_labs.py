@@ -6,6 +6,7 @@ after the last cell. ``python labs/refresh.py NAME.ipynb`` stores new outputs.
 
 import ast
 import json
+import math
 import re
 from pathlib import Path
 
@@ -218,6 +219,25 @@ def test_04_profile_like_a_doctor(tmp_path):
     assert found["overrides"]["train.dataloader_num_workers"] >= 1
     assert 0.5 <= found["achieved"] / found["predicted"] <= 2
     assert not {"data_transform", "few_workers"} & set(found["findings_after"])
+
+
+def test_11_preferences(tmp_path):
+    found, committed, _ = run_again("11_preferences.ipynb", tmp_path)
+    expected = figures(committed.cells[-1])
+    assert differing(found["answers"], expected["answers"], rel=0.1) == []
+    assert found["loss_before"] == pytest.approx(math.log(2), abs=1e-3)
+    assert found["loss_after"] < found["loss_before"]
+    assert found["margin_after"] > 0
+    assert found["ranked_rightly"]["before"] == pytest.approx(expected["ranked_rightly"]["before"], abs=0.07)
+    assert found["ranked_rightly"]["after"] > found["ranked_rightly"]["before"]
+    assert found["length_bias"]["training"] > 0.9
+    assert found["length_bias"]["reversed"] < 0.25
+    assert found["orpo"]["after"] == pytest.approx(expected["orpo"]["after"], abs=0.1)
+
+    account = load_run(tmp_path / "outputs/lab11-dpo")
+    assert (account.ended, account.steps.count) == ("done", 24)
+    assert abs(account.time.unattributed_seconds) <= 0.02 * account.time.wall_seconds
+    assert (tmp_path / "outputs/lab11-sft/merged/model.safetensors").is_file()
 
 
 def test_07_shard_it(tmp_path):
