@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 from shared import load_average, result_text, write_result
 
+from hf_efficient.accounting.compared_run import THROUGHPUT
 from hf_efficient.accounting.comparison import BY_STEPS, compared_speed
 from hf_efficient.accounting.steps import read_columns
-from hf_efficient.estimate.significance import ERROR, SequentialTest, Steps
+from hf_efficient.estimate.significance import ERROR, SequentialTest, Steps, needed
 from hf_efficient.estimate.throughput import pair_slopes
 from hf_efficient.recipe.writing import read_resolved
 from hf_efficient.run_dir.paths import records_folder
 
 RECORDED = Path(__file__).with_name("recorded_steps.json")
 COMPARISONS = 200
-DIFFERENCES = {100: (0.0, 0.03), 200: (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)}
+DIFFERENCES = {100: (0.0,), 200: (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)}
 """Planted slowdowns, by steps of each run."""
 TARGET = {"claims_at_0": 0.05, "found_at_3_percent_of_200_steps": 0.80}
 _BLOCK = 25
@@ -49,19 +50,22 @@ def main() -> None:
         record(*options.record)
         return
     started, load = datetime.datetime.now(datetime.timezone.utc), load_average()
-    rows = [
-        row
+    recordings = {
+        name: Steps(np.array(held["seconds"]), np.array(held["tokens"], float))
         for name, held in json.loads(RECORDED.read_text(encoding="utf-8")).items()
-        for row in rows_of(name, Steps(np.array(held["seconds"]), np.array(held["tokens"], float)), options.comparisons)
-    ]
+    }
+    rows = [row for name, held in recordings.items() for row in rows_of(name, held, options.comparisons)]
+    noise = {name: noise_of(held) for name, held in recordings.items()}
     for row in rows:
         curve = "  ".join(f"{difference:>5}: {share:.1%}" for difference, share in row["claims"].items())
+        curve += f"  3% asks for {row['steps_for_3_percent']:,} steps" if "steps_for_3_percent" in row else ""
         print(f"{row['recording']:<24} {row['method']:<12} {row['steps']:>4} steps  {curve}")
     if options.json:
         figures = {
             "load_average_at_start": load,
             "target": TARGET,
-            "comparisons_each": options.comparisons,
+            "comparisons": {"without a difference": options.comparisons, "with one": options.comparisons // 2},
+            "noise": noise,
             "block": _BLOCK,
             "rounds": {"most": _ROUNDS, "steps_each": _ROUND_STEPS},
             "rows": rows,
@@ -95,14 +99,30 @@ def rows_of(name: str, recorded: Steps, comparisons: int) -> list[dict[str, Any]
     found: list[dict[str, Any]] = []
     for steps, differences in DIFFERENCES.items():
         for method, draw in (("paired_steps", _in_pairs(recorded, line)), ("steps", _alone(recorded))):
+            paired = method == "paired_steps"
             claims = {
-                str(planted): _share(comparisons, _differs(draw, steps, planted, method == "paired_steps"))
+                str(planted): _share(_number(comparisons, planted), _differs(draw, steps, planted, paired))
                 for planted in differences
             }
-            found.append({"recording": name, "method": method, "steps": steps, "claims": claims})
-    claims = {str(planted): _share(comparisons, _looks(recorded, line, planted)) for planted in DIFFERENCES[200]}
+            row = {"recording": name, "method": method, "steps": steps, "claims": claims}
+            found.append({**row, "steps_for_3_percent": _wanted_steps(draw, steps, paired)})
+    claims = {
+        str(planted): _share(_number(comparisons, planted), _looks(recorded, line, planted))
+        for planted in DIFFERENCES[200]
+    }
     found.append({"recording": name, "method": "rounds", "steps": _ROUNDS * _ROUND_STEPS, "claims": claims})
     return found
+
+
+def _number(comparisons: int, planted: float) -> int:
+    return comparisons // 2 if planted else comparisons
+
+
+def _wanted_steps(draw: Callable[[int, float, int], Pair], steps: int, paired: bool) -> int:
+    """How many steps `compare` asks for to find 3% in throughput: the median over 20 comparisons."""
+    found = [compared_speed(*draw(steps, 0.0, seed), paired=paired, error=_ERROR) for seed in range(20)]
+    asked = [needed(one[THROUGHPUT], 0.03) for one in found]
+    return round(statistics.median(one for one in asked if one is not None))
 
 
 def _share(comparisons: int, claims: Callable[[int], bool]) -> float:
@@ -116,6 +136,17 @@ def _differs(
     return lambda seed: any(
         one.differs for one in compared_speed(*draw(steps, planted, seed), paired=paired, error=_ERROR).values()
     )
+
+
+def noise_of(recorded: Steps) -> dict[str, float]:
+    """What is left of a step's time beside the line by its tokens: deviation as a share, correlation of neighbours."""
+    assert recorded.per is not None
+    line = _line(recorded)
+    left = np.log(recorded.seconds / (line[0] + line[1] * recorded.per))
+    return {
+        "deviation": round(float(left.std()), 4),
+        **{f"correlation_{lag}": round(float(np.corrcoef(left[lag:], left[:-lag])[0, 1]), 2) for lag in (1, 10)},
+    }
 
 
 def places(count: int, length: int, generator: np.random.Generator) -> np.ndarray:

@@ -40,6 +40,7 @@ from hf_efficient.version import __version__
 
 BY_STEPS = (THROUGHPUT, "step_p50_seconds", "step_p95_seconds", TRAINING_LOSS)
 _LOSSES = ("loss_before", "loss_after", "training_loss", EVALUATION_LOSS, TRAINING_LOSS)
+_OF_THE_SPEED = ("mfu", "hfu", "training_seconds")
 _LAST = {EVALUATION_LOSS: "loss_after", TRAINING_LOSS: "training_loss"}
 _BY_TOKEN = ("non_padding_tokens", THROUGHPUT, "usd_per_million_non_padding_tokens")
 _MODEL = ("model.id", "model.revision", "model.gguf_file")
@@ -197,6 +198,12 @@ class _Pair:
         found[TRAINING_LOSS] = self._loss(error)
         return {name: one for name, one in found.items() if one is not None}
 
+    @cached_property
+    def is_as_fast(self) -> bool:
+        """Whether the steps show no difference of speed."""
+        found = [self.by_steps[name] for name in BY_STEPS[:2] if name in self.by_steps]
+        return bool(found) and not any(one.differs for one in found)
+
     def _loss(self, error: float) -> Compared | None:
         mine, its = (side[0].losses(self._until.trained) for side in (self.first, self.other))
         if mine is None or its is None:
@@ -276,7 +283,11 @@ def _change(name: str, before: float | None, after: float | None, found: Compare
     else:
         relative = after / before - 1 if before and after is not None else None
     counts = {one.held.account.steps.count for side in (pair.first, pair.other) for one in side}
-    return FigureChange(relative, _judgement(name, relative, found, name in TOTALS and len(counts) > 1), found)
+    of_other_lengths = len(counts) > 1 and name in (*TOTALS, "loss_after")
+    judged = _judgement(name, relative, found, of_other_lengths)
+    if judged and name in _OF_THE_SPEED and pair.is_as_fast:
+        judged = "alike"
+    return FigureChange(relative, judged, found)
 
 
 def _judgement(name: str, relative: float | None, found: Compared | None, incomparable: bool) -> Judgement:

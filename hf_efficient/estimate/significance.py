@@ -25,7 +25,7 @@ ERROR = 0.05
 
 POWER = 0.8
 _RESAMPLES, _FEWEST_RESAMPLES, _MOST_CELLS = 1_000, 100, 4_000_000
-_LONGER = 2.0
+_FEWEST_BLOCKS, _LONGER = 5, 2.0
 """Blocks are so much longer than what gives the standard error its smallest error: too short ones make it too small."""
 _NORMAL = statistics.NormalDist()
 
@@ -129,13 +129,14 @@ def _resampled(count: int, block: int, generator: np.random.Generator) -> npt.ND
 
 def _block_length(series: Column) -> int:
     """Politis and White's choice for a circular block bootstrap of the mean (2004, doi 10.1081/ETC-120028836; corrected
-    by Patton, Politis and White, 2009), at least the cube root of ``n``, and so short that eight blocks are left."""
+    by Patton, Politis and White, 2009), twice as long, at least the cube root of ``n``, and so short
+    that five blocks are left."""
     n = len(series)
     centered = series - series.mean()
     enough = max(5, math.ceil(math.sqrt(math.log10(n))))
     most = min(n - 1, math.ceil(math.sqrt(n)) + enough)
     covariances = np.array([float(centered[lag:] @ centered[: n - lag]) / n for lag in range(most + 1)])
-    least, longest = round(n ** (1 / 3)), max(1, n // FEWEST_STEPS)
+    least, longest = round(n ** (1 / 3)), max(1, n // _FEWEST_BLOCKS)
     if covariances[0] <= 0:
         return min(least, longest)
     small = np.abs(covariances[1:] / covariances[0]) < 2 * math.sqrt(math.log10(n) / n)

@@ -53,7 +53,7 @@ def test_a_slowdown_of_three_percent_in_equal_batches(compared):
 
 def test_a_run_and_its_like_differ_in_nothing(compared):
     held = figures(compared({"seed": 1}, {"seed": 2}))
-    assert {held[name][2].judgement for name in SPEED} == {"alike"}
+    assert {held[name][2].judgement for name in (*SPEED, "training_seconds")} == {"alike"}
     assert figures(compared({"seed": 1}, {"seed": 1}))["step_p50_seconds"][2].relative == 0
 
 
@@ -85,7 +85,7 @@ def test_losses_at_equal_tokens(compared):
     assert before == pytest.approx(after, abs=0.002)
     assert change.judgement == "alike"
     assert held["training_loss"][0] < held["training_loss"][1] - 0.02
-    assert held["wall_seconds"][2].judgement == ""  # of other lengths
+    assert [held[name][2].judgement for name in ("wall_seconds", "loss_after")] == ["", ""]  # of other lengths
     worse = figures(compared({"steps": 120}, {"steps": 120, "seed": 2, "loss": 2.1}))
     assert worse["training_loss_at_equal_tokens"][2].judgement == "worse"
 
