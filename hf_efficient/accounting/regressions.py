@@ -45,7 +45,7 @@ def with_regressions(found: RunComparison, allowed: Mapping[str, float]) -> RunC
                 regressions.append(Regression(side.letter, figure.name, change.relative, most))
             elif compared is not None and change.judgement == "alike" and (visible(compared) or 0) > most > 0:
                 notes.append(
-                    f"{given} of {side.letter}: {most:.2%} may hide in the noise; {needed(compared, most):,} steps on "
+                    f"{side.letter}, {given}: {most:.2%} may hide in the noise; {needed(compared, most):,} steps on "
                     "each side would show it"
                 )
     return replace(found, regressions=regressions, notes=notes)

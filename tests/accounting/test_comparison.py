@@ -146,7 +146,7 @@ def test_what_the_noise_hides_is_no_regression_and_is_said(compared):
     found = compared({"steps": 40, "noise": 0.2}, {"steps": 40, "noise": 0.2, "seed": 3, "seconds": 0.0105})
     gated = with_regressions(found, {"tokens_per_second": 0.01})
     assert gated.regressions == []
-    assert "tokens_per_second of B: 1.00% may hide in the noise; " in gated.notes[-1]
+    assert "B, tokens_per_second: 1.00% may hide in the noise; " in gated.notes[-1]
     assert "steps on each side would show it" in gated.notes[-1]
 
 
