@@ -1,7 +1,7 @@
 """Steps that come out wrong: a gradient that is not finite, a loss that jumps. A policy says what becomes of them.
 
-The gradient's norm is the same on all ranks of DDP and FSDP2, and so is the decision. Under DeepSpeed, whose backward
-updates the weights, and under float16's scaler, which skips such updates itself, each rank judges its own loss.
+The gradient's norm is the same on all ranks of DDP and FSDP2, and so is the decision. Where there is none, and under
+float16's scaler, which skips such updates itself, the mean loss of the ranks decides.
 """
 
 import json
@@ -116,7 +116,7 @@ class Faults(TrainerCallback):
         """Kind and description of a step that came out wrong."""
         scaled = getattr(self._trainer.accelerator, "scaler", None) is not None
         if self.norm is None or scaled:
-            loss = self._loss(shared=False)
+            loss = self._loss(shared=True)
             if not math.isfinite(loss) and (self.policy.on_non_finite == "stop" or not scaled):
                 return "not_finite", f"the loss is {loss}"
         else:
