@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hf_efficient.callbacks.checks import gradients_elsewhere
 from hf_efficient.callbacks.faults import FAULTS, Faults, shape_of
 from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.text import size
@@ -74,6 +75,8 @@ class Shrinking:
             return "faults.on_oom is stop, and shrink would divide it"
         if trainer.args.world_size > 1:
             return "with several processes the others wait in an exchange of gradients"
+        if elsewhere := gradients_elsewhere(trainer.args):
+            return f"with {elsewhere} the gradients are not on the parameters"
         if items is None or not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
             return "its loss is not a sum over the tokens of the step"
         if getattr(config, "output_router_logits", False):
