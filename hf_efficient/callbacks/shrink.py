@@ -43,7 +43,8 @@ class Shrinking:
             why_not = self._why_not(inputs, items)
             self._report(inputs, said, why_not)
             if why_not is not None:
-                raise torch.OutOfMemoryError(f"{said} The micro-batch was not divided: {why_not}.")
+                asked = self._faults.policy.on_oom == "shrink"
+                raise torch.OutOfMemoryError(f"{said} The micro-batch was not divided: {why_not}." if asked else said)
             self.parts *= 2
             model.zero_grad()
             for before in [*self._done, inputs]:

@@ -47,7 +47,8 @@ def explained_faults(output_dir: str) -> Iterator[None]:
         raise SetupError(
             f"out of device memory: {first_line(error)} Less is needed with a smaller "
             "train.per_device_train_batch_size (and a larger train.gradient_accumulation_steps), "
-            "train.gradient_checkpointing: true, a shorter train.max_length, or adapter.method: qlora."
+            "train.gradient_checkpointing: true, a shorter train.max_length, or adapter.method: qlora; "
+            "`faults.on_oom: shrink` divides the step."
         ) from error
     except ImportError as error:
         raise SetupError(f"a package that the recipe needs is missing: {first_line(error)}") from error

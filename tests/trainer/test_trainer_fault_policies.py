@@ -157,8 +157,7 @@ def test_a_step_in_halves_has_the_gradients_of_the_whole_one(train):
 
 
 def test_out_of_memory_without_a_policy_to_shrink_ends_the_run_with_a_report(train, tmp_path):
-    said = r"2\.00 GiB\. The micro-batch was not divided: faults\.on_oom is stop, and shrink would divide it"
-    with pytest.raises(torch.OutOfMemoryError, match=said):
+    with pytest.raises(torch.OutOfMemoryError, match=r"2\.00 GiB\.$"):
         train(FaultPolicy(), kind=Full)
     assert len(list(tmp_path.glob("out*/efficiency/faults/out_of_memory.step4.rank0.json"))) == 1
 
