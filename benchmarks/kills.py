@@ -91,7 +91,8 @@ def run_kills(strategy: str, folder: Path, count: int, seed: int = 0) -> Outcome
     if whole == 0 and code == 0:
         pairs = zip(_losses(output), _losses(folder / strategy / "whole"), strict=True)
         worst = max(abs(one - other) / abs(other) for one, other in pairs)
-    return Outcome(strategy, done, said.count("Starting again in"), worst, code, "" if code == 0 else said[-2000:])
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]  # of starts that nobody killed, too
+    return Outcome(strategy, done, said.count("Starting again in"), worst, code, "\n".join(errors))
 
 
 def _trained(
