@@ -9,7 +9,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     estimate/     arithmetic on plain numbers, no torch: shape, FLOPs, roofline, allocator, sharding, energy, cost
     run_dir/      paths of a run directory, JSONL writing and reading, archive of earlier runs
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
-    accounting/   records in, the account of a run out; no torch
+    accounting/   records in, the account of a run out, and runs compared with a first one; no torch
     trace/        a Chrome trace that torch wrote in, its breakdown out; no torch
     diagnosis/    account and records in, ranked findings out, no torch: rules by topic, and the engine
     recording/    torch and the operating system, not transformers: events, steps, tokens, loader, meters, sampler, stop
