@@ -79,13 +79,26 @@ def _exists(path: Path, flag: str, otherwise: str = "remove it") -> OutputError:
     return OutputError(f"{flag}: {path} exists already. Write the name of a new file, or {otherwise}.")
 
 
-def fixed_recipe(recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str) -> str:
-    """The text of a recipe file at ``path`` that extends another one, command line included, with a change."""
+def fixed_recipe(
+    recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str, comments: Mapping[str, str] | None = None
+) -> str:
+    """The text of a recipe file at ``path`` that extends another one, command line included, with a change;
+    ``comments`` stand behind the lines of their dotted keys."""
     assert recipe.path is not None
     values: dict[str, Any] = {"extends": _name_of(recipe.path, path.parent)}
     for key, value in {**_from_command_line(recipe), **overrides}.items():
         put_nested(values, key, value)
-    return f"# {remark}\n{dump_yaml(values)}"
+    return f"# {remark}\n{_commented(dump_yaml(values), comments or {})}"
+
+
+def _commented(text: str, comments: Mapping[str, str]) -> str:
+    lines, path = [], list[str]()
+    for line in text.splitlines():
+        name = line.lstrip(" ")
+        path[(len(line) - len(name)) // 2 :] = [name.partition(":")[0]]
+        said = comments.get(".".join(path))
+        lines.append(f"{line}  # {said}" if said else line)
+    return "\n".join(lines) + "\n"
 
 
 def put_nested(values: dict[str, Any], key: str, value: Any) -> None:

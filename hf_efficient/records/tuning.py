@@ -1,0 +1,154 @@
+"""What `hf-efficient tune` and `sweep` measure: short trainings of a recipe, each with something changed."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+TUNING_SCHEMA_VERSION = 1
+"""Version of ``tuning.json`` and of the journal; grows when a key changes its meaning or goes."""
+
+Verdict = Literal["accepted", "no_gain", "undecided", "worse_loss", "over_limit", "does_not_fit", "failed", "no_time"]
+"""``no_gain``: none outside the noise; ``undecided``: time or rounds ended first; ``over_limit``: of memory or p95."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of one remedy of the diagnosis: what it changes, and the share of the loop's time that it should save for the
+    same tokens; None: not known."""
+
+    rule: str
+    changes: dict[str, Any]
+    saving: float | None
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """One short training in a process of its own. Lists hold an entry per step after the warm-up.
+
+    Attributes:
+        step_tokens, step_positions: without padding, and with it.
+        row_tokens: mean of a row, without padding.
+        loss: mean over the target tokens of a few rows that are the same in every trial, after ``loss_tokens``.
+        peak_bytes: of the CUDA device's tensors, or of the process.
+        evaluation_seconds, save_seconds: of one, timed after the training; None: not asked for, or there is none.
+        steps: of the whole run, where the recipe says so.
+        wall_seconds: of the whole process.
+    """
+
+    step_seconds: list[float]
+    step_tokens: list[int]
+    step_positions: list[int]
+    row_tokens: float
+    device: str
+    fast_bfloat16: bool
+    weights: str
+    loss: float | None = None
+    loss_tokens: int = 0
+    peak_bytes: int | None = None
+    data_wait_share: float = 0.0
+    logging_share: float = 0.0
+    mfu: float | None = None
+    evaluation_seconds: float | None = None
+    save_seconds: float | None = None
+    steps: int | None = None
+    price_usd_per_hour: float | None = None
+    predictions: list[Prediction] = field(default_factory=list)
+    wall_seconds: float = 0.0
+
+    @property
+    def padding_share(self) -> float:
+        return 1 - sum(self.step_tokens) / max(1, sum(self.step_positions))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times the figure of the objective improved, with the interval that holds it; None: computed from one
+    measurement, or a peak, which has none."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    how: str
+
+
+@dataclass(frozen=True)
+class TriedChange:
+    """One candidate. ``predicted``: the ratio that the diagnosis, or arithmetic, predicted; ``promised``: what others
+    claim, with the source; ``loss_ratio``: its loss over the recipe's before it, at equal tokens."""
+
+    knob: str
+    what: str
+    changes: dict[str, Any]
+    verdict: Verdict
+    why: str = ""
+    costs: str = ""
+    promised: str = ""
+    predicted: float | None = None
+    gain: Gain | None = None
+    loss_ratio: float | None = None
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The recipe with the changes accepted so far. Rates include its evaluations and saves, timed once."""
+
+    what: str
+    tokens_per_second: float
+    p50_seconds: float
+    p95_seconds: float
+    peak_bytes: int | None
+    usd_per_million_tokens: float | None
+    pause_share: float
+    gain: Gain | None = None
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What became of a recipe. ``total``: the tuned recipe beside the original, in runs of their own."""
+
+    recipe: str
+    objective: str
+    started_at: str
+    environment: dict[str, Any]
+    settings: dict[str, Any]
+    ladder: list[Rung]
+    tried: list[TriedChange]
+    changes: dict[str, Any]
+    spent_seconds: float
+    total: Gain | None = None
+    notes: list[str] = field(default_factory=list)
+    hf_efficient_version: str = ""
+    schema_version: int = TUNING_SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One micro-batch and length; without figures, ``why`` it has none. ``steps``: those that percentiles are of.
+    ``knee``: the smallest micro-batch with nearly the best tokens/s at its length."""
+
+    rows: int
+    length: int
+    tokens_per_second: float | None = None
+    p50_seconds: float | None = None
+    p95_seconds: float | None = None
+    p99_seconds: float | None = None
+    peak_bytes: int | None = None
+    mfu: float | None = None
+    padding_share: float | None = None
+    steps: int = 0
+    knee: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Throughput against the time of a step. ``largest``: the largest throughput under the limit, if any has it."""
+
+    recipe: str
+    started_at: str
+    environment: dict[str, Any]
+    points: list[SweepPoint]
+    p95_limit_seconds: float | None
+    largest: SweepPoint | None
+    schema_version: int = TUNING_SCHEMA_VERSION

@@ -1,0 +1,333 @@
+"""What may be changed in a recipe, one thing at a time, and when that could help.
+
+To add a knob, write a function that takes ``Here`` and returns changes by dotted key, or None where it does not apply,
+is set already or could not matter; and name it in ``KNOBS``. All keep the tokens of an optimizer step, as near as whole
+rows allow. None touches what is learned: model, data, length, rate.
+"""
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hf_efficient.planning.changes import IN_FLOAT32, activation_checkpointing
+from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH, names_accumulation
+from hf_efficient.recipe.rules.settings import Settings
+from hf_efficient.recipe.rules.training import fits_chunked_loss
+from hf_efficient.recipe.schema import mixed_precision
+from hf_efficient.records.tuning import TrialRun
+
+ROWS: Final = "train.per_device_train_batch_size"
+EVALUATIONS_ALLOWED, SAVES_ALLOWED = 0.05, 0.03
+"""Shares of the time, as the diagnosis allows them (``diagnosis/rules/pauses.py``)."""
+
+_MUCH_PADDING = 0.05
+_SPARSE = 0.6
+_MATTERS = 0.01
+_FEWEST_LOOKS = 4
+_RARE_LOGS = 10
+_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Seconds of one evaluation and of one save; 0 where the recipe has none."""
+
+    evaluation_seconds: float = 0.0
+    save_seconds: float = 0.0
+
+    def per_step(self, settings: Settings) -> float:
+        """Of an optimizer step, on average."""
+        found = 0.0
+        for kind, seconds in (("eval", self.evaluation_seconds), ("save", self.save_seconds)):
+            every = interval(settings, kind)
+            found += seconds / every if every else 0.0
+        return found
+
+
+def interval(settings: Settings, kind: str) -> int | None:
+    """Steps from one evaluation (``eval``) or save to the next; None where no number of steps says when."""
+    if str(settings.train(f"{kind}_strategy")) != "steps" or (kind == "eval" and not settings.has_evaluation_data):
+        return None
+    every = settings.train(f"{kind}_steps") or settings.train("logging_steps")
+    return int(every) if every and every >= 1 else None
+
+
+@dataclass(frozen=True)
+class Here:
+    """A recipe on this machine, and what its latest trial measured."""
+
+    settings: Settings
+    run: TrialRun
+    pauses: Pauses
+
+    @property
+    def rows(self) -> int:
+        return int(self.settings.train("per_device_train_batch_size"))
+
+    @property
+    def accumulated(self) -> int:
+        return int(self.settings.train("gradient_accumulation_steps"))
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.run.device == "cpu"
+
+    @property
+    def step_seconds(self) -> float:
+        return statistics.fmean(self.run.step_seconds)
+
+    @property
+    def pause_share(self) -> float:
+        pause = self.pauses.per_step(self.settings)
+        return pause / (pause + self.step_seconds)
+
+    def batch(self, rows: int, accumulated: int) -> dict[str, Any]:
+        """So many rows in a micro-batch, and so many of these in a step; a named global batch follows."""
+        recipe = self.settings.recipe
+        named = recipe.distributed.global_batch_size is not None
+        follows = named and not names_accumulation(recipe)
+        changes = {ROWS: rows} | ({} if follows else {ACCUMULATION: accumulated})
+        if named and rows * accumulated != self.rows * self.accumulated:
+            changes[GLOBAL_BATCH] = rows * accumulated
+        return changes
+
+
+@dataclass(frozen=True)
+class Knob:
+    """``rules``: of the diagnosis, whose finding ranks it. ``saves``: time, memory or both. ``computed``: its gain
+    follows from what is measured, without a trial. ``time_left``: the share of a step's time that should be left.
+    ``promised``: what others claim, with the source."""
+
+    name: str
+    what: str
+    propose: Callable[[Here], dict[str, Any] | None]
+    costs: str
+    rules: tuple[str, ...] = ()
+    saves: frozenset[str] = frozenset({"time"})
+    computed: bool = False
+    time_left: Callable[[Here], float | None] = lambda here: None
+    promised: str = ""
+
+
+def _cadence(here: Here) -> dict[str, Any] | None:
+    """Evaluations and saves as often as their shares of the time allow, and still four times in a run."""
+    if here.pause_share < EVALUATIONS_ALLOWED:
+        return None
+    train = here.settings.train
+    wanted: dict[str, int] = {}
+    pauses = [("eval", here.pauses.evaluation_seconds, EVALUATIONS_ALLOWED)]
+    for kind, seconds, allowed in [*pauses, ("save", here.pauses.save_seconds, SAVES_ALLOWED)]:
+        every = interval(here.settings, kind)
+        if every is None or seconds <= allowed * every * here.step_seconds:
+            continue
+        rarer = math.ceil(seconds * (1 - allowed) / (allowed * here.step_seconds))
+        if here.run.steps is not None:
+            rarer = min(rarer, here.run.steps // _FEWEST_LOOKS)
+        if rarer > every:
+            wanted[kind] = _round(rarer)
+    if wanted and train("load_best_model_at_end"):
+        wanted = dict.fromkeys(("eval", "save"), max(wanted.values()))
+    return {f"train.{kind}_steps": every for kind, every in wanted.items()} or None
+
+
+def _round(steps: int) -> int:
+    """Upwards to one digit, or two: 37 becomes 40, 128 becomes 130."""
+    scale = 10 ** max(0, int(math.log10(steps)) - 1)
+    scale = 10 if 20 <= steps < 100 else scale
+    return math.ceil(steps / scale) * scale
+
+
+def _no_padding_to_a_multiple(here: Here) -> dict[str, Any] | None:
+    multiple = here.settings.train("pad_to_multiple_of")
+    useful = 1 if here.on_cpu else 8  # which a GPU's matrix units like
+    pads = isinstance(multiple, int) and multiple > useful and here.run.padding_share >= _MUCH_PADDING
+    return {"train.pad_to_multiple_of": None if here.on_cpu else useful} if pads else None
+
+
+def _without_padding(here: Here) -> float | None:
+    """A lone row needs none; of more rows it depends on how their lengths differ."""
+    return 1 - here.run.padding_share if here.rows == 1 else None
+
+
+def _pack(here: Here) -> dict[str, Any] | None:
+    """Rows of the full length, as many of them as hold the tokens of a step."""
+    train = here.settings.train
+    length = train("max_length")
+    if train("packing") or train("padding_free") or length is None or here.run.row_tokens > _SPARSE * length:
+        return None
+    tokens = here.rows * here.accumulated * here.run.row_tokens
+    packs = max(1, round(tokens / length))
+    rows = max(1, min(packs, round(here.rows * here.run.row_tokens / length)))
+    changes = {"train.packing": True, **here.batch(rows, max(1, round(packs / rows)))}
+    if train("train_sampling_strategy") == "group_by_length":
+        changes["train.train_sampling_strategy"] = None
+    if train("pad_to_multiple_of"):
+        changes["train.pad_to_multiple_of"] = None
+    if here.settings.recipe.model.attn_implementation in (None, "sdpa"):
+        changes["model.attn_implementation"] = "auto"
+    return changes
+
+
+def _packed(here: Here) -> float | None:
+    return 1 - here.run.padding_share if here.run.padding_share >= _MUCH_PADDING else None
+
+
+def _precision(here: Here) -> dict[str, Any] | None:
+    """Bfloat16 where the device is fast in it, and not where a CPU emulates it."""
+    recipe = here.settings.recipe
+    if here.on_cpu and not here.run.fast_bfloat16:
+        return {"train.bf16": False} if mixed_precision(recipe) == "bf16" else None
+    is_float32 = mixed_precision(recipe) == "no" and here.run.weights == "float32"
+    applies = is_float32 and recipe.adapter.method != "qlora" and here.run.fast_bfloat16
+    return {"train.bf16": True} if applies else None
+
+
+def _frozen_bfloat16(here: Here) -> dict[str, Any] | None:
+    recipe = here.settings.recipe
+    mixed = mixed_precision(recipe) == "bf16" and here.run.fast_bfloat16
+    applies = mixed and recipe.adapter.method == "lora" and here.run.weights == "float32"
+    return {"model.dtype": "bfloat16"} if applies else None
+
+
+def _store_activations(here: Here) -> dict[str, Any] | None:
+    field, on = activation_checkpointing(here.settings)
+    return {f"train.{field}": False} if on else None
+
+
+def _checkpoint_activations(here: Here) -> dict[str, Any] | None:
+    field, on = activation_checkpointing(here.settings)
+    return None if on else {f"train.{field}": True}
+
+
+def _loss_on_targets(here: Here) -> dict[str, Any] | None:
+    chunks = here.settings.train("loss_type") == "nll" and fits_chunked_loss(here.settings)
+    return {"train.loss_type": "auto"} if chunks else None
+
+
+def _fused_lora(here: Here) -> dict[str, Any] | None:
+    adapter = here.settings.recipe.adapter
+    bits = 16 if adapter.quantization is None else adapter.quantization.bits
+    fuses = adapter.method != "full" and adapter.fused is False and not adapter.dora and bits != 8
+    return {"adapter.fused": "auto"} if fuses and here.on_cpu else None
+
+
+def _attention(here: Here) -> dict[str, Any] | None:
+    named = here.settings.recipe.model.attn_implementation
+    if named == "eager":
+        return {"model.attn_implementation": "sdpa"}
+    joins = here.settings.train("packing") or here.settings.train("padding_free")
+    return {"model.attn_implementation": "auto"} if named in (None, "sdpa") and joins else None
+
+
+def _group_by_length(here: Here) -> dict[str, Any] | None:
+    train = here.settings.train
+    grouped = train("packing") or train("train_sampling_strategy") == "group_by_length"
+    pads = here.rows > 1 and here.run.padding_share >= _MUCH_PADDING
+    return {"train.train_sampling_strategy": "group_by_length"} if pads and not grouped else None
+
+
+def _larger_micro_batch(here: Here) -> dict[str, Any] | None:
+    """As large as the diagnosis says at the same global batch, else twice as large."""
+    for one in here.run.predictions:
+        rows, accumulated = one.changes.get(ROWS, 0), one.changes.get(ACCUMULATION, 1)
+        if rows > here.rows and rows * accumulated == here.rows * here.accumulated:
+            return here.batch(rows, accumulated)
+    return here.batch(2 * here.rows, here.accumulated // 2) if here.accumulated % 2 == 0 else None
+
+
+def _smaller_micro_batch(here: Here) -> dict[str, Any] | None:
+    return here.batch(here.rows // 2, 2 * here.accumulated) if here.rows % 2 == 0 else None
+
+
+def _workers(here: Here) -> dict[str, Any] | None:
+    train = here.settings.train
+    if here.run.data_wait_share < _MATTERS:
+        return None
+    persistent = {"train.dataloader_persistent_workers": True}
+    if not train("dataloader_num_workers"):
+        return {"train.dataloader_num_workers": _WORKERS, **persistent}
+    return None if train("dataloader_persistent_workers") else persistent
+
+
+def _pinned_memory(here: Here) -> dict[str, Any] | None:
+    is_off = here.settings.train("dataloader_pin_memory") is False
+    return {"train.dataloader_pin_memory": True} if is_off and not here.on_cpu else None
+
+
+def _rarer_logs(here: Here) -> dict[str, Any] | None:
+    train = here.settings.train
+    every = train("logging_steps") if str(train("logging_strategy")) == "steps" else None
+    often = every is not None and 1 <= every < _RARE_LOGS and here.run.logging_share >= _MATTERS
+    return {"train.logging_steps": _RARE_LOGS} if often else None
+
+
+def _fused_optimizer(here: Here) -> dict[str, Any] | None:
+    return {"train.optim": "adamw_torch_fused"} if here.settings.train("optim") == "adamw_torch" else None
+
+
+def _eight_bit_optimizer(here: Here) -> dict[str, Any] | None:
+    named = here.settings.train("optim") in IN_FLOAT32 and not here.on_cpu
+    return {"train.optim": "adamw_8bit"} if named else None
+
+
+def _compile(here: Here) -> dict[str, Any] | None:
+    is_off = not here.settings.train("torch_compile")
+    return {"train.torch_compile": True} if is_off and not here.on_cpu else None
+
+
+_MEMORY, _BOTH = frozenset({"memory"}), frozenset({"time", "memory"})
+_ROUNDING = "other rounding"
+_SAME = "nothing: the same computation in another order of sums"
+
+KNOBS: Final = (
+    Knob("cadence", "evaluate and save less often", _cadence, "fewer evaluations and checkpoints", computed=True),
+    Knob(
+        "padding", "pad to the longest row, not to a multiple", _no_padding_to_a_multiple, "nothing",
+        rules=("padding_waste",), saves=_BOTH, time_left=_without_padding,
+    ),
+    Knob(
+        "packing", "pack examples into rows of the full length", _pack,
+        "other examples share a step; as many steps see about as many tokens",
+        rules=("padding_waste", "recompilation"), time_left=_packed,
+        promised="up to 2 times (huggingface.co/blog/packing-with-FA2, 2024, on GPUs)",
+    ),
+    Knob(
+        "precision", "the precision that the device is fast in", _precision, _ROUNDING,
+        rules=("float32_products", "emulated_bfloat16"), saves=_BOTH,
+        promised="more than 3 times on modern GPUs (tensorflow.org/guide/mixed_precision)",
+    ),
+    Knob(
+        "checkpointing", "keep activations in place of computing them twice", _store_activations, "memory",
+        rules=("checkpointing_unneeded",),
+        promised="about 20% slower with it (huggingface.co/docs/transformers/grad_checkpointing)",
+    ),
+    Knob("recomputation", "checkpoint activations", _checkpoint_activations, "each forward twice", saves=_MEMORY),
+    Knob("loss", "head and loss on targets alone", _loss_on_targets, _SAME, saves=_BOTH),
+    Knob("fused_lora", "each LoRA layer as one function", _fused_lora, _ROUNDING, saves=_BOTH),
+    Knob("weights", "the frozen weights in bfloat16", _frozen_bfloat16, "a base that is rounded", saves=_BOTH),
+    Knob("attention", "the attention that suits rows and device", _attention, _SAME, rules=("attention_kernel",)),
+    Knob(
+        "grouping", "rows of like length in a micro-batch", _group_by_length, "the examples come in another order",
+        rules=("padding_waste",),
+    ),
+    Knob(
+        "micro_batch", "twice the rows in a micro-batch, the same global batch", _larger_micro_batch,
+        "activations of more rows", rules=("accumulation", "small_micro_batch", "launch_bound"),
+    ),
+    Knob(
+        "smaller_micro_batch", "half the rows in a micro-batch, the same global batch", _smaller_micro_batch,
+        "more and smaller kernels", saves=_MEMORY,
+    ),
+    Knob(
+        "workers", "loader workers that stay", _workers, "processes with memory of their own",
+        rules=("few_workers", "data_collation", "data_transform", "worker_start"),
+    ),
+    Knob("pinned_memory", "pinned memory", _pinned_memory, "memory that cannot be swapped", ("host_to_device_copy",)),
+    Knob("logging", "log less often", _rarer_logs, "fewer points of the loss", rules=("logging_cost",)),
+    Knob("optimizer", "the fused AdamW", _fused_optimizer, _SAME, rules=("optimizer_kernel",)),
+    Knob("eight_bit_optimizer", "8-bit AdamW", _eight_bit_optimizer, "rounded moments", saves=_MEMORY),
+    Knob("compile", "compile the model", _compile, "minutes at the start", rules=("launch_bound",)),
+)  # fmt: skip
+"""In the order in which they are tried where the diagnosis ranks none."""

@@ -1,0 +1,221 @@
+"""Inside the process of a trial: its steps timed, the loss on held-out rows, one evaluation and one save.
+
+Steps are timed one by one, the device waited for after each. After so many tokens the loss on a few rows is taken,
+which are the same in every trial: the last ones of the recipe's evaluation data, else of its training data.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch.nn import functional as F
+from transformers import Trainer, TrainerCallback
+
+from hf_efficient.accounting.account import load_run
+from hf_efficient.bench.meter import token_counts
+from hf_efficient.data.build import build_sft_data
+from hf_efficient.diagnosis.engine import diagnose
+from hf_efficient.errors import SetupError
+from hf_efficient.facts.environment import cpu_multiplies_bf16
+from hf_efficient.launch.arguments import settle_choices, training_arguments
+from hf_efficient.launch.build import build
+from hf_efficient.launch.listener import RunListener
+from hf_efficient.launch.output import write_resolved_recipe
+from hf_efficient.launch.records import recipe_rates
+from hf_efficient.model.load import load_tokenizer
+from hf_efficient.planning.model_config import model_config, weights_dtype
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records.plan import RunPlan
+from hf_efficient.text import size
+from hf_efficient.tune.trial import NoRoom, Wanted
+
+
+def trained(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> dict[str, Any]:
+    """The fields of ``TrialRun``. ``recipe`` is the short one, ``whole`` the same before it was made short, ``ruler``
+    the one whose rows the loss is taken on. Raises ``NoRoom``."""
+    rows = _ruler_rows(ruler, wanted.rows)  # whose arguments make accelerate forget others
+    args: Any = training_arguments(recipe)
+    price = recipe_rates(recipe, args).get("price", {}).get("price_usd_per_hour")
+
+    def fits(data: Any, _args: Any, plan: RunPlan | None) -> Any:
+        _check_room(plan, wanted.most_bytes)
+        return data
+
+    trainer = build(settle_choices(recipe, args), args, RunListener(), price, on_data=fits).trainer
+    clock = TrialClock(trainer, wanted, lambda: held_out_loss(trainer, rows))
+    run_dir = Path(recipe.output_dir)
+    trainer.train()
+    if not clock.seconds:
+        limit = f"{wanted.most_seconds:.0f} s"
+        raise SetupError(f"{limit} passed before a step after the warm-up ended: give more --minutes")
+    if clock.loss is not None and not math.isfinite(clock.loss):
+        raise SetupError("its loss on held-out rows is not finite")
+    write_resolved_recipe(run_dir, recipe, {})  # which the diagnosis reads
+    recorded = _recorded(run_dir, clock.loss_seconds)  # before an evaluation takes more memory
+    pauses = timed_pauses(trainer, whole) if wanted.pauses else {}
+    cuda, steps = args.device.type == "cuda", whole.train.get("max_steps")
+    fast = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else cpu_multiplies_bf16()
+    return {
+        **clock.figures(),
+        **pauses,
+        **recorded,
+        "device": args.device.type,
+        "fast_bfloat16": bool(fast),
+        "weights": str(weights_dtype(recipe.model, model_config(recipe.model))).removeprefix("torch."),
+        "price_usd_per_hour": price,
+        "steps": int(steps) if steps and steps > 0 else None,
+    }
+
+
+def _check_room(plan: RunPlan | None, most_bytes: int | None) -> None:
+    """``NoRoom`` where the plan is above the limit, or above what the GPU, or the host of a run without one, has."""
+    if plan is None:
+        return
+    gpu = plan.plan.gpus[0] if plan.plan.gpus else None
+    needed = plan.plan.memory.peak_allocated_bytes if gpu is None else gpu.needed_bytes
+    on_host = plan.run.peak_allocated_bytes is None
+    has = gpu.usable_memory_bytes if gpu is not None else psutil.virtual_memory().total if on_host else sys.maxsize
+    limit = min(has, most_bytes or sys.maxsize)
+    if needed > limit:
+        raise NoRoom(f"it is planned for {size(needed)}, and there are {size(limit)}")
+
+
+def _ruler_rows(ruler: Recipe, count: int) -> list[Any]:
+    if not count:
+        return []
+    args: Any = training_arguments(ruler)
+    data = build_sft_data(ruler, load_tokenizer(ruler.model, ruler.train), args)
+    held = data.eval if data.eval is not None else data.train
+    return [held[place] for place in range(max(0, len(held) - count), len(held))]
+
+
+def _recorded(run_dir: Path, loss_seconds: float) -> dict[str, Any]:
+    """What our own records and the diagnosis say of the training, without what the loss took."""
+    account = load_run(run_dir)
+    loop = max(account.time.training_seconds - loss_seconds, 1e-9)
+    phases, memory, found = account.time.phase_seconds, account.memory, diagnose(run_dir)
+    whole = found.loop_seconds / max(found.loop_seconds - loss_seconds, 1e-9)
+    remedies = [
+        {
+            "rule": one.rule,
+            "changes": remedy.overrides,
+            "saving": None if remedy.gain is None or remedy.gain.share is None else remedy.gain.share * whole,
+        }
+        for one in found.findings
+        for remedy in one.remedies
+        if remedy.overrides
+    ]
+    return {
+        "peak_bytes": memory.device_peak_allocated_bytes or memory.peak_rss_bytes,
+        "data_wait_share": phases.get("data_wait", 0.0) / loop,
+        "logging_share": phases.get("logging", 0.0) / loop,
+        "mfu": account.work.mfu,
+        "predictions": remedies,
+    }
+
+
+class TrialClock(TrainerCallback):
+    """Ends the training as soon as all that is wanted is measured. A step lasts from the end of the one before, data
+    wait and logging included; what the loss takes belongs to none."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        wanted: Wanted,
+        held_out: Callable[[], float],
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._wanted, self._held_out, self._now = wanted, held_out, now
+        self._device = trainer.args.device
+        self._began = self._called = now()
+        self._counts: list[tuple[Any, int, int]] = []  # of each step: tokens, positions, rows
+        self._all_tokens = 0
+        self.loss: float | None = None
+        self._loss_tokens = 0
+        self.seconds: list[float] = []
+        self.loss_seconds = 0.0
+        fetch = trainer.get_batch_samples
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            batches, items = fetch(*args, **kwargs)
+            pairs = [token_counts(batch) for batch in batches]
+            rows = sum(batch["input_ids"].shape[0] for batch in batches)
+            self._counts.append((sum(int(real) for real, _ in pairs), sum(every for _, every in pairs), rows))
+            return batches, items
+
+        trainer.get_batch_samples = counted  # type: ignore[method-assign]
+        trainer.add_callback(self)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._began = self._now()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._device.type != "cpu":
+            torch.get_device_module(self._device).synchronize(self._device)
+        took = self._now() - self._began
+        self._all_tokens += self._counts[state.global_step - 1][0]
+        if state.global_step > self._wanted.warm_up:
+            self.seconds.append(took)
+        wanted = self._wanted
+        timed = len(self.seconds) >= wanted.steps and sum(self.seconds) >= wanted.seconds
+        wants_loss = wanted.rows > 0 and self.loss is None
+        if wants_loss and (self._all_tokens >= wanted.tokens if wanted.tokens else timed):
+            began = self._now()
+            self.loss, self._loss_tokens = self._held_out(), self._all_tokens
+            self.loss_seconds = self._now() - began
+        late = self._now() - self._called > wanted.most_seconds
+        control.should_training_stop = late or (timed and (self.loss is not None or not wanted.rows))
+        self._began = self._now()
+
+    def figures(self) -> dict[str, Any]:
+        first = self._wanted.warm_up
+        measured = self._counts[first : first + len(self.seconds)]
+        rows = sum(one[2] for one in measured)
+        return {
+            "step_seconds": self.seconds,
+            "step_tokens": [one[0] for one in measured],
+            "step_positions": [one[1] for one in measured],
+            "row_tokens": sum(one[0] for one in measured) / max(1, rows),
+            "loss": self.loss,
+            "loss_tokens": self._loss_tokens,
+        }
+
+
+def held_out_loss(trainer: Any, rows: Sequence[Any]) -> float:
+    """Mean negative log-likelihood of the target tokens of all rows, each by itself and without padding, by whole
+    logits: the same arithmetic whatever the recipe trains with."""
+    model, device = trainer.model, trainer.args.device
+    total, count = 0.0, 0
+    model.eval()
+    with torch.no_grad():
+        for row in rows:
+            tokens = torch.tensor([row["input_ids"]], device=device)
+            labels = torch.tensor(row["labels"], device=device)[1:]
+            logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
+            total += float(F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum"))
+            count += int((labels != -100).sum())
+    model.train()
+    return total / max(1, count)
+
+
+def timed_pauses(trainer: Any, recipe: Recipe) -> dict[str, Any]:
+    """Seconds of one evaluation and one save, where the recipe pauses for them."""
+    found: dict[str, Any] = {}
+    if trainer.eval_dataset is not None and recipe.train.get("eval_strategy", "no") not in ("no", False):
+        found["evaluation_seconds"] = _timed(trainer.evaluate, trainer.args.device)
+    if recipe.train.get("save_strategy", "steps") not in ("no", False):
+        found["save_seconds"] = _timed(lambda: trainer._save_checkpoint(trainer.model, None), trainer.args.device)
+    return found
+
+
+def _timed(action: Callable[[], Any], device: torch.device) -> float:
+    began = time.perf_counter()
+    action()
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
+    return time.perf_counter() - began
