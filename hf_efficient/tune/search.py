@@ -299,7 +299,8 @@ class Search:
 
     def _gain(self, one: Candidate, rounds: list[Round]) -> Gain:
         before, after = self._figures(self.base, one.configuration, rounds)
-        found = self._test.look(before, after, self._noise(self.base, one.configuration)).compared
+        own = [*self.base.runs, *one.configuration.runs]
+        found = self._test.look(before, after, self._noise(own)).compared
         pairs = f"{len(rounds)} {'pair' if len(rounds) == 1 else 'pairs'} of runs"
         return _turned(found, f"measured: {pairs}", before, after)
 
@@ -312,9 +313,9 @@ class Search:
             [figure(self._objective, one.candidate, pauses[1]) for one in rounds],
         )
 
-    def _noise(self, *compared: Configuration) -> list[list[float]]:
-        """What repeated runs of other configurations know of it: a ratio of two runs has twice the variance of one."""
-        taken = {id(run) for one in compared for run in one.runs}
+    def _noise(self, compared: list[TrialRun]) -> list[list[float]]:
+        """What other repeated runs of one configuration know of it: a ratio of two has twice the variance of one."""
+        taken = {id(run) for run in compared}
         found = []
         for one in (*self.configurations, *self._measured_too):
             runs = [run for run in one.runs if id(run) not in taken]
@@ -335,7 +336,7 @@ class Search:
             self.notes.append(f"the tuned recipe was not compared with the original: {error}")
             return
         before, after = self._figures(original, tuned, [pair])
-        found = compared_rounds(before, after, earlier=self._noise(original, tuned))
+        found = compared_rounds(before, after, earlier=self._noise([pair.base, pair.candidate]))
         self.total = _turned(found, "measured: the tuned recipe beside the original", before, after)
 
 
