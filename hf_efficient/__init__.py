@@ -28,7 +28,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     jobs/         a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out
     isolate/      short controlled variants of a recipe, each in a process of its own: time by their differences
     bench/        a recipe beside other trainers on the same work, each in a process of its own: speed, memory, loss
-    tune/         one change of a recipe at a time, tried in short paired runs, kept where it gains; throughput by shape
+    tune/         one change of a recipe at a time, tried in short paired runs, kept where it gains
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
     cli/          one command per file; parses, calls, prints
 

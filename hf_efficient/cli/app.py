@@ -47,7 +47,6 @@ COMMANDS = {
     "trace": "Show where the time of a torch profiler's trace went.",
     "isolate": "Time the parts of a step by short variants of a recipe.",
     "tune": "Make a recipe faster or cheaper: one measured change at a time.",
-    "sweep": "Draw throughput against the time of a step, by micro-batch and length.",
     "bench": "Compare a recipe with other trainers on the same work.",
     "schema": "Print the JSON Schema of a recipe file.",
     "env": "Print versions and hardware, for a bug report.",
@@ -58,7 +57,7 @@ COMMANDS = {
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
     "A run": ("train", "submit", "run", "checkpoints", "eval", "merge"),
-    "Understand a run": ("report", "compare", "diagnose", "trace", "isolate", "tune", "sweep", "bench"),
+    "Understand a run": ("report", "compare", "diagnose", "trace", "isolate", "tune", "bench"),
 }
 
 

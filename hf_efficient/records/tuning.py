@@ -1,4 +1,4 @@
-"""What `hf-efficient tune` and `sweep` measure: short trainings of a recipe, each with something changed."""
+"""What `hf-efficient tune` measures: short trainings of a recipe, each with something changed."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -105,7 +105,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What became of a recipe. ``total``: the tuned recipe beside the original, in runs of their own."""
+    """What became of a recipe. ``total``: tuned beside original, in runs of their own."""
 
     recipe: str
     objective: str
@@ -119,36 +119,4 @@ class Tuning:
     total: Gain | None = None
     notes: list[str] = field(default_factory=list)
     hf_efficient_version: str = ""
-    schema_version: int = TUNING_SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
-class SweepPoint:
-    """One micro-batch and length; without figures, ``why`` it has none. ``steps``: those that percentiles are of.
-    ``knee``: the smallest micro-batch with nearly the best tokens/s at its length."""
-
-    rows: int
-    length: int
-    tokens_per_second: float | None = None
-    p50_seconds: float | None = None
-    p95_seconds: float | None = None
-    p99_seconds: float | None = None
-    peak_bytes: int | None = None
-    mfu: float | None = None
-    padding_share: float | None = None
-    steps: int = 0
-    knee: bool = False
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Throughput against the time of a step. ``largest``: the largest throughput under the limit, if any has it."""
-
-    recipe: str
-    started_at: str
-    environment: dict[str, Any]
-    points: list[SweepPoint]
-    p95_limit_seconds: float | None
-    largest: SweepPoint | None
     schema_version: int = TUNING_SCHEMA_VERSION

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from hf_efficient.records.tuning import Gain, Rung, TriedChange, Tuning
+from hf_efficient.records.tuning import Gain, Rung, Tuning
 from hf_efficient.reporting.terminal import FoundTable, drawn
 from hf_efficient.text import seconds, short_seconds, size, usd
 
@@ -84,19 +84,16 @@ def notes(found: Tuning) -> Iterator[str]:
     )
     yield (
         f"loss: on held-out rows after equal tokens, against the recipe before the change; more than "
-        f"{found.settings['eval_tolerance']:+.0%} is refused"
+        f"{found.settings['tolerance']:+.0%} is refused"
     )
     firsts = {one.knob: one for one in reversed(found.tried)}  # a knob can be turned twice
     for one in reversed(firsts.values()):
         costs = f"; it costs {one.costs}" if one.verdict == "accepted" else ""
         yield f"{one.knob}: {one.what}{f': {one.why}' if one.why else ''}{costs}"
         if one.promised:
-            yield f"{one.knob}: promised elsewhere: {one.promised}{_came(one)}"
+            came = "" if one.gain is None else f"; measured here: {gain_words(one.gain)}"
+            yield f"{one.knob}: promised elsewhere: {one.promised}{came}"
     yield from found.notes
-
-
-def _came(one: TriedChange) -> str:
-    return "" if one.gain is None else f"; measured here: {gain_words(one.gain)}"
 
 
 def tuning_renderables(found: Tuning) -> list[RenderableType]:

@@ -44,6 +44,7 @@ class Goal:
         if self.objective not in OBJECTIVES:
             raise SetupError(f"--objective: {self.objective} is unknown. Write {', '.join((*OBJECTIVES, *PRESETS))}.")
         positive = {"--minutes": self.minutes, "--p95-step-seconds": self.most_p95_seconds}
+        positive["--max-memory"] = self.most_bytes
         for flag, value in positive.items():
             if value is not None and not value > 0:
                 raise SetupError(f"{flag}: {value:g} is not above zero. Write a positive number.")

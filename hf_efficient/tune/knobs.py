@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hf_efficient.planning.changes import IN_FLOAT32, activation_checkpointing
+from hf_efficient.planning.changes import activation_checkpointing
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH, names_accumulation
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.rules.training import fits_chunked_loss
@@ -126,29 +126,17 @@ def _cadence(here: Here) -> dict[str, Any] | None:
         if here.run.steps is not None:
             rarer = min(rarer, here.run.steps // _FEWEST_LOOKS)
         if rarer > every:
-            wanted[kind] = _round(rarer)
+            wanted[kind] = rarer if rarer < 20 else math.ceil(rarer / 10) * 10
     if wanted and train("load_best_model_at_end"):
         wanted = dict.fromkeys(("eval", "save"), max(wanted.values()))
     return {f"train.{kind}_steps": every for kind, every in wanted.items()} or None
 
 
-def _round(steps: int) -> int:
-    """Upwards to one digit, or two: 37 becomes 40, 128 becomes 130."""
-    scale = 10 ** max(0, int(math.log10(steps)) - 1)
-    scale = 10 if 20 <= steps < 100 else scale
-    return math.ceil(steps / scale) * scale
-
-
-def _no_padding_to_a_multiple(here: Here) -> dict[str, Any] | None:
+def _no_multiple(here: Here) -> dict[str, Any] | None:
     multiple = here.settings.train("pad_to_multiple_of")
     useful = 1 if here.on_cpu else 8  # which a GPU's matrix units like
     pads = isinstance(multiple, int) and multiple > useful and here.run.padding_share >= _MUCH_PADDING
     return {"train.pad_to_multiple_of": None if here.on_cpu else useful} if pads else None
-
-
-def _without_padding(here: Here) -> float | None:
-    """A lone row needs none; of more rows it depends on how their lengths differ."""
-    return 1 - here.run.padding_share if here.rows == 1 else None
 
 
 def _pack(here: Here) -> dict[str, Any] | None:
@@ -168,10 +156,6 @@ def _pack(here: Here) -> dict[str, Any] | None:
     if here.settings.recipe.model.attn_implementation in (None, "sdpa"):
         changes["model.attn_implementation"] = "auto"
     return changes
-
-
-def _packed(here: Here) -> float | None:
-    return 1 - here.run.padding_share if here.run.padding_share >= _MUCH_PADDING else None
 
 
 def _precision(here: Here) -> dict[str, Any] | None:
@@ -251,11 +235,6 @@ def _workers(here: Here) -> dict[str, Any] | None:
     return None if train("dataloader_persistent_workers") else persistent
 
 
-def _pinned_memory(here: Here) -> dict[str, Any] | None:
-    is_off = here.settings.train("dataloader_pin_memory") is False
-    return {"train.dataloader_pin_memory": True} if is_off and not here.on_cpu else None
-
-
 def _rarer_logs(here: Here) -> dict[str, Any] | None:
     train = here.settings.train
     every = train("logging_steps") if str(train("logging_strategy")) == "steps" else None
@@ -265,11 +244,6 @@ def _rarer_logs(here: Here) -> dict[str, Any] | None:
 
 def _fused_optimizer(here: Here) -> dict[str, Any] | None:
     return {"train.optim": "adamw_torch_fused"} if here.settings.train("optim") == "adamw_torch" else None
-
-
-def _eight_bit_optimizer(here: Here) -> dict[str, Any] | None:
-    named = here.settings.train("optim") in IN_FLOAT32 and not here.on_cpu
-    return {"train.optim": "adamw_8bit"} if named else None
 
 
 def _compile(here: Here) -> dict[str, Any] | None:
@@ -284,13 +258,13 @@ _SAME = "nothing: the same computation in another order of sums"
 KNOBS: Final = (
     Knob("cadence", "evaluate and save less often", _cadence, "fewer evaluations and checkpoints", computed=True),
     Knob(
-        "padding", "pad to the longest row, not to a multiple", _no_padding_to_a_multiple, "nothing",
-        rules=("padding_waste",), saves=_BOTH, time_left=_without_padding,
+        "padding", "pad to the longest row, not to a multiple", _no_multiple, "nothing", ("padding_waste",), _BOTH,
+        time_left=lambda here: None if here.rows > 1 else 1 - here.run.padding_share,
     ),
     Knob(
         "packing", "pack examples into rows of the full length", _pack,
         "other examples share a step; as many steps see about as many tokens",
-        rules=("padding_waste", "recompilation"), time_left=_packed,
+        rules=("padding_waste", "recompilation"), time_left=lambda here: 1 - here.run.padding_share,
         promised="up to 2 times (huggingface.co/blog/packing-with-FA2, 2024, on GPUs)",
     ),
     Knob(
@@ -324,10 +298,8 @@ KNOBS: Final = (
         "workers", "loader workers that stay", _workers, "processes with memory of their own",
         rules=("few_workers", "data_collation", "data_transform", "worker_start"),
     ),
-    Knob("pinned_memory", "pinned memory", _pinned_memory, "memory that cannot be swapped", ("host_to_device_copy",)),
     Knob("logging", "log less often", _rarer_logs, "fewer points of the loss", rules=("logging_cost",)),
     Knob("optimizer", "the fused AdamW", _fused_optimizer, _SAME, rules=("optimizer_kernel",)),
-    Knob("eight_bit_optimizer", "8-bit AdamW", _eight_bit_optimizer, "rounded moments", saves=_MEMORY),
     Knob("compile", "compile the model", _compile, "minutes at the start", rules=("launch_bound",)),
 )  # fmt: skip
 """In the order in which they are tried where the diagnosis ranks none."""

@@ -58,8 +58,8 @@ def trained(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> dic
     write_resolved_recipe(run_dir, recipe, {})  # which the diagnosis reads
     recorded = _recorded(run_dir, clock.loss_seconds)  # before an evaluation takes more memory
     pauses = timed_pauses(trainer, whole) if wanted.pauses else {}
-    cuda, steps = args.device.type == "cuda", whole.train.get("max_steps")
-    fast = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else cpu_multiplies_bf16()
+    on_cpu, steps = args.device.type == "cpu", whole.train.get("max_steps")
+    fast = cpu_multiplies_bf16() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
     return {
         **clock.figures(),
         **pauses,
@@ -86,8 +86,6 @@ def _check_room(plan: RunPlan | None, most_bytes: int | None) -> None:
 
 
 def _ruler_rows(ruler: Recipe, count: int) -> list[Any]:
-    if not count:
-        return []
     args: Any = training_arguments(ruler)
     data = build_sft_data(ruler, load_tokenizer(ruler.model, ruler.train), args)
     held = data.eval if data.eval is not None else data.train
@@ -100,16 +98,10 @@ def _recorded(run_dir: Path, loss_seconds: float) -> dict[str, Any]:
     loop = max(account.time.training_seconds - loss_seconds, 1e-9)
     phases, memory, found = account.time.phase_seconds, account.memory, diagnose(run_dir)
     whole = found.loop_seconds / max(found.loop_seconds - loss_seconds, 1e-9)
-    remedies = [
-        {
-            "rule": one.rule,
-            "changes": remedy.overrides,
-            "saving": None if remedy.gain is None or remedy.gain.share is None else remedy.gain.share * whole,
-        }
-        for one in found.findings
-        for remedy in one.remedies
-        if remedy.overrides
-    ]
+    remedies = []
+    for rule, one in ((held.rule, one) for held in found.findings for one in held.remedies if one.overrides):
+        share = None if one.gain is None else one.gain.share
+        remedies.append({"rule": rule, "changes": one.overrides, "saving": None if share is None else share * whole})
     return {
         "peak_bytes": memory.device_peak_allocated_bytes or memory.peak_rss_bytes,
         "data_wait_share": phases.get("data_wait", 0.0) / loop,
@@ -123,16 +115,10 @@ class TrialClock(TrainerCallback):
     """Ends the training as soon as all that is wanted is measured. A step lasts from the end of the one before, data
     wait and logging included; what the loss takes belongs to none."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        wanted: Wanted,
-        held_out: Callable[[], float],
-        now: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._wanted, self._held_out, self._now = wanted, held_out, now
+    def __init__(self, trainer: Trainer, wanted: Wanted, held_out: Callable[[], float]) -> None:
+        self._wanted, self._held_out, self._now = wanted, held_out, time.perf_counter
         self._device = trainer.args.device
-        self._began = self._called = now()
+        self._began = self._called = self._now()
         self._counts: list[tuple[Any, int, int]] = []  # of each step: tokens, positions, rows
         self._all_tokens = 0
         self.loss: float | None = None
@@ -163,13 +149,12 @@ class TrialClock(TrainerCallback):
             self.seconds.append(took)
         wanted = self._wanted
         timed = len(self.seconds) >= wanted.steps and sum(self.seconds) >= wanted.seconds
-        wants_loss = wanted.rows > 0 and self.loss is None
-        if wants_loss and (self._all_tokens >= wanted.tokens if wanted.tokens else timed):
+        if self.loss is None and (self._all_tokens >= wanted.tokens if wanted.tokens else timed):
             began = self._now()
             self.loss, self._loss_tokens = self._held_out(), self._all_tokens
             self.loss_seconds = self._now() - began
         late = self._now() - self._called > wanted.most_seconds
-        control.should_training_stop = late or (timed and (self.loss is not None or not wanted.rows))
+        control.should_training_stop = late or (timed and self.loss is not None)
         self._began = self._now()
 
     def figures(self) -> dict[str, Any]:

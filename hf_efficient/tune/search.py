@@ -33,9 +33,8 @@ _RUNS = 80  # of which a tuning's minutes should have room, each of so many meas
 _SLOWER = 3.0  # times as long as the first run, and a trial is ended
 
 
-class Measure(Protocol):
-    def __call__(self, changes: Mapping[str, Any], wanted: Wanted) -> TrialRun:
-        """Train once; raises ``TrialFailed``."""
+Measure = Callable[[Mapping[str, Any], Wanted], TrialRun]
+"""Trains once; raises ``TrialFailed``."""
 
 
 class Progress(Protocol):
@@ -125,33 +124,23 @@ class Search:
         try:
             run = self._run(base, wanted, "the recipe as it is")
         except DoesNotFit as error:
-            raise SetupError(
-                f"tune: the recipe does not fit: {error}. `hf-efficient plan RECIPE --fix` helps."
-            ) from error
+            why = f"{error}. `hf-efficient plan RECIPE --advise` shows what would"
+            raise SetupError(f"tune: the recipe does not fit: {why}.") from error
         except TrialFailed as error:
             raise SetupError(f"tune: the recipe as it is does not train: {error}") from error
         self._first = run
         if self._left() < run.wall_seconds or run.loss is None:
+            told = f"one trial of this recipe took {seconds(run.wall_seconds)}"
             enough = math.ceil(4 * run.wall_seconds / 60)
-            took = seconds(run.wall_seconds)
-            raise SetupError(
-                f"--minutes: {minutes:g} are too few: one trial of this recipe took {took}. Write {enough} or more."
-            )
+            raise SetupError(f"--minutes: {minutes:g} are too few: {told}. Write {enough} or more.")
         if self._goal.objective == "usd_per_million_tokens" and run.price_usd_per_hour is None:
-            raise SetupError(
-                "--objective: usd_per_million_tokens needs a price, and none is known. Write "
-                "cost.price_usd_per_hour=2.5, for instance."
-            )
+            why = "usd_per_million_tokens needs a price, and none is known"
+            raise SetupError(f"--objective: {why}. Write cost.price_usd_per_hour=0.5, for instance.")
         self._pauses = Pauses(run.evaluation_seconds or 0.0, run.save_seconds or 0.0)
         most = _SLOWER * run.wall_seconds
-        self._wanted = Wanted(
-            FEWEST_STEPS,
-            least,
-            most,
-            tokens=run.loss_tokens,
-            plan=self._goal.saves == "memory",  # a plan takes memory too: in all runs, or in none
-            most_bytes=self._goal.most_bytes,
-        )
+        plan = self._goal.saves == "memory"  # which takes memory too: in all runs, or in none
+        more: dict[str, Any] = {"tokens": run.loss_tokens, "plan": plan, "most_bytes": self._goal.most_bytes}
+        self._wanted = Wanted(FEWEST_STEPS, least, most, **more)
         self._own_p95 = p95([run])
         self.configurations.append(base)
         self._accepted.append(("original", None))
@@ -231,12 +220,10 @@ class Search:
     def _computed(self, one: Candidate) -> TriedChange:
         """By the pauses, timed once, and the steps of all trials so far."""
         runs = self.base.runs
-        before, after = (
-            sum(seconds_per_token(run, self._pauses.per_step(each.settings)) for run in runs)
-            for each in (self.base, one.configuration)
-        )
+        each = [self._pauses.per_step(config.settings) for config in (self.base, one.configuration)]
+        before, after = (sum(seconds_per_token(run, pause) for run in runs) for pause in each)
         one.configuration.runs = list(runs)
-        took = [short_seconds(each) for each in (self._pauses.evaluation_seconds, self._pauses.save_seconds)]
+        took = short_seconds(self._pauses.evaluation_seconds), short_seconds(self._pauses.save_seconds)
         how = f"computed: one evaluation took {took[0]}, one save {took[1]}"
         gain = Gain(before / after, None, None, how)
         verdict = "accepted" if gain.ratio >= LEAST_GAIN and self._objective != "p95_step_seconds" else "no_gain"
@@ -304,14 +291,10 @@ class Search:
         pairs = f"{len(rounds)} {'pair' if len(rounds) == 1 else 'pairs'} of runs"
         return _turned(found, f"measured: {pairs}", before, after)
 
-    def _figures(
-        self, base: Configuration, other: Configuration, rounds: list[Round]
-    ) -> tuple[list[float], list[float]]:
-        pauses = [self._pauses.per_step(one.settings) for one in (base, other)]
-        return (
-            [figure(self._objective, one.base, pauses[0]) for one in rounds],
-            [figure(self._objective, one.candidate, pauses[1]) for one in rounds],
-        )
+    def _figures(self, base: Configuration, other: Configuration, rounds: list[Round]) -> Iterator[list[float]]:
+        """Of the first in each round, then of the second."""
+        for one, runs in ((base, [pair.base for pair in rounds]), (other, [pair.candidate for pair in rounds])):
+            yield [figure(self._objective, run, self._pauses.per_step(one.settings)) for run in runs]
 
     def _noise(self, compared: list[TrialRun]) -> list[list[float]]:
         """What other repeated runs of one configuration know of it: a ratio of two has twice the variance of one."""

@@ -22,7 +22,6 @@ TRIAL: Final = "trial.json"
 JOURNAL: Final = "journal.jsonl"
 _WORKER = "hf_efficient.tune.worker"
 _MOST_EXAMPLES = 2000  # that a trial tokenises
-_ENDLESS = 1_000_000  # steps; the clock ends a trial
 _WHERE_SET: dict[str, Any] = {"warmup_ratio": None, "lr_scheduler_kwargs": None, "auto_find_batch_size": False}
 
 
@@ -65,7 +64,7 @@ def short(recipe: Recipe, folder: Path, wanted: Wanted) -> Recipe:
         **without_pauses(recipe),
         **NO_INSTRUMENTS,
         **{f"train.{name}": value for name, value in _WHERE_SET.items() if recipe.train.get(name) is not None},
-        "train.max_steps": _ENDLESS,
+        "train.max_steps": 1_000_000,  # the clock ends it
         "train.lr_scheduler_type": "constant",
         "train.warmup_steps": 0,
         "data.cache_dir": str(folder.parent / "tokenised"),

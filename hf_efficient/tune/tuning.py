@@ -38,13 +38,16 @@ def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress
     later call continues. Raises ``HfEfficientError``: the recipe is wrong, does not train or fit, or cannot be tuned
     here; the folder holds something else."""
     recipe = load_recipe(argument, overrides)
-    check_tunable(recipe, goal.objective)
+    check_tunable(recipe)
     folder = folder or folder_of(recipe)
-    trials = Trials(argument, overrides, folder, about_of(recipe))
+    whole = json.dumps(recipe.resolved(), sort_keys=True).encode()
+    about = {"recipe": hashlib.sha256(whole).hexdigest()[:16], "hf_efficient": __version__, "cpu": cpu_model()}
+    trials = Trials(argument, overrides, folder, {**about, "threads": thread_count()})
 
     def settings_of(changes: Mapping[str, Any]) -> Settings:
         flags = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-        return settings(load_recipe(argument, [*overrides, *flags]))
+        changed = load_recipe(argument, [*overrides, *flags])
+        return Settings(with_accumulation(changed, 1), train_fields(changed.objective))
 
     search = Search(goal, settings_of, trials.run, progress)
     started = datetime.datetime.now(datetime.timezone.utc)
@@ -57,12 +60,7 @@ def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress
         objective=goal.objective,
         started_at=started.isoformat(timespec="seconds"),
         environment=describe_environment(),
-        settings={
-            "minutes": goal.minutes,
-            "p95_step_seconds": goal.most_p95_seconds,
-            "max_memory_bytes": goal.most_bytes,
-            "eval_tolerance": goal.tolerance,
-        },
+        settings={name: getattr(goal, name) for name in ("minutes", "most_p95_seconds", "most_bytes", "tolerance")},
         ladder=search.ladder,
         tried=search.tried,
         changes=search.base.changes,
@@ -80,42 +78,20 @@ def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress
     return found
 
 
-def settings(recipe: Recipe) -> Settings:
-    return Settings(with_accumulation(recipe, 1), train_fields(recipe.objective))
-
-
-def check_tunable(recipe: Recipe, objective: str) -> None:
-    """``SetupError``: an objective of learning other than sft, several processes, or a price that nobody knows."""
+def check_tunable(recipe: Recipe) -> None:
+    """``SetupError``: an objective other than sft, or several processes."""
     if recipe.objective != "sft":
         raise SetupError(
             f"objective: is {recipe.objective}, and trials compare the loss of supervised fine-tuning. Name a recipe "
             "with `objective: sft`."
         )
-    devices = accelerator_count()
     said = recipe.distributed.processes
-    processes = max(1, devices) if said == "auto" else said
+    processes = max(1, accelerator_count()) if said == "auto" else said
     if processes * recipe.distributed.nodes > 1:
         raise SetupError(
             f"distributed.processes: {said} are {processes * recipe.distributed.nodes} processes, and trials run in "
             "one. Write distributed.processes=1 and distributed.nodes=1, and tune what one GPU does."
         )
-    priced = recipe.cost.price_usd_per_hour is not None or recipe.cost.price_from is not None or devices
-    if objective == "usd_per_million_tokens" and not priced:
-        raise SetupError(
-            "--objective: usd_per_million_tokens needs a price, and none is known. Write cost.price_usd_per_hour=0.5, "
-            "for instance."
-        )
-
-
-def about_of(recipe: Recipe) -> dict[str, Any]:
-    """What must be alike for trials to be compared."""
-    whole = json.dumps(recipe.resolved(), sort_keys=True).encode()
-    return {
-        "recipe": hashlib.sha256(whole).hexdigest()[:16],
-        "hf_efficient": __version__,
-        "cpu": cpu_model(),
-        "threads": thread_count(),
-    }
 
 
 def tuned_recipe(recipe: Recipe, found: Tuning, path: Path) -> str:

@@ -33,8 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {"no_room": str(error)}
     except HfEfficientError as error:
         found = {"failure": str(error)}
-    except MemoryError:
-        found = {"failure": "out of the host's memory"}
     except Exception as error:  # noqa: BLE001  whatever fails in a trial is its result
         found = {"failure": f"{type(error).__name__}: {first_line(error)}"}
     write_whole(options.folder / TRIAL, json.dumps(found))

@@ -52,7 +52,7 @@ def test_json_is_alone_on_standard_output(run, recipe):
     ("args", "told"),
     [
         ("--objective speed", "--objective: speed is unknown. Write tokens_per_second"),
-        ("--max-memory lots", "--max-memory: lots is no size of memory. Write 20GiB, for instance."),
+        ("--max-memory 0", "--max-memory: 0 is not above zero"),
         ("--minutes 0", "--minutes: 0 is not above zero"),
         ("--minutes 0.1", "--minutes: 0.1 are too few: one trial of this recipe took"),
         ("--objective usd_per_million_tokens", "needs a price, and none is known. Write cost.price_usd_per_hour=0.5"),
@@ -72,26 +72,3 @@ def test_a_run_directory_is_no_recipe(run, tmp_path):
     code, _, err = run("tune", str(tmp_path))
     assert code == 2
     assert "is a folder, and tune runs a recipe" in err
-
-
-def test_a_sweep_marks_its_knee_and_writes_its_page(run, recipe, tmp_path):
-    code, out, err = run("sweep", str(recipe), "--rows", "1,2", "--lengths", "64", "--p95-step-seconds", "9")
-    assert code == 0
-    assert "the largest throughput with a p95 of a step under 9.00 s: " in " ".join(out.split())
-    assert "knee" in out
-    assert "1 row of 64 tokens ..." in err
-    assert "Against the micro-batch" in (tmp_path / "out-sweep" / "sweep.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        ("--over learning_rate", "--over: learning_rate cannot be swept. Write per_device_train_batch_size,max_length"),
-        ("--rows 0,2", "--rows: 0 is no whole number above zero. Write 1,2,4, for instance."),
-        ("--lengths long", "--lengths: long is no whole number above zero."),
-    ],
-)
-def test_bad_input_of_a_sweep(run, recipe, args, told):
-    code, _, err = run("sweep", str(recipe), *args.split())
-    assert code == 2
-    assert told in err

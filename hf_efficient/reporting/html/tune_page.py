@@ -1,12 +1,11 @@
-"""The pages of a tuning and of a sweep."""
+"""The page of a tuning."""
 
 from datetime import datetime
 
-from hf_efficient.records.tuning import Sweep, Tuning
+from hf_efficient.records.tuning import Tuning
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_sections import Tile
-from hf_efficient.reporting.plots.figure import BLUE, GREEN, Figure, axis, bar
-from hf_efficient.reporting.sweep import answer, sweep_figures, sweep_notes, sweep_table
+from hf_efficient.reporting.plots.figure import BLUE, Figure, axis, bar
 from hf_efficient.reporting.tuning import gain_words, head_lines, ladder_table, notes, tried_table
 from hf_efficient.text import seconds
 
@@ -36,13 +35,11 @@ def tune_page(found: Tuning, command: str, recipe_text: str, written: datetime |
 
 
 def _tiles(found: Tuning) -> list[Tile]:
-    first, last = found.ladder[0], found.ladder[-1]
-    total = found.total
-    accepted = sum(one.verdict == "accepted" for one in found.tried)
+    first, last = (f"{one.tokens_per_second:,.0f}" for one in (found.ladder[0], found.ladder[-1]))
+    total = None if found.total is None else gain_words(found.total)
     return [
-        Tile("Tokens/s", f"{last.tokens_per_second:,.0f}", f"from {first.tokens_per_second:,.0f}"),
-        Tile("Tuned beside original", None if total is None else gain_words(total), "in runs of their own"),
-        Tile("Changes", str(accepted), f"accepted of {len(found.tried)} that were tried"),
+        Tile("Tokens/s", last, f"from {first}"),
+        Tile("Tuned beside original", total, "in runs of their own"),
         Tile("Trials", seconds(found.spent_seconds), "of the machine's time"),
     ]
 
@@ -51,27 +48,8 @@ def _ladder(found: Tuning) -> Figure:
     rows = [f"{'+ ' if place else ''}{one.what}" for place, one in enumerate(found.ladder)]
     rates = [one.tokens_per_second for one in found.ladder]
     hover = [f"{rate:,.0f} tokens/s" for rate in rates]
-    traces = [
-        bar("the recipe", BLUE, rates[:1], rows[:1], hover[:1]),
-        bar("with changes", GREEN, rates[1:], rows[1:], hover[1:]),
-    ]
-    layout = {"xaxis": axis("tokens/s without padding"), "yaxis": axis("", autorange="reversed"), "barmode": "stack"}
+    traces = [bar("tokens/s", BLUE, rates, rows, hover)]
+    layout = {"xaxis": axis("tokens/s without padding"), "yaxis": axis("", autorange="reversed")}
     summary = f"From {rates[0]:,.0f} to {rates[-1]:,.0f} tokens/s, evaluations and saves included."
     height = _BAR_HEIGHT * len(rows) + _AXES_HEIGHT
     return Figure("ladder_rates", "Tokens/s, change by change", summary, traces, layout, height, zoomable=False)
-
-
-def sweep_page(found: Sweep, command: str, written: datetime | None = None) -> str:
-    points = {"table": sweep_table(found), "notes": list(sweep_notes(found))}
-    curves = Section("curves", "Against the micro-batch", sweep_figures(found))
-    return render(
-        "sweep",
-        [curves, Section("points", "Points", context=points)],
-        span=None,
-        title=f"{found.recipe}: sweep · hf_efficient",
-        kind="throughput or latency",
-        command=command,
-        written=written,
-        found=found,
-        answer=answer(found),
-    )
