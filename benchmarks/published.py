@@ -38,6 +38,7 @@ GIB = 2**30
 _TORCHTUNE = "https://github.com/meta-pytorch/torchtune/blob"
 _FIRST_TABLE = f"{_TORCHTUNE}/30b8519e86d2094879576e16ab1f8d21a6f6f9f7/README.md"
 _LADDER = f"{_TORCHTUNE}/1814feb17a9038e1a8053ce93111bd26774a8db6/README.md"
+_UNSLOTH = "https://docs.unsloth.ai/basics/unsloth-benchmarks"
 _QLORA = "https://github.com/artidoro/qlora/blob/7f4e95a68dc076bea9b3a413d2b512eca6d004e5"
 _LIGER = "https://github.com/linkedin/Liger-Kernel/blob/7e3683e23f8a9a5663913fd0ea7b0b03ea1a667b/benchmark"
 
@@ -124,6 +125,38 @@ LLAMA_65B: Mapping[str, Any] = {
     "dtype": "bfloat16",
 }
 """Source: ``facebook/llama-65b`` in https://github.com/PaddlePaddle/PaddleNLP, llama/configuration.py."""
+
+LONGEST: Mapping[str, tuple[int, int]] = {
+    "RTX 4090": (24, 5789),
+    "A100 40GB SXM": (40, 12264),
+    "L40S": (48, 15502),
+    "A100 80GB SXM": (80, 28454),
+}
+"""GB of a GPU, and the longest row that fits by Unsloth's table (Hugging Face with FlashAttention-2). It names GPUs by
+their memory alone."""
+
+
+def _longest(gpu: str, gib: int, length: int) -> RecipeCase:
+    return RecipeCase(
+        f"Unsloth's table, Llama-3.1-8B, QLoRA r=32, 1 x {length:,}, the longest on {gib} GB, checkpointed",
+        _UNSLOTH,
+        gib * GIB,
+        "llama3.1-8b/qlora",
+        _lines(
+            "train.per_device_train_batch_size=1",
+            f"train.max_length={length}",
+            "model.attn_implementation=flash_attention_2",
+            "adapter.r=32",
+            "adapter.alpha=32",
+            f"adapter.target_modules=[q_proj, k_proj, v_proj, o_proj, {_MLP}]",
+            _WHOLE,
+        ),
+        gpu,
+        "transformers of 2024, which copied the logits to float32; optimizer, dropout and accumulation are not said; "
+        "predicted without the context",
+        bound=True,
+    )
+
 
 RECIPES: tuple[RecipeCase, ...] = (
     RecipeCase(
@@ -216,6 +249,7 @@ RECIPES: tuple[RecipeCase, ...] = (
         bound=True,
         config=LLAMA_65B,
     ),
+    *(_longest(gpu, *held) for gpu, held in LONGEST.items()),
 )
 
 HEADS: tuple[HeadCase, ...] = (
@@ -230,6 +264,13 @@ Its script (benchmark/scripts/benchmark_fused_linear_cross_entropy.py) has two s
 """
 
 NOT_COMPARED: Mapping[str, str] = {
+    "Answer.AI, FSDP with QLoRA": "a training script of its own; rank and modules of the adapter are not said",
+    "Qwen's README, 1.8B to 72B": "an architecture that transformers does not have, and GPTQ",
+    "LitGPT, Llama-2-7B and 13B": "model code of its own, which keeps other activations than transformers'",
+    "ms-swift, yi-6b, zephyr-7b and yi-34b": "the lengths of its batches are not said",
+    "NeMo AutoModel, torchtitan, MLPerf": "kernels of Transformer Engine, FP8 or tensor parallelism",
+    "LLaMA-Factory's table, Llama-2-7B": "rows of Alpaca, whose lengths are not said",
+    "Axolotl, Ministral-8B and AFM-4.5B": "cut cross-entropy, and a GPU that is not named",
     "torchtune, 8B full fine-tuning, 18.9 GiB": "the optimizer steps inside the backward, which is not planned",
     "torchtune, 8B on an A6000, 37.4 and 30.3 GiB": "how they differ from the rows of the 4090 is not said",
     "torchtune, 3B, 25.5 GiB, not packed": "the lengths of its batches are not said",

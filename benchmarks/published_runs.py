@@ -1,28 +1,37 @@
 """How near is a plan to the trainings that others have published with all their settings?
 
-    python benchmarks/published_runs.py TABLE.csv [--only WORDS] [--json FILE]
+    python benchmarks/published_runs.py TABLE.csv [--only WORDS] [--json FILE] [--simulations FOLDER]
 
 A row of the table is a training on NVIDIA A100 80 GB: model, method, kernels, GPUs, micro-batch, and its peak of
 allocated bytes, its tokens per second and GPU, or that it ran out of memory. Every fourth row is kept apart: no change
-of the plan was made for its sake. Both parts are printed.
+of the plan was made for its sake. Both parts are printed. The JSON is written anew after every row.
+
+Simulations take most of the 20 minutes. ``--simulations`` keeps them in a folder, so that the time model can be tried
+again in seconds; delete the folder when something that is simulated changes.
 """
 
 import argparse
 import csv
 import datetime
+import hashlib
+import math
+import pickle
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import torch
+import yaml
 from rich.console import Console
 from rich.table import Table
 from shared import write_result
 
+from hf_efficient.errors import SetupError
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.facts.libraries import quieten_libraries, replaced
 from hf_efficient.planning import blank_model as blank_model_module
@@ -42,17 +51,13 @@ _SAME_SHAPE = {
     "NousResearch/Llama-2-70b-hf": "meta-llama/Llama-2-70b-hf",
     "mistralai/Mixtral-8x7B-Instruct-v0.1": "mistralai/Mixtral-8x7B-v0.1",
 }
-_FUSED = ("train.use_liger_kernel=true", "adapter.fused=true")
-_LOSS = "{rms_norm: true, rope: true, swiglu: false, cross_entropy: %s, fused_linear_cross_entropy: %s}"
-KERNELS: Mapping[str, Sequence[str]] = {
-    "plain": (),
-    "no-kbit-casts": (),
-    "trl-kbit-casts": (),
-    "fused": (*_FUSED, "train.liger_kernel_config=" + _LOSS % ("true", "false")),
-    "fused+liger-flce": (*_FUSED, "train.liger_kernel_config=" + _LOSS % ("false", "true")),
-}
-"""Overrides of the recipe, by the table's word for what it ran with."""
-_CASTS = "trl-kbit-casts"
+_LIGER = (
+    "train.use_liger_kernel=true",
+    "train.liger_kernel_config={rms_norm: true, rope: true, swiglu: false, cross_entropy: %s, "
+    "fused_linear_cross_entropy: %s}",
+)
+_PLAIN = ("plain", "no-kbit-casts", "trl-kbit-casts")
+_FUSED = ("fused", "fused+liger-flce")
 
 
 @dataclass(frozen=True)
@@ -82,21 +87,24 @@ class PublishedRun:
     def simulated_as(self) -> tuple[Any, ...]:
         """Rows with the same one differ in their number of ranks alone."""
         several = self.gpus > 1
-        kernels = self.kernels if self.kernels == _CASTS else KERNELS[self.kernels]
-        return self.model, self.method, kernels, self.source, self.batch, self.seq, self.autocast, several
+        return self.model, self.method, self.kernels, self.source, self.batch, self.seq, self.autocast, several
+
+    @property
+    def casts(self) -> bool:
+        """TRL leaves out ``prepare_model_for_kbit_training`` where 4-bit weights are sharded."""
+        return self.kernels == "trl-kbit-casts" and self.gpus == 1
 
 
 @dataclass(frozen=True)
 class Held:
-    """A row against its plan, whose tokens per second are of a GPU; ``is_alike``: all that it ran with is planned."""
+    """A row against its plan, whose tokens per second are of a GPU."""
 
     run: PublishedRun
-    fits: bool
+    verdict: Literal["fits", "tight", "does not fit"]
     planned_peak_bytes: int
     planned_needed_bytes: int
     planned_tokens_per_second: float | None
     differs: str
-    is_alike: bool = True
 
     @property
     def peak_error(self) -> float | None:
@@ -109,8 +117,25 @@ class Held:
 
 
 def read_runs(path: Path) -> list[PublishedRun]:
+    """Raises ``SetupError``: a row lacks a setting that a plan needs."""
     with path.open(encoding="utf-8", newline="") as table:
-        return [_run(row, place) for place, row in enumerate(csv.DictReader(table))]
+        rows = list(csv.DictReader(table))
+    for place, row in enumerate(rows, 1):
+        _check(row, f"{path.name}, row {place}")
+    return [_run(row, place) for place, row in enumerate(rows)]
+
+
+_MEASURED = ("peak_allocated_bytes", "tokens_per_second_per_gpu")
+
+
+def _check(row: Mapping[str, str], where: str) -> None:
+    settings = ("source", "model", "method", "kernels", "gpus", "batch", "seq", "bf16_autocast", "ran")
+    missing = [name for name in (*settings, *(_MEASURED if row.get("ran") == "1" else ())) if not row.get(name)]
+    if missing:
+        raise SetupError(f"{where}: {missing[0]} is not given, and no plan can be made. Fill it in, or delete the row.")
+    for name, known in (("method", ("full", "lora", "qlora")), ("kernels", (*_PLAIN, *_FUSED))):
+        if row[name] not in known:
+            raise SetupError(f"{where}: {name} is {row[name]}. Write one of: {', '.join(known)}.")
 
 
 def _run(row: Mapping[str, str], place: int) -> PublishedRun:
@@ -124,16 +149,18 @@ def _run(row: Mapping[str, str], place: int) -> PublishedRun:
         batch=int(row["batch"]),
         seq=int(row["seq"]),
         autocast=row["bf16_autocast"] == "1",
-        peak_bytes=int(row["peak_allocated_bytes"]) if ran else None,
-        tokens_per_second=float(row["tokens_per_second_per_gpu"]) if ran else None,
+        peak_bytes=int(row[_MEASURED[0]]) if ran else None,
+        tokens_per_second=float(row[_MEASURED[1]]) if ran else None,
         ran=ran,
         apart=place % EVERY == EVERY - 1,
     )
 
 
-def recipe_of(run: PublishedRun) -> Recipe:
-    """Rows of documents cut to one length, each attended to as a whole: what ``packing`` was in their TRL."""
+def recipe_of(run: PublishedRun, *, whole: bool = False) -> Recipe:
+    """Rows of documents cut to one length, each attended to as a whole: what ``packing`` was in their TRL. ``whole``:
+    as one process would train; what ranks do is added to that."""
     adapted = ("adapter.r=16", "adapter.alpha=16", "adapter.dropout=0.1")
+    spread_out = run.gpus > 1 and not whole
     return load_recipe(
         f"llama3.1-8b/{'qlora' if run.method == 'qlora' else 'lora'}",
         [
@@ -155,39 +182,58 @@ def recipe_of(run: PublishedRun) -> Recipe:
             "train.weight_decay=0.01",
             "train.loss_type=nll",
             f"train.bf16={str(run.autocast).lower()}",
-            f"distributed.processes={run.gpus}",
-            f"distributed.strategy={'none' if run.gpus == 1 else 'fsdp2'}",
+            f"distributed.processes={run.gpus if spread_out else 1}",
+            f"distributed.strategy={'fsdp2' if spread_out else 'none'}",
             *_kernels(run),
+            f"adapter.fused={str(_fuses_lora(run) and not spread_out).lower()}",
         ],
     )
 
 
+def _fuses_lora(run: PublishedRun) -> bool:
+    """ "fused_lora only required for quant-peft" (fms-acceleration, ``framework_plugin_fast_kernels.py``). Theirs run
+    under FSDP as well, where ours do not."""
+    return run.method == "qlora" and run.kernels not in _PLAIN
+
+
 def _kernels(run: PublishedRun) -> Iterator[str]:
-    """Under FSDP2 LoRA layers are PEFT's own: fused ones read whole weights. Adapters of Mistral on several GPUs had no
-    fused loss: between micro-batches of 4, 8 and 16 rows their peak grows by 16 bytes a logit, on one GPU by 8."""
-    adapted = run.method != "full"
-    for one in KERNELS[run.kernels]:
-        if adapted and run.gpus > 1 and "Mistral-7B" in run.model and run.source == _LIGER_TABLE:
-            one = one.replace("entropy: true", "entropy: false")
-        if (adapted and run.gpus == 1) or not one.startswith("adapter."):
-            yield one
+    """Adapters of Mistral on several GPUs had no fused loss: between micro-batches of 4, 8 and 16 rows their peak grows
+    by 16 bytes a logit, on one GPU by 8."""
+    if run.kernels in _PLAIN:
+        return
+    in_head = run.kernels == _FUSED[1]
+    apart = not (run.method != "full" and run.gpus > 1 and "Mistral-7B" in run.model and run.source == _LIGER_TABLE)
+    yield _LIGER[0]
+    yield _LIGER[1] % (str(not in_head and apart).lower(), str(in_head and apart).lower())
 
 
-def held_against(runs: Iterable[PublishedRun]) -> Iterator[Held]:
-    """The plans, one simulation for rows that differ in their number of ranks alone."""
+def held_against(runs: Iterable[PublishedRun], folder: Path | None = None) -> Iterator[Held]:
+    """The plans, one simulation for rows that differ in their number of ranks alone; ``folder`` keeps simulations."""
     ordered = sorted(runs, key=lambda run: repr(run.simulated_as))
     for _, same in groupby(ordered, key=lambda run: run.simulated_as):
         group = list(same)
-        first = group[0]
-        several, casts = first.gpus > 1, first.kernels == _CASTS
-        whole = _simulated(recipe_of(first), first.source, several=several, mixed=first.autocast, casts=casts)
+        whole = _kept(group[0], folder) if folder is not None else _simulated(group[0])
         for run in group:
             yield _held(run, recipe_of(run), whole)
 
 
-def _simulated(recipe: Recipe, source: str, *, several: bool, mixed: bool, casts: bool = False) -> Simulation:
-    with loss_of(source), casts_for_training() if casts else nullcontext():
-        return simulate(recipe, model_config(recipe.model), computes_in=torch.bfloat16 if several and mixed else None)
+def _kept(run: PublishedRun, folder: Path) -> Simulation:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{hashlib.sha256(repr(run.simulated_as).encode()).hexdigest()[:16]}.pickle"
+    if path.exists():
+        found: Simulation = pickle.loads(path.read_bytes())
+        return found
+    made = _simulated(run)
+    log: Any = SimpleNamespace(lives=made.log.lives, events=made.log.events)  # the rest is closures
+    path.write_bytes(pickle.dumps(replace(made, log=log)))
+    return made
+
+
+def _simulated(run: PublishedRun) -> Simulation:
+    recipe = recipe_of(run, whole=True)
+    computes_in = torch.bfloat16 if run.gpus > 1 and run.autocast else None
+    with loss_of(run.source), casts_for_training() if run.casts else nullcontext():
+        return simulate(recipe, model_config(recipe.model), computes_in=computes_in)
 
 
 @contextmanager
@@ -248,17 +294,16 @@ def _held(run: PublishedRun, recipe: Recipe, whole: Simulation) -> Held:
     speed = None if gpu.tokens_per_second is None else gpu.tokens_per_second / run.gpus
     # What cuBLAS takes is part of what torch counts; it is not known where the plan does not fit.
     peak = gpu.allocated_bytes or memory.peak_allocated_bytes
-    lacking = _lacking(run)
-    differs = [*lacking, *(["FSDP1 there, FSDP2 here"] if run.gpus > 1 else [])]
-    return Held(run, gpu.fits, peak, gpu.needed_bytes, speed, "; ".join(differs), not lacking)
+    verdict: Literal["fits", "tight", "does not fit"] = "tight" if gpu.tight else "fits" if gpu.fits else "does not fit"
+    return Held(run, verdict, peak, gpu.needed_bytes, speed, "; ".join(_differences(run)))
 
 
-def _lacking(run: PublishedRun) -> list[str]:
+def _differences(run: PublishedRun) -> Iterator[str]:
     """What it ran with and the plan has not."""
-    found: list[str] = []
-    if "Mixtral" in run.model and run.method == "qlora":
-        found.append("experts are one tensor in today's transformers, which bitsandbytes leaves in 16 bits")
-    return found
+    if run.gpus > 1:
+        yield "FSDP1 there, FSDP2 here"
+    if "Mixtral" in run.model:
+        yield "a loop over experts there, one product of all here"
 
 
 def spread_of(errors: Sequence[float]) -> dict[str, float]:
@@ -282,10 +327,47 @@ def summary(held: Sequence[Held]) -> dict[str, Any]:
         "peak": spread_of(peaks) if peaks else None,
         "tokens_per_second": spread_of(speeds) if speeds else None,
         "ran": len(ran),
-        "ran_and_fits": sum(one.fits for one in ran),
+        "ran_and_does_not_fit": sum(one.verdict == "does not fit" for one in ran),
         "out_of_memory": len(failed),
-        "out_of_memory_and_does_not_fit": sum(not one.fits for one in failed),
+        "out_of_memory_and_fits": sum(one.verdict == "fits" for one in failed),
+        "tight": sum(one.verdict == "tight" for one in held),
     }
+
+
+def error_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of ``facts/data/plan_errors.yaml`` from those of a result: published over planned, less 1."""
+    kinds: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        run = row["run"]
+        kind = ("full" if run["method"] == "full" else "adapter", "one" if run["gpus"] == 1 else "several")
+        for figure, error in (("memory", row["peak_error"]), ("speed", row["speed_error"])):
+            if error is not None:
+                kinds.setdefault((figure, *kind), []).append(1 / (1 + error) - 1)
+    return [_error_row(kind, sorted(errors)) for kind, errors in sorted(kinds.items())]
+
+
+def _error_row(kind: tuple[str, str, str], errors: Sequence[float]) -> dict[str, Any]:
+    figure, method, gpus = kind
+    last = len(errors) - 1
+    low, high = errors[math.floor(_RARE * last)], errors[math.ceil((1 - _RARE) * last)]
+    figures = {"low": round(low, 4), "high": round(high, 4), "trainings": len(errors)}
+    return {"figure": figure, "method": method, "gpus": gpus, **figures, "source": SOURCE}
+
+
+_RARE = 0.05
+SOURCE = "fms-acceleration, scripts/benchmarks/refs, NVIDIA A100 80 GB"
+_HEAD = """\
+# How far published trainings were from their plans: measured over planned, less 1, from the 5th to the 95th percentile,
+# or from the lowest to the highest where there are fewer than twenty. Written by
+#   python benchmarks/published_runs.py TABLE.csv --json benchmarks/results/published_runs.json --errors THIS_FILE
+"""
+
+
+def _write_errors(path: Path, held: Sequence[Held]) -> None:
+    found = error_rows({**asdict(one), "peak_error": one.peak_error, "speed_error": one.speed_error} for one in held)
+    path.write_text(
+        _HEAD + yaml.safe_dump(found, sort_keys=False, default_flow_style=None, width=200), encoding="utf-8"
+    )
 
 
 console = Console()
@@ -298,22 +380,37 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORDS", help="rows whose name has these words")
     parser.add_argument("--open", action="store_true", help="without the rows that are kept apart")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row")
+    parser.add_argument("--errors", type=Path, metavar="FILE", help="write the errors as facts of the package")
+    parser.add_argument("--simulations", type=Path, metavar="FOLDER", help="keep what was simulated there")
     options = parser.parse_args()
     quieten_libraries(debug=False)
     started = datetime.datetime.now(datetime.timezone.utc)
-    runs = [run for run in read_runs(options.table) if options.only in run.name and not (options.open and run.apart)]
-    held = []
-    for one in held_against(runs):
+    try:
+        table = read_runs(options.table)
+    except SetupError as error:
+        parser.error(str(error))
+    runs = [run for run in table if options.only in run.name and not (options.open and run.apart)]
+    held: list[Held] = []
+    for one in held_against(runs, options.simulations):
         held.append(one)
         console.print(f"{len(held)} of {len(runs)}: {one.run.name}", highlight=False)
+        if options.json is not None:
+            _write(options.json, started, held)
+    if options.errors is not None:
+        _write_errors(options.errors, held)
+    for name, part in _parts(held).items():
+        _print(name, part)
+
+
+def _parts(held: Sequence[Held]) -> dict[str, list[Held]]:
     parts = {"open": [one for one in held if not one.run.apart], "apart": [one for one in held if one.run.apart]}
-    for name, part in parts.items():
-        if part:
-            _print(name, part)
-    if options.json is not None:
-        rows = [{**asdict(one), "peak_error": one.peak_error, "speed_error": one.speed_error} for one in held]
-        summaries = {name: summary(part) for name, part in parts.items() if part}
-        write_result(options.json, "published_runs", started, {"gpu": GPU, "summary": summaries, "rows": rows})
+    return {name: part for name, part in parts.items() if part}
+
+
+def _write(path: Path, started: datetime.datetime, held: Sequence[Held]) -> None:
+    rows = [{**asdict(one), "peak_error": one.peak_error, "speed_error": one.speed_error} for one in held]
+    summaries = {name: summary(part) for name, part in _parts(held).items()}
+    write_result(path, "published_runs", started, {"gpu": GPU, "summary": summaries, "rows": rows})
 
 
 def _print(name: str, held: Sequence[Held]) -> None:
@@ -325,8 +422,9 @@ def _print(name: str, held: Sequence[Held]) -> None:
             shares = ", ".join(f"{key} {errors[key]:.1%}" for key in ("median", "p90", "worst", "bias"))
             console.print(f"{figure}: {shares} of {errors['rows']} rows", highlight=False)
     console.print(
-        f"of {found['ran']} that ran {found['ran_and_fits']} fit as planned; of {found['out_of_memory']} that ran out "
-        f"of memory {found['out_of_memory_and_does_not_fit']} do not",
+        f"of {found['ran']} that ran {found['ran_and_does_not_fit']} are planned not to fit; of "
+        f"{found['out_of_memory']} that ran out of memory {found['out_of_memory_and_fits']} are planned to fit; "
+        f"{found['tight']} are tight",
         highlight=False,
     )
     table = Table("worst peaks", "published", "planned", "error", "tokens/s", "planned", "error", "differs", box=None)
@@ -344,10 +442,21 @@ def _print(name: str, held: Sequence[Held]) -> None:
             one.differs,
         )
     console.print(table)
+    _print_kinds([one for one in held if one.run.ran])
     for one in held:
-        if one.run.ran != one.fits:
+        if one.verdict == ("does not fit" if one.run.ran else "fits"):
             what = "ran, and is planned not to fit" if one.run.ran else "ran out of memory, and is planned to fit"
             console.print(f"{one.run.name}: {what} ({one.planned_needed_bytes / 2**30:.1f} GiB)", highlight=False)
+
+
+def _print_kinds(ran: Sequence[Held]) -> None:
+    table = Table("kind", "rows", *("median", "worst", "bias") * 2, title="peak, tokens/s", box=None)
+    for method, gpus in sorted({(one.run.method, one.run.gpus) for one in ran}):
+        part = [one for one in ran if (one.run.method, one.run.gpus) == (method, gpus)]
+        found = summary(part)
+        figures = [found[key][name] for key in ("peak", "tokens_per_second") for name in ("median", "worst", "bias")]
+        table.add_row(f"{method}, {gpus} GPU", f"{len(part)}", *(f"{one:+.1%}" for one in figures))
+    console.print(table)
 
 
 if __name__ == "__main__":

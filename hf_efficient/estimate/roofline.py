@@ -29,6 +29,7 @@ from typing import Literal
 from hf_efficient.facts.accelerators import (
     DTYPES,
     Accelerator,
+    attention_backward_share,
     attention_efficiency,
     bandwidth_efficiency,
     matmul_efficiency,
@@ -43,7 +44,8 @@ BOUNDS: tuple[Bound, ...] = ("math", "bandwidth", "launch")
 @dataclass(frozen=True)
 class Roofs:
     """What a device really does, efficiency included; unknown rates are absent or None. ``startup_seconds`` are the
-    device's, for each product; ``launch_seconds`` the host's, for each kernel. ``runs_ahead`` is False on a CPU."""
+    device's, for each product; ``launch_seconds`` the host's, for each kernel. ``runs_ahead`` is False on a CPU. The
+    backward of attention reaches ``attention_backward_share`` of the forward's rate."""
 
     matmul_flops_per_second: Mapping[str, float]
     attention_flops_per_second: Mapping[str, float]
@@ -51,6 +53,7 @@ class Roofs:
     startup_seconds: float
     launch_seconds: float
     runs_ahead: bool = True
+    attention_backward_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ def operator_time(work: OperatorWork, roofs: Roofs) -> OperatorTime:
         if rate is None:
             unknown.append(f"FLOP/s of {work.family} in {work.dtype}")
         else:
+            if work.family == "attention" and "backward" in work.name:
+                rate *= roofs.attention_backward_share
             math_seconds = work.calls * roofs.startup_seconds + work.flops / rate
     moved = work.read_bytes + work.written_bytes
     if roofs.bytes_per_second is not None:
@@ -135,7 +140,8 @@ def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None)
         stated = held.bandwidth_bytes_per_second
         bandwidth = None if stated is None else stated * bandwidth_efficiency(held)
         startup, launch = overhead_seconds("matmul_startup"), overhead_seconds("launch")
-    return Roofs(matmul | measured, attention, bandwidth, startup, launch)
+    backward = attention_backward_share()
+    return Roofs(matmul | measured, attention, bandwidth, startup, launch, attention_backward_share=backward)
 
 
 def cpu_roofs(calibration: Calibration) -> Roofs:

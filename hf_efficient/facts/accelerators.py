@@ -160,6 +160,11 @@ def attention_efficiency(held: Accelerator) -> float:
     return own[0] if own else statistics.median(row["share"] for row in known)
 
 
+def attention_backward_share() -> float:
+    """What the backward of fused attention reaches of the forward's rate; an estimate."""
+    return float(next(row["share"] for row in _figures("attention_backward")))
+
+
 def overhead_seconds(figure: Literal["launch", "matmul_startup", "collective_overhead"]) -> float:
     """An estimate: of the host for each operator that eager torch launches, of a CUDA device for each product beyond
     its FLOPs, or of a collective beyond its bytes."""

@@ -13,6 +13,7 @@ from hf_efficient.estimate.allocator import (
 )
 from hf_efficient.estimate.roofline import Roofs, accelerator_roofs, step_time
 from hf_efficient.facts.accelerators import Accelerator
+from hf_efficient.facts.plan_errors import PlanError, plan_error
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
 from hf_efficient.planning.run_shapes import RunShapes, unread_pauses
 from hf_efficient.planning.simulation import Rank, Simulation
@@ -48,6 +49,7 @@ class Demand:
         rank: None of a process that trains alone.
         attention: the kernel that the recipe names, if any.
         no_time: why its time is not known, whatever the device; empty where it may be.
+        adapted: an adapter is trained, and not the model.
     """
 
     events: Sequence[tuple[int, int]]
@@ -64,16 +66,26 @@ class Demand:
     saves: int | None = 0
     attention: str | None = None
     no_time: str = ""
+    adapted: bool = False
 
     @property
     def ranks(self) -> int:
         return 1 if self.rank is None else self.rank.sharding.ranks
+
+    @property
+    def errors(self) -> tuple[PlanError, PlanError]:
+        """Of the memory that is needed, and of the speed."""
+        kind = {"adapted": self.adapted, "several": self.ranks > 1}
+        return plan_error("memory", **kind), plan_error("speed", **kind)
 
 
 def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     """Memory and time of the training on as many such devices as there are ranks."""
     notes: list[str] = []
     peaks, needed = _memory(demand, device)
+    memory_error, speed_error = demand.errors
+    least, most = map(round, memory_error.around(needed))
+    tight = least <= device.usable_memory_bytes < most
     if demand.bf16 and device.lacks_bfloat16:
         peaks = None
         notes.append(_NO_BF16)
@@ -99,9 +111,12 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
         reserved_bytes=None if peaks is None else peaks.peak_reserved_bytes,
         allocated_bytes=None if peaks is None else peaks.peak_allocated_bytes,
         fits=peaks is not None,
+        tight=tight and misfit is None and _NO_BF16 not in notes,
+        needed_range_bytes=(least, most),
         allocation_retries=0 if peaks is None else peaks.retries,
         step_seconds=seconds,
         tokens_per_second=None if seconds is None else demand.tokens / seconds,
+        tokens_per_second_range=None if seconds is None else speed_error.around(demand.tokens / seconds),
         bound_shares=bounds,
         communication_seconds=exchange.seconds,
         exposed_communication_seconds=exchange.exposed_seconds,
@@ -187,6 +202,7 @@ def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None =
         bf16=mixed_precision(recipe) == "bf16",
         attention=recipe.model.attn_implementation,
         no_time=_GENERATES if OBJECTIVES[recipe.objective].generates else "",
+        adapted=recipe.adapter.method != "full",
     )
     if shapes is None:
         batches, saves = unread_pauses(recipe, steps, evaluation, ranks)

@@ -161,6 +161,7 @@ def plan_of(
         gpus=with_frontier(sorted(planned, key=_rank)),
         assumptions=[
             *assumptions,
+            *(_errors(demand) if devices else []),
             *rank_remarks(recipe, simulation),
             *_assumptions(recipe, demand.steps),
             *pause_remarks(recipe, demand, terms, read=data is not None),
@@ -214,6 +215,16 @@ def _completion_remarks(recipe: Recipe) -> list[str]:
     return [
         *remarks,
         "generation is an estimate: a prefill, the cache of keys and values at full length, the logits of a token",
+    ]
+
+
+def _errors(demand: Demand) -> list[str]:
+    memory, speed = demand.errors
+    of = "an adapter" if demand.adapted else "a whole model"
+    on = "several GPUs" if demand.ranks > 1 else "one GPU"
+    return [
+        f"errors: memory {memory.low:+.1%} {memory.high:+.1%}, tokens/s {speed.low:+.0%} {speed.high:+.0%}, as in "
+        f"{memory.trainings} published trainings of {of} on {on} (A100); other GPUs and software may differ more"
     ]
 
 

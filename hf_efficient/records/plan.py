@@ -86,7 +86,10 @@ class PlannedGpu:
         needed_bytes: reserved by the allocator, CUDA context, NCCL's buffers; what it asked for where it does not fit.
         allocated_bytes: at most in use, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces included,
             each tensor rounded up to 512 bytes; None where it does not fit.
+        needed_range_bytes, tokens_per_second_range: where nine of ten published trainings of this kind were, measured
+            against their plans (``facts/data/plan_errors.yaml``).
         fits: it is neither out of memory nor in a format or with a kernel that the device lacks (a note then says so).
+        tight: ``usable_memory_bytes`` is inside of ``needed_range_bytes``.
         tokens_per_second: without padding where the data were read; else of rows of one length.
         bound_shares: of the step by what bounds it: math, bandwidth, launch, communication.
         run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps, and of evaluations and saves where they are known;
@@ -130,6 +133,9 @@ class PlannedGpu:
     exposed_communication_seconds: float | None = 0.0
     run_saving_seconds: float | None = None
     on_cpu: bool = False
+    tight: bool = False
+    needed_range_bytes: tuple[int, int] | None = None
+    tokens_per_second_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

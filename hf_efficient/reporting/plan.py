@@ -50,13 +50,16 @@ def answer(plan: rec.Plan) -> str:
     fitting = [gpu for gpu in plan.gpus if gpu.fits]
     if not fitting:
         which = plan.gpus[0].name if len(plan.gpus) == 1 else f"any of {len(plan.gpus)} GPUs"
-        return f"Does not fit {which}: {_why(max(plan.gpus, key=lambda gpu: gpu.usable_memory_bytes))}"
+        largest = max(plan.gpus, key=lambda gpu: gpu.usable_memory_bytes)
+        doubt = f" of {needed(largest)}, which is tight" if largest.tight else ""
+        return f"Does not fit {which}: {_why(largest)}{doubt}"
     if len(plan.gpus) == 1:
         (gpu,) = fitting
-        needs = f"needs {in_gib(gpu.needed_bytes)} of {in_gib(gpu.usable_memory_bytes)} GiB"
+        needs = f"needs {needed(gpu)} of {in_gib(gpu.usable_memory_bytes)} GiB"
         each = f"{plan.ranks.count} x " if plan.ranks is not None and plan.ranks.count > 1 else ""
-        figures = ", ".join(filter(None, _price_and_time(gpu)))
-        return "; ".join(filter(None, [f"Fits {each}{gpu.name}: {needs}", figures]))
+        figures = ", ".join(filter(None, [*_price_and_time(gpu), _speed(gpu)]))
+        verb = "Tight on" if gpu.tight else "Fits"
+        return "; ".join(filter(None, [f"{verb} {each}{gpu.name}: {needs}", figures]))
     parts = []
     priced = [gpu for gpu in fitting if _price_and_time(gpu)[0]]
     timed = [gpu for gpu in fitting if gpu.step_seconds is not None]
@@ -68,6 +71,30 @@ def answer(plan: rec.Plan) -> str:
         took = "" if fastest.run_seconds is None else f" in {seconds(fastest.run_seconds)}"
         parts.append(f"fastest {fastest.name}{took}")
     return "; ".join(filter(None, [f"Fits {len(fitting)} of {len(plan.gpus)} GPUs", ", ".join(parts)]))
+
+
+def needed(gpu: rec.PlannedGpu) -> str:
+    """``15.2 ± 0.6``, in GiB."""
+    if gpu.needed_range_bytes is None:
+        return in_gib(gpu.needed_bytes)
+    error = max(abs(one - gpu.needed_bytes) for one in gpu.needed_range_bytes)
+    return f"{in_gib(gpu.needed_bytes)} ± {in_gib(error)}"
+
+
+def fits_label(gpu: rec.PlannedGpu) -> str:
+    return "tight" if gpu.tight else "yes" if gpu.fits else "no"
+
+
+def speed_error(gpu: rec.PlannedGpu) -> str:
+    """``-15% +20%``, where a speed is planned."""
+    if gpu.tokens_per_second is None or gpu.tokens_per_second_range is None:
+        return ""
+    return " ".join(f"{one / gpu.tokens_per_second - 1:+.0%}" for one in gpu.tokens_per_second_range)
+
+
+def _speed(gpu: rec.PlannedGpu) -> str:
+    error = speed_error(gpu)
+    return f"{gpu.tokens_per_second:,.0f} tokens/s {error}" if error else ""
 
 
 def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
@@ -355,10 +382,11 @@ def _usd(value: float | None) -> str:
     return or_nothing(value, lambda paid: usd(paid).removeprefix("$"))
 
 
+_COLORS = {"yes": "green", "tight": "yellow", "no": "red"}
 _COMMON = [
     _Column("needs", lambda gpu: in_gib(gpu.needed_bytes)),
     _Column("has GiB", lambda gpu: in_gib(gpu.usable_memory_bytes)),
-    _Column("fits", lambda gpu: Text("yes", "green") if gpu.fits else Text("no", "red")),
+    _Column("fits", lambda gpu: Text(fits_label(gpu), _COLORS[fits_label(gpu)])),
     _Column("step", lambda gpu: or_nothing(gpu.step_seconds, short_seconds), 1),
     _Column("tokens/s", lambda gpu: or_nothing(gpu.tokens_per_second, "{:,.0f}".format), 3),
     _Column("USD/h", lambda gpu: or_nothing(gpu.price_usd_per_hour, "{:.2f}".format), 2),

@@ -44,6 +44,10 @@ def test_products():
 def test_other_operators():
     """1e9 FLOPs at 5e13: 20 us, and 10 of start-up."""
     assert operator_time(work(family="attention", flops=10**9), ROOFS).math_seconds == pytest.approx(30e-6)
+    # A backward at 0.8 of that rate: 25 us, and 10.
+    slower = dataclasses.replace(ROOFS, attention_backward_share=0.8)
+    backward = dataclasses.replace(work(family="attention", flops=10**9), name="aten::_flash_attention_backward")
+    assert operator_time(backward, slower).math_seconds == pytest.approx(35e-6)
     found = operator_time(work(read_bytes=1_000_000, calls=4), ROOFS)
     assert (found.device_seconds, found.host_seconds) == (pytest.approx(1e-6), pytest.approx(20e-6))
     found = operator_time(work(family="reduction", dtype="int64", flops=10**15, read_bytes=8_000_000), ROOFS)

@@ -8,6 +8,7 @@ from planned_recipes import MIB, device
 from hf_efficient.estimate.allocator import CONTEXT_BYTES, cublas_workspace_bytes
 from hf_efficient.estimate.roofline import Roofs
 from hf_efficient.estimate.sharding import ModelStates, Sharding
+from hf_efficient.facts.plan_errors import PlanError, plan_error
 from hf_efficient.planning import gpu as gpu_module
 from hf_efficient.planning.gpu import Demand, planned_gpu, with_frontier
 from hf_efficient.planning.ranks import rank as exchange_module
@@ -63,6 +64,41 @@ def test_memory_is_what_the_allocator_reserves_and_the_context():
     found = planned(asked, tight)
     assert (found.fits, found.allocation_retries, found.reserved_bytes) == (True, 1, 320 * MIB)
     assert planned(asked).reserved_bytes == 420 * MIB
+
+
+def test_an_interval_that_crosses_the_limit_is_tight(monkeypatch):
+    """Published trainings were within a tenth of their memory, and between 0.8 and 1.25 times their speed."""
+    kinds = []
+
+    def error(figure, **kind):
+        kinds.append((figure, kind))
+        return PlanError(-0.1, 0.1, 9, "") if figure == "memory" else PlanError(-0.2, 0.25, 9, "")
+
+    monkeypatch.setattr(gpu_module, "plan_error", error)
+    found = planned(demand(GIB, adapted=True))
+    assert kinds == [("memory", {"adapted": True, "several": False}), ("speed", {"adapted": True, "several": False})]
+    needed = found.needed_bytes
+    assert found.needed_range_bytes == pytest.approx((0.9 * needed, 1.1 * needed), abs=1)
+    assert found.tokens_per_second_range == pytest.approx((400, 625))
+    seen = {share: planned(demand(GIB), share * needed / MIB) for share in (0.85, 0.95, 1.05, 1.15)}
+    assert {share: (one.fits, one.tight) for share, one in seen.items()} == {
+        0.85: (False, False),
+        0.95: (False, True),
+        1.05: (True, True),
+        1.15: (True, False),
+    }
+    lacking = planned(demand(GIB, bf16=True), 1.05 * needed / MIB, compute_capability=(7, 5))
+    assert (lacking.fits, lacking.tight) == (False, False)
+
+
+@pytest.mark.parametrize("figure", ["memory", "speed"])
+@pytest.mark.parametrize("adapted", [True, False])
+@pytest.mark.parametrize("several", [True, False])
+def test_the_errors_of_every_kind_are_known(figure, adapted, several):
+    found = plan_error(figure, adapted=adapted, several=several)
+    assert found.low <= found.high
+    assert found.trainings >= 5
+    assert PlanError(-0.25, 0.5, 3, "").around(8) == (6, 12)
 
 
 def test_time():

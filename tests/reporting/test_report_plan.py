@@ -35,7 +35,16 @@ def test_a_plan():
 
 
 SHORT = dataclasses.replace(TOO_SMALL, needed_bytes=2**30, name="V100")
+GIB = 2**30
+TIGHT = dataclasses.replace(
+    FITS, tight=True, needed_range_bytes=(21 * GIB, int(22.5 * GIB)), tokens_per_second_range=(8192.0, 20480.0)
+)
+NEARLY = dataclasses.replace(TIGHT, fits=False, needed_bytes=int(22.2 * GIB))
 ANSWERS = {
+    "Tight on L4: needs 21.5 ± 1.0 of 22.0 GiB; $1.20, 1 h 30 min, 16,384 tokens/s -50% +25%": dataclasses.replace(
+        PLAN, gpus=[TIGHT]
+    ),
+    "Does not fit L4: 0.2 GiB short of 22.2 ± 1.2, which is tight": dataclasses.replace(PLAN, gpus=[NEARLY]),
     "Fits 1 of 2 GPUs; cheapest L4 at $1.20, fastest L4 in 1 h 30 min": PLAN,
     "Fits L4: needs 21.5 of 22.0 GiB; $1.20, 1 h 30 min": dataclasses.replace(PLAN, gpus=[FITS]),
     "Does not fit T4: 7.0 GiB short": dataclasses.replace(PLAN, gpus=[TOO_SMALL]),
@@ -47,6 +56,11 @@ ANSWERS = {
 @pytest.mark.parametrize(("told", "plan"), ANSWERS.items())
 def test_the_first_line_is_the_answer(told, plan):
     assert planned(plan)[0] == told
+
+
+def test_a_tight_one_in_the_table():
+    (row,) = (line for line in planned(dataclasses.replace(PLAN, gpus=[TIGHT])) if line.startswith("L4"))
+    assert row.split()[:5] == ["L4", "*", "21.5", "22.0", "tight"]
 
 
 def head_of(plan, width=120):
