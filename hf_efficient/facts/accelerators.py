@@ -130,18 +130,25 @@ def accelerator_of_device(device_name: str) -> Accelerator | None:
 
 def matmul_efficiency(held: Accelerator, dtype: Dtype) -> float:
     """The share of the dense peak that large matrix products reach. Measured in this dtype; else the share of another
-    dtype of this accelerator, 16 bits first; else the median of all accelerators in 16 bits. Measured figures are of
-    the best of many shapes, or large squares. GeForce cards may exceed 1, as they clock higher than is stated."""
+    dtype of this accelerator, 16 bits first; else the median in 16 bits of GeForce cards, or of all others. Measured
+    figures are of a model's shapes, of large squares, or of the best shape. GeForce cards exceed 1: they clock higher
+    than is stated."""
     known = _figures("matmul")
     own = [row for row in known if held.name in row["of"] and held.peak(row["dtype"])]
     if own:
         row = min(own, key=lambda row: (row["dtype"] != dtype, row["dtype"] not in _SIXTEEN_BITS))
         return row["measured_tflops"] * 1e12 / held.peak_flops_per_second[row["dtype"]]
-    sixteen = [row for row in known if row["dtype"] in _SIXTEEN_BITS]
+    alike = [row for row in known if _is_geforce(row["of"][0]) == _is_geforce(held.name)]
+    sixteen = [row for row in alike if row["dtype"] in _SIXTEEN_BITS]
     one_of_each = {row["of"][0]: row for row in reversed(sixteen)}  # the first row of each card
     peaks = {name: accelerator(name).peak(row["dtype"]) for name, row in one_of_each.items()}
     shares = (row["measured_tflops"] * 1e12 / peak for name, row in one_of_each.items() if (peak := peaks[name]))
     return statistics.median(shares)
+
+
+def _is_geforce(name: str) -> bool:
+    """``RTX 4090``; not ``RTX A6000``, ``RTX PRO 6000 Blackwell``, ``RTX 6000 Ada``."""
+    return name.startswith("RTX ") and name.removeprefix("RTX ").isdigit()
 
 
 def bandwidth_efficiency(held: Accelerator) -> float:

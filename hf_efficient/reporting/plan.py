@@ -51,11 +51,11 @@ def answer(plan: rec.Plan) -> str:
     if not fitting:
         which = plan.gpus[0].name if len(plan.gpus) == 1 else f"any of {len(plan.gpus)} GPUs"
         largest = max(plan.gpus, key=lambda gpu: gpu.usable_memory_bytes)
-        doubt = f" of {needed(largest)}, which is tight" if largest.tight else ""
+        doubt = f" of {in_gib(largest.needed_bytes)}{needed_error(largest)}, which is tight" if largest.tight else ""
         return f"Does not fit {which}: {_why(largest)}{doubt}"
     if len(plan.gpus) == 1:
         (gpu,) = fitting
-        needs = f"needs {needed(gpu)} of {in_gib(gpu.usable_memory_bytes)} GiB"
+        needs = f"needs {in_gib(gpu.needed_bytes)}{needed_error(gpu)} of {in_gib(gpu.usable_memory_bytes)} GiB"
         each = f"{plan.ranks.count} x " if plan.ranks is not None and plan.ranks.count > 1 else ""
         figures = ", ".join(filter(None, [*_price_and_time(gpu), _speed(gpu)]))
         verb = "Tight on" if gpu.tight else "Fits"
@@ -73,12 +73,11 @@ def answer(plan: rec.Plan) -> str:
     return "; ".join(filter(None, [f"Fits {len(fitting)} of {len(plan.gpus)} GPUs", ", ".join(parts)]))
 
 
-def needed(gpu: rec.PlannedGpu) -> str:
-    """``15.2 ± 0.6``, in GiB."""
+def needed_error(gpu: rec.PlannedGpu) -> str:
+    """`` ± 0.6``, in GiB."""
     if gpu.needed_range_bytes is None:
-        return in_gib(gpu.needed_bytes)
-    error = max(abs(one - gpu.needed_bytes) for one in gpu.needed_range_bytes)
-    return f"{in_gib(gpu.needed_bytes)} ± {in_gib(error)}"
+        return ""
+    return f" ± {in_gib(max(abs(one - gpu.needed_bytes) for one in gpu.needed_range_bytes))}"
 
 
 def fits_label(gpu: rec.PlannedGpu) -> str:

@@ -106,10 +106,12 @@ def test_eight_bits_run_twice_as_fast_as_sixteen():
             assert eight is None or sixteen is None or eight == pytest.approx(2 * sixteen, rel=0.02)
 
 
-# One share per card, in order: T4 25/65 .385, A10 56/125 .448, MI300X 668.4/1307.4 .511, L4 66/121 .545,
-# H100 PCIe 449/756.5 .594, A6000 95/154.8 .614, B200 1745/2250 .776, H100 SXM 794.5/989.4 .803, A100 PCIe 252.9/312
-# .811, A100 SXM 271.2/312 .869, PRO 6000 439.44/503.8 .872, 4090 168.64/165.2 1.021, 5090 247.77/209.5 1.183
-MEDIAN_MATMUL = 1745 / 2250
+# One share per card, in order: T4 25/65 .385, A10 56/125 .448, L40S 183.7/362 .507, MI300X 668.4/1307.4 .511, L4
+# 66/121 .545, H100 PCIe 449/756.5 .594, A6000 95/154.8 .614, B200 1470.9/2250 .654, H200 680.3/989.4 .688, H100 SXM
+# 705.8/989.4 .713, PRO 6000 384.5/503.8 .763, A100 247.3/312 .793; GeForce: 4090 168.64/165.2 1.021, 5090
+# 247.77/209.5 1.183
+MEDIAN_MATMUL = (449 / 756.5 + 95 / 154.8) / 2
+MEDIAN_GEFORCE = (168.64 / 165.2 + 247.77 / 209.5) / 2
 
 
 # 239.6/320 .749, 1536/2039 .753, 469/600 .782, 235/300 .783, 4177.285/5300 .7882, 1226.1/1555 .7885, 1630/2039 .799,
@@ -119,13 +121,14 @@ MEDIAN_BANDWIDTH = 1226.1 / 1555
 
 def test_products():
     shares = {
-        ("A100 80GB SXM", "bf16"): 271.2 / 312,
-        ("A100 80GB SXM", "fp16"): 271.2 / 312,
+        ("A100 80GB SXM", "bf16"): 247.3 / 312,
+        ("A100 80GB SXM", "fp16"): 247.3 / 312,
         ("H200", "fp8"): 1453.4 / 1978.9,
-        ("H200", "tf32"): 794.5 / 989.4,
+        ("H200", "tf32"): 680.3 / 989.4,
         ("RTX 5090", "bf16"): 247.77 / 209.5,
         ("L4", "tf32"): 66 / 121,
-        ("L40S", "bf16"): MEDIAN_MATMUL,
+        ("A10G", "bf16"): MEDIAN_MATMUL,
+        ("RTX 3090", "bf16"): MEDIAN_GEFORCE,
     }
     assert {of: matmul_efficiency(accelerator(of[0]), of[1]) for of in shares} == pytest.approx(shares)
 

@@ -66,7 +66,9 @@ def _fits_tile(plan: Plan) -> Tile:
     if len(plan.gpus) == 1:
         gpu = plan.gpus[0]
         usable = gpu.usable_memory_bytes
-        note = f"{words.needed(gpu)} of {size(usable)}, {share(gpu.needed_bytes / usable)}"
+        note = (
+            f"{size(gpu.needed_bytes)}{words.needed_error(gpu)} of {size(usable)}, {share(gpu.needed_bytes / usable)}"
+        )
         return Tile(f"Fits {gpu.name}", words.fits_label(gpu), note)
     fitting = [gpu for gpu in plan.gpus if gpu.fits]
     if not fitting:
