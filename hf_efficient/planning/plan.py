@@ -161,7 +161,7 @@ def plan_of(
         gpus=with_frontier(sorted(planned, key=_rank)),
         assumptions=[
             *assumptions,
-            *(_errors(demand) if devices else []),
+            *(_errors(demand) if any(one.vendor != CPU for one in devices) else []),
             *rank_remarks(recipe, simulation),
             *_assumptions(recipe, demand.steps),
             *pause_remarks(recipe, demand, terms, read=data is not None),
