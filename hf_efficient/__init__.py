@@ -24,6 +24,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     planning/     recipe or Trainer to plan: the step simulated, memory, time, cost, advice, several ranks
     reporting/    finished data in, something to look at out; computes nothing
     launch/       recipe to a run: build, start, output, strategies, command, restart, checkpoints, card
+    export/       a trained model as GGUF, for Ollama or vLLM: written, read back, compared with the trained one
     preflight/    the longest batch, a save, a load, the disk, tried before a run starts
     jobs/         a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out
     isolate/      short controlled variants of a recipe, each in a process of its own: time by their differences

@@ -41,6 +41,9 @@ COMMANDS = {
     "checkpoints": "List a run's checkpoints, and which of them are whole.",
     "eval": "Score a trained model on benchmark tasks, before and after.",
     "merge": "Merge a trained adapter into its model.",
+    "chat": "Talk to a trained model, and to its base beside it.",
+    "generate": "Answer a file of prompts with a trained model.",
+    "export": "Write a trained model as GGUF, for Ollama or vLLM, and compare.",
     "report": "Show where a run's time, tokens and memory went.",
     "compare": "Compare runs with a first one; guard a recipe in CI.",
     "diagnose": "Find what slows a run down, and what to change.",
@@ -56,7 +59,8 @@ COMMANDS = {
 
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
-    "A run": ("train", "submit", "run", "checkpoints", "eval", "merge"),
+    "A run": ("train", "submit", "run", "checkpoints"),
+    "After a run": ("eval", "chat", "generate", "merge", "export"),
     "Understand a run": ("report", "compare", "diagnose", "trace", "isolate", "tune", "bench"),
 }
 

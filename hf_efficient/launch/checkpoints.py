@@ -23,13 +23,15 @@ EFFICIENCY = "efficiency"  # folder of the records inside the output directory
 RESOLVED = "recipe.resolved.yaml"
 """The recipe as it ran; written when training starts, and the mark of a run of ours."""
 
+BASE_WEIGHTS = "base_weights"  # in its environment: the mark of the weights that the run started from
+
 PREFLIGHT_JSON = "preflight.json"  # the result of the preflight check; it outlives the run that it replaces
 
 _WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
 _OTHERS = (
     "README.md", "adapter_config.json", "config.json", "generation_config.json", "training_args.bin",
     "trainer_state.json", "all_results.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja", "merged",
+    "chat_template.jinja", "merged", "exports",
 )  # fmt: skip
 
 

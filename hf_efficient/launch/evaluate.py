@@ -15,6 +15,7 @@ from hf_efficient.errors import ModelError, OutputError, SetupError, first_line
 from hf_efficient.estimate.statistics import paired_test
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.merge import ADAPTER_CONFIG, check_whole, find_adapter, load_trained, recipe_of_run
+from hf_efficient.launch.trained import on_accelerator
 from hf_efficient.model.load import load_dense_base, load_tokenizer
 from hf_efficient.recipe.schema import ModelSection
 from hf_efficient.records.task_scores import EVALUATION_JSON, EVALUATION_VERSION, TaskScore, TaskScores
@@ -62,7 +63,7 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
     if (run / ADAPTER_CONFIG).is_file():
         source = find_adapter(run)
         model, tokenizer = load_trained(source)
-        model = _on_device(model).eval()
+        model = on_accelerator(model).eval()
         after = scored(model, tokenizer)
         if with_base:
             base = source.model.id
@@ -78,7 +79,7 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
         if recipe is not None:
             base = recipe.model.id
             before = scored(_loaded_base(recipe.model, run), tokenizer)
-        model = _on_device(load_dense_base(section)).eval()
+        model = on_accelerator(load_dense_base(section)).eval()
         after = scored(model, tokenizer)
     version = importlib.metadata.version("lm-eval")
     device = str(next(model.parameters()).device)
@@ -99,14 +100,7 @@ def _loaded_base(model: ModelSection, run: Path) -> Any:
         base = load_dense_base(model.model_copy(update={"attn_implementation": None, "dtype": dtype}))
     except (ModelError, SetupError) as error:
         raise ModelError(f"{error} `--no-base` scores the trained model alone.") from error
-    return _on_device(base).eval()
-
-
-def _on_device(model: Any) -> Any:
-    import torch
-
-    moves = torch.accelerator.is_available() and not getattr(model, "is_quantized", False)
-    return model.to(torch.accelerator.current_accelerator()) if moves else model
+    return on_accelerator(base).eval()
 
 
 def _write(path: Path, found: TaskScores) -> None:

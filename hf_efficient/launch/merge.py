@@ -31,8 +31,9 @@ import yaml
 from pydantic import ValidationError
 
 from hf_efficient.errors import ModelError, OutputError, first_line
-from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
+from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY, RESOLVED
 from hf_efficient.model.load import auto_class, load_base, load_dense_base, load_tokenizer
+from hf_efficient.model.source import weights_mark
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 from hf_efficient.recipe.writing import with_new_names
@@ -120,18 +121,18 @@ def merge_run(
     source = find_adapter(Path(run_dir))
     weights = _weights(source, base)
     output = Path(run_dir) / "merged" if output is None else Path(output)
-    _check_free(output, overwrite)
+    check_free(output, overwrite)
     if dtype is not None and dtype not in TOLERANCE:
         raise ModelError(f"--dtype: {dtype!r} is not one of {', '.join(TOLERANCE)}.")
-    tokenizer = _tokenizer(source)
-    trained = _with_adapter(_load(source, weights), source)
+    tokenizer = tokenizer_of(source)
+    trained = load_unmerged(source, weights)
     types = [_type_name(trained.get_base_model().config.dtype)]
     if weights == "dequantized" and not source.rounds_activations:
         types.append(compute_dtype(source.quantization))
     reference = _logits(trained, tokenizer)
     with trained.disable_adapter():
         effect = relative_difference(reference, _logits(trained, tokenizer))
-    merged = _merge(_undressed(trained, dtype), source)
+    merged = merge_into(undressed(trained, dtype), source)
     del trained
     with written_whole(output) as folder:
         merged.save_pretrained(folder)
@@ -172,7 +173,7 @@ def _type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _check_free(output: Path, overwrite: bool) -> None:
+def check_free(output: Path, overwrite: bool) -> None:
     if output.is_dir():
         if any(output.iterdir()) and not overwrite:
             raise OutputError(f"--output: {output} is not empty. Write another folder, or empty it first.")
@@ -203,11 +204,12 @@ def find_adapter(folder: Path) -> TrainedAdapter:
     """What ``folder``, a run directory or one of its checkpoints, holds; read whole before a base is loaded."""
     check_whole(folder)
     if not (folder / ADAPTER_CONFIG).is_file():
-        raise ModelError(_without_adapter(folder))
+        raise ModelError(without_adapter(folder))
     config = _adapter_config(folder)
     _check_adapter_weights(folder)
     recipe = recipe_of_run(folder)
     if recipe is not None:
+        _check_base(recipe, folder)
         return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not base or not isinstance(base, str):
@@ -227,8 +229,12 @@ def check_whole(folder: Path) -> None:
 
 def recipe_of_run(folder: Path) -> Recipe | None:
     """The resolved recipe of a run directory or one of its checkpoints; None without one. Raises ``ModelError``."""
+    return next((_recipe(path) for path in _resolved(folder)), None)
+
+
+def _resolved(folder: Path) -> Iterator[Path]:
     places = (place / EFFICIENCY / RESOLVED for place in (folder, folder.parent))
-    return next((_recipe(path) for path in places if path.is_file()), None)
+    return (path for path in places if path.is_file())
 
 
 def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -236,7 +242,7 @@ def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:
     quantized = source.quantized and source.recipe is not None
     recipe = source.recipe.model_copy(update={"model": source.model}) if quantized and source.recipe else None
     base = load_base(recipe) if recipe else load_dense_base(source.model)
-    return _with_adapter(base, source), _tokenizer(source)
+    return _with_adapter(base, source), tokenizer_of(source)
 
 
 def _adapter_config(folder: Path) -> dict[str, Any]:
@@ -273,7 +279,7 @@ def _check_adapter_weights(folder: Path) -> None:
         raise ModelError(f"{path} cannot be read: {first_line(error)}. {_REMEDY}") from error
 
 
-def _without_adapter(folder: Path) -> str:
+def without_adapter(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} does not exist. Write the output directory of a run."
     if (folder / "config.json").is_file():
@@ -307,6 +313,17 @@ def _recipe(path: Path) -> Recipe:
         ) from error
 
 
+def _check_base(recipe: Recipe, folder: Path) -> None:
+    path = next(_resolved(folder))
+    environment = yaml.safe_load(path.read_text(encoding="utf-8")).get("environment") or {}
+    noted = environment.get(BASE_WEIGHTS)
+    if noted is not None and weights_mark(recipe.model) not in (None, noted):
+        raise ModelError(
+            f"the weights in {recipe.model.id} have changed since the run that trained the adapter. Put the earlier "
+            f"ones back, or remove the line {BASE_WEIGHTS} from {path} to use the adapter on these."
+        )
+
+
 def _weights(source: TrainedAdapter, wanted: BaseWeights | None) -> BaseWeights:
     if wanted == "dequantized" and not source.quantized:
         why = "trained on an unquantized base" if source.recipe else "saved without the recipe of its run"
@@ -314,12 +331,17 @@ def _weights(source: TrainedAdapter, wanted: BaseWeights | None) -> BaseWeights:
     return wanted or ("dequantized" if source.quantized else "dense")
 
 
-def _tokenizer(source: TrainedAdapter) -> PreTrainedTokenizerBase:
+def tokenizer_of(source: TrainedAdapter) -> PreTrainedTokenizerBase:
     own = {"tokenizer": str(source.folder)} if (source.folder / "tokenizer_config.json").is_file() else {}
     return load_tokenizer(source.model.model_copy(update=own), source.recipe.train if source.recipe else {})
 
 
-def _load(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
+def load_unmerged(source: TrainedAdapter, weights: BaseWeights | None = None) -> Any:
+    """The adapter on the base that it is to be merged into; None: the one that it was trained beside."""
+    return _with_adapter(_load_base(source, weights or _weights(source, None)), source)
+
+
+def _load_base(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
     if weights == "dense" or source.recipe is None:
         return load_dense_base(source.model, scores=source.scores)
     model: Any = load_base(source.recipe.model_copy(update={"model": source.model}))
@@ -346,7 +368,7 @@ def _with_adapter(base: PreTrainedModel, source: TrainedAdapter) -> Any:
     return adapted
 
 
-def _undressed(trained: Any, dtype: str | None) -> PreTrainedModel:
+def undressed(trained: Any, dtype: str | None) -> PreTrainedModel:
     """The base without its adapter, dense, in the data type to merge in."""
     import torch
 
@@ -358,7 +380,7 @@ def _dequantized(model: Any) -> Any:
     return model.dequantize(model.config.dtype) if getattr(model, "is_quantized", False) else model
 
 
-def _merge(base: Any, source: TrainedAdapter) -> PreTrainedModel:
+def merge_into(base: Any, source: TrainedAdapter) -> PreTrainedModel:
     """A head that shares the embedding's weights gets its own: an adapter on either alone would change both."""
     import torch
 

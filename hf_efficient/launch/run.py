@@ -20,7 +20,7 @@ from hf_efficient.launch import records
 from hf_efficient.launch.arguments import emulation_remark, one_device_remark, settle
 from hf_efficient.launch.build import Built, build, check_functions, closed_instruments
 from hf_efficient.launch.card import write_model_card
-from hf_efficient.launch.checkpoints import EFFICIENCY, check_layout
+from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY, check_layout
 from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.merge import merge_run
@@ -30,7 +30,7 @@ from hf_efficient.launch.records import phase, state
 from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.started import started_engine
 from hf_efficient.model.fast_step import fast_step_lines
-from hf_efficient.model.source import resolve_model_source
+from hf_efficient.model.source import resolve_model_source, weights_mark
 from hf_efficient.recipe.data_files import check_data_files
 from hf_efficient.recipe.remarks import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
@@ -95,7 +95,8 @@ def _run(
                 clear_output(plan)
             start.is_ready()
             if args.process_index == 0:
-                write_resolved_recipe(plan.directory, recipe, machine, plan.agents)
+                noted = {**machine, BASE_WEIGHTS: weights_mark(recipe.model)}
+                write_resolved_recipe(plan.directory, recipe, noted, plan.agents)
                 records.write_plan(built.plan, recipe, plan.directory / EFFICIENCY)
     # What follows the training and its Trainer does not know, for the forecast.
     state(recipe, "run", {"evaluate_at_end": recipe.evaluate.at_end and built.trainer.eval_dataset is not None})

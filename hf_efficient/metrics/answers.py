@@ -22,7 +22,9 @@ class Prompt:
     ids: tuple[int, ...]
 
 
-def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, Any]]) -> Prompt:
+def render_prompt(
+    tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, Any]], key: str = "evaluate.generate"
+) -> Prompt:
     """The prompt as it stands before the completion in training: messages through the chat template, up to where the
     answer begins; plain text with the tokenizer's special tokens at the start. Raises ``DataError``: messages without a
     chat template, or refused by it."""
@@ -30,13 +32,13 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Map
         return Prompt(prompt, tuple(_encode_start(tokenizer, prompt)))
     if not tokenizer.chat_template:
         raise DataError(
-            "evaluate.generate: the prompt is a list of chat messages, but the tokenizer has no chat "
+            f"{key}: the prompt is a list of chat messages, but the tokenizer has no chat "
             "template. Name one in train.chat_template_path, or a tokenizer that has one in model.tokenizer."
         )
     try:
         text = _render(tokenizer, prompt, add_generation_prompt=True)
     except TemplateError as error:
-        raise DataError(f"evaluate.generate: the chat template refuses the messages {prompt!r}: {error}") from error
+        raise DataError(f"{key}: the chat template refuses the messages {prompt!r}: {error}") from error
     return Prompt(text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
 
 
@@ -57,31 +59,53 @@ def generate_answers(
     batch_size: int,
     stop_ids: Sequence[int],
 ) -> list[str]:
-    """The greedy continuation of each prompt, in order, without special tokens and surrounding whitespace. Prompts of
-    like length share a batch, padded on the left. The model's mode and generation settings are restored."""
+    """The greedy continuation of each prompt, in order, without special tokens and surrounding whitespace."""
+    answers = generate_ids(
+        model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size, stop_ids=stop_ids
+    )
+    return [text.strip() for text in tokenizer.batch_decode(answers, skip_special_tokens=True)]
+
+
+def generate_ids(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    batch_size: int,
+    stop_ids: Sequence[int],
+    sampling: Mapping[str, Any] | None = None,
+    streamer: Any = None,
+) -> list[list[int]]:
+    """The new token ids of each prompt, in order, up to and with the one that ended the answer. Prompts of like length
+    share a batch, padded on the left. The model's mode and generation settings are restored.
+
+    ``sampling``: fields of ``GenerationConfig``; None takes the most likely token each time."""
     device = next(model.parameters()).device
     pad_id = next(i for i in (tokenizer.pad_token_id, *stop_ids, 0) if i is not None)
     own_eos = getattr(model.generation_config, "eos_token_id", None)
     own_stops = own_eos if isinstance(own_eos, list) else [own_eos] if own_eos is not None else []
+    stops = list(dict.fromkeys([*stop_ids, *own_stops]))
     config = GenerationConfig(
-        do_sample=False,
+        do_sample=sampling is not None,
+        **(sampling or {}),
         max_new_tokens=max_new_tokens,
         use_cache=True,
         pad_token_id=pad_id,
-        eos_token_id=list(dict.fromkeys([*stop_ids, *own_stops])) or None,
+        eos_token_id=stops or None,
     )
-    texts = [""] * len(prompts)
+    answers: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
     with kept_modes(model), _generation_config(model, config), torch.no_grad():
         model.eval()
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             ids, mask = _left_padded([prompts[index].ids for index in chosen], pad_id, device)
-            output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
-            new = output[:, ids.shape[1] :]
-            for index, text in zip(chosen, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True):
-                texts[index] = text.strip()
-    return texts
+            output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config, streamer=streamer)
+            for index, new in zip(chosen, output[:, ids.shape[1] :].tolist(), strict=True):
+                ends = [place for place, token in enumerate(new) if token in stops]
+                answers[index] = new[: ends[0] + 1] if ends else new
+    return answers
 
 
 def _render(

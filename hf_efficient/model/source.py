@@ -16,6 +16,7 @@ from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import ModelSection
 
 _PACKAGE = "package:"
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,29 @@ def resolve_tokenizer_source(model: ModelSection) -> ModelSource:
     if model.tokenizer is None:
         return resolve_model_source(model)
     return _resolve("model.tokenizer", model.tokenizer, None)
+
+
+def weights_mark(model: ModelSection) -> str | None:
+    """A short text that changes with the weights of a local model: names, sizes and samples of its files. None for a
+    model of the hub, or without weights."""
+    source = resolve_model_source(model)
+    if not source.is_local:
+        return None
+    folder = Path(source.location)
+    files = (
+        [folder / source.gguf_file]
+        if source.gguf_file
+        else sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin")))
+    )
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            for part in range(_SAMPLES):
+                file.seek(size * part // _SAMPLES)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:16] if files else None
 
 
 def _resolve(key: str, name: str, gguf_file: str | None) -> ModelSource:

@@ -217,7 +217,7 @@ def test_checkpoint_of_a_run(qlora_run):
 
 def test_mismatch_is_an_error_and_leaves_nothing(qlora_run, monkeypatch):
     run_dir, _ = qlora_run
-    original = merge_module._merge
+    original = merge_module.merge_into
 
     def broken(base, source):
         model = original(base, source)
@@ -225,7 +225,7 @@ def test_mismatch_is_an_error_and_leaves_nothing(qlora_run, monkeypatch):
             model.model.norm.weight[0] *= 1.5
         return model
 
-    monkeypatch.setattr(merge_module, "_merge", broken)
+    monkeypatch.setattr(merge_module, "merge_into", broken)
     with pytest.raises(ModelError, match=r"the merged model's logits differ from the unmerged model's by \d\.\de-0\d "):
         merge_run(run_dir)
     assert saved(run_dir) == ["README.md", "adapter_config.json", "adapter_model.safetensors", "efficiency"]
@@ -250,7 +250,7 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 def test_a_damaged_adapter_is_named_before_the_base_is_loaded(tiny_llama_dir, tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
     train(tiny_llama_dir, run_dir)
-    monkeypatch.setattr(merge_module, "_load", None)
+    monkeypatch.setattr(merge_module, "_load_base", None)
     for file, damage, message in (
         (WEIGHTS, cut_off, "{path} cannot be read: Error while deserializing header: "),
         (WEIGHTS, Path.unlink, "{folder} holds adapter_config.json but no adapter_model.safetensors"),

@@ -1,0 +1,119 @@
+"""A run or a model that answers: loaded as it was trained, sampled, streamed."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedTokenizerBase, TextStreamer
+
+from hf_efficient.errors import DataError, ModelError, SetupError
+from hf_efficient.launch.merge import (
+    ADAPTER_CONFIG,
+    TrainedAdapter,
+    check_whole,
+    find_adapter,
+    load_trained,
+    without_adapter,
+)
+from hf_efficient.metrics.answers import Prompt, end_of_answer_ids, generate_ids, render_prompt
+from hf_efficient.model.load import load_dense_base, load_tokenizer
+from hf_efficient.recipe.schema import ModelSection
+
+Message = dict[str, Any]
+
+
+def find_source(target: str) -> TrainedAdapter | ModelSection:
+    """A run with an adapter, or a whole model: a full fine-tune, a folder, a GGUF file or a hub name. Raises
+    ``ModelError``: a folder without either, or a reward model."""
+    folder = Path(target).expanduser()
+    if (folder / ADAPTER_CONFIG).is_file():
+        adapter = find_adapter(folder)
+        if adapter.scores:
+            raise ModelError(f"{folder} holds a reward model, which writes no text. `hf-efficient merge` merges it.")
+        return adapter
+    if folder.is_dir() and not (folder / "config.json").is_file() and not any(folder.glob("*.gguf")):
+        raise ModelError(without_adapter(folder))
+    check_whole(folder)
+    return ModelSection(id=target)
+
+
+def load_run_or_model(target: str) -> tuple[Any, PreTrainedTokenizerBase, TrainedAdapter | None]:
+    """The model in evaluation mode, on the accelerator where there is one, its tokenizer, and its adapter, if any."""
+    found = find_source(target)
+    source = found if isinstance(found, TrainedAdapter) else None
+    model, tokenizer = (
+        (load_dense_base(found), load_tokenizer(found, {})) if isinstance(found, ModelSection) else load_trained(found)
+    )
+    return on_accelerator(model).eval(), tokenizer, source
+
+
+def on_accelerator(model: Any) -> Any:
+    """Where there is one; a quantized model stays where it was loaded."""
+    moves = torch.accelerator.is_available() and not getattr(model, "is_quantized", False)
+    return model.to(torch.accelerator.current_accelerator()) if moves else model
+
+
+class Sampling(NamedTuple):
+    """``temperature`` 0 takes the most likely token each time."""
+
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+class Answerer:
+    """A loaded run or model."""
+
+    def __init__(self, target: str, sampling: Sampling) -> None:
+        self.model, self.tokenizer, self._adapter = load_run_or_model(target)
+        self.sampling = sampling
+        self._stop_ids = end_of_answer_ids(self.tokenizer)
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        self._room = limit - sampling.max_new_tokens if isinstance(limit, int) else None
+        if self._room is not None and self._room < 1:
+            raise SetupError(f"--max-new-tokens: the model has {limit} positions in all. Write fewer.")
+
+    def without_adapter(self) -> AbstractContextManager[Any]:
+        if self._adapter is None:
+            raise ModelError("--compare base: the model has no adapter. Write a run of LoRA or QLoRA, or leave it out.")
+        manager: AbstractContextManager[Any] = self.model.disable_adapter()
+        return manager
+
+    def prompt(self, messages: Sequence[Message]) -> Prompt:
+        """Raises ``DataError``: no chat template, or longer than the model's positions leave room for."""
+        made = render_prompt(self.tokenizer, messages, key="chat")
+        if self._room is not None and len(made.ids) > self._room:
+            raise DataError(
+                f"the prompt has {len(made.ids):,} tokens, and the model's positions leave room for {self._room:,} "
+                f"beside {self.sampling.max_new_tokens:,} new ones. Shorten it, or write a smaller --max-new-tokens."
+            )
+        return made
+
+    def answer(
+        self, prompts: Sequence[Prompt], *, batch_size: int = 1, on_text: Callable[[str], None] | None = None
+    ) -> list[tuple[str, int]]:
+        """Text and number of new tokens of each; ``on_text`` gets the one answer as it grows."""
+        _, temperature, top_p = self.sampling
+        answers = generate_ids(
+            self.model,
+            self.tokenizer,
+            prompts,
+            max_new_tokens=self.sampling.max_new_tokens,
+            batch_size=batch_size,
+            stop_ids=self._stop_ids,
+            sampling={"temperature": temperature, "top_p": top_p, "top_k": 0} if temperature else None,
+            streamer=_Pieces(self.tokenizer, on_text) if on_text is not None else None,
+        )
+        texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
+        return [(text.strip(), len(ids)) for text, ids in zip(texts, answers, strict=True)]
+
+
+class _Pieces(TextStreamer):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, on_text: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._on_text = on_text
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        self._on_text(text)

@@ -1,0 +1,281 @@
+"""A run as GGUF, for Ollama and vLLM: what is in the file, what it is worth, and what cannot be exported."""
+
+import json
+import shutil
+from collections import namedtuple
+
+import gguf
+import pytest
+import torch
+import yaml
+from tiny_models import CHATML, CONFIGS, lora_run, model_folder
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GemmaConfig, GemmaForCausalLM
+
+from hf_efficient.cli.app import main
+from hf_efficient.errors import ModelError, OutputError, SetupError
+from hf_efficient.export import export as export_module
+from hf_efficient.export import gguf_file
+from hf_efficient.export.export import Form, export_run, export_sizes, parse_form
+from hf_efficient.launch.merge import merge_run
+from hf_efficient.model.source import weights_mark
+from hf_efficient.recipe.schema import ModelSection, Recipe
+from hf_efficient.records.export import EXPORT_VERSION, ExportReport
+from hf_efficient.run_dir.json_file import read_record
+
+QUESTIONS = (
+    "How much is 12 + 345?",
+    "The lazy dog",
+    [{"role": "system", "content": "fox"}, {"role": "user", "content": "?"}],
+)
+
+
+@pytest.fixture
+def base(tmp_path):
+    return model_folder(tmp_path / "base")
+
+
+@pytest.fixture
+def run(base, tmp_path):
+    return lora_run(base, tmp_path / "run")
+
+
+def export(target, to="gguf:F16", **how):
+    how = {"questions": QUESTIONS, "max_new_tokens": 6, **how}
+    return export_run(str(target), parse_form(to), **how)
+
+
+def tensors(folder):
+    (path,) = folder.glob("*.gguf")
+    return {one.name: one for one in gguf.GGUFReader(path).tensors}
+
+
+def fields(folder):
+    (path,) = folder.glob("*.gguf")
+    return {name: one.contents() for name, one in gguf.GGUFReader(path).fields.items()}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_transformers_reads_back_the_model_that_was_trained(kind, tmp_path):
+    run = lora_run(model_folder(tmp_path / "base", kind), tmp_path / "run")
+    folder, report = export(run)
+    found = report.agreement
+    assert (found.same_answers, found.same_prompts, found.prompts) == (3, 3, 3)
+    assert found.top1 == 1.0
+    assert found.kl_max < 1e-4
+    assert read_record(folder / "export.json", ExportReport, EXPORT_VERSION, "an export") == report
+    merged = AutoModelForCausalLM.from_pretrained(merge_run(run, tmp_path / "merged").output, dtype=torch.float32)
+    (path,) = folder.glob("*.gguf")
+    again, tokenizer, given = gguf_file.read_gguf(path, merged.config)
+    ids = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])
+    with torch.no_grad():
+        found, wanted = again(ids).logits, merged.eval()(ids).logits
+    assert (found - wanted).norm() < 2e-3 * wanted.norm()  # weights of 16 bits
+    assert given == {"llama-3.1": ["rope_parameters"], "qwen3": ["head_dim"]}.get(kind, [])
+    assert tokenizer.chat_template == CHATML
+    assert ("output.weight" in tensors(folder)) is (kind != "llama-tied")
+
+
+@pytest.mark.parametrize("quantization", ["Q8_0", "Q4_0"])
+def test_tensors_equal_those_of_gguf_quants_bit_for_bit(base, quantization, tmp_path):
+    folder, report = export(base, f"gguf:{quantization}", output=tmp_path / "out")
+    model, written = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tensors(folder)
+    kind = gguf.GGMLQuantizationType[quantization]
+    layer = model.model.layers[1]
+    query = layer.self_attn.q_proj.weight.detach()  # llama.cpp's order: the halves of each head of 16 interleaved
+    query = torch.stack([query[16 * head + half * 8 + row] for head in range(4) for row in range(8) for half in (0, 1)])
+    for name, weight in (("ffn_down", layer.mlp.down_proj.weight), ("attn_q", query)):
+        expected = gguf.quants.quantize(weight.detach().numpy(), kind)
+        assert written[f"blk.1.{name}.weight"].tensor_type == kind
+        assert (written[f"blk.1.{name}.weight"].data == expected).all()
+    assert written["output.weight"].tensor_type == gguf.GGMLQuantizationType.Q8_0
+    assert written["output_norm.weight"].tensor_type == gguf.GGMLQuantizationType.F32
+    assert report.predicted_bytes == sum(int(one.n_bytes) for one in written.values())
+    assert report.bytes > report.predicted_bytes
+
+
+def test_metadata_and_tokenizer_of_the_file(run):
+    held = fields(export(run, "gguf:Q8_0")[0])
+    wanted = {
+        "general.architecture": "llama", "general.file_type": int(gguf.LlamaFileType.MOSTLY_Q8_0),
+        "llama.block_count": 2, "llama.context_length": 256, "llama.embedding_length": 64,
+        "llama.feed_forward_length": 96, "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2,
+        "llama.rope.dimension_count": 16, "llama.rope.freq_base": 10000.0, "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.padding_token_id": 0, "tokenizer.ggml.add_bos_token": False, "tokenizer.chat_template": CHATML,
+    }  # fmt: skip
+    assert {name: held[name] for name in wanted} == wanted
+    tokens, types = held["tokenizer.ggml.tokens"], held["tokenizer.ggml.token_type"]
+    assert (tokens[2], types[2], types[3]) == ("<|im_end|>", int(gguf.TokenType.CONTROL), int(gguf.TokenType.NORMAL))
+    assert (tokens[-1], types[-1]) == (f"[PAD{len(tokens) - 1}]", int(gguf.TokenType.UNUSED))
+
+
+def test_frequencies_of_llama_3_1_are_divided_as_transformers_scales_them(tmp_path):
+    folder = model_folder(tmp_path / "base", "llama-3.1")
+    out, report = export(folder, output=tmp_path / "out")
+    factors = torch.tensor(tensors(out)["rope_freqs.weight"].data)
+    scaled = AutoModelForCausalLM.from_pretrained(folder).model.rotary_emb.inv_freq
+    plain = 500000.0 ** -(torch.arange(0, 16, 2) / 16)
+    assert torch.allclose(plain / factors, scaled)
+    assert factors[-1] == 8.0
+    assert fields(out)["tokenizer.ggml.pre"] == "llama-bpe"
+    assert report.remarks[0].startswith("transformers' reader leaves rope_parameters out of a GGUF file")
+
+
+def test_a_small_adapter_is_lost_in_four_bits_and_the_report_says_so(base, tmp_path, capsys):
+    run = lora_run(base, tmp_path / "run", std=1e-2)
+    _, four = export(run, "gguf:Q4_0")
+    _, sixteen = export(run, "gguf:F16")
+    assert (four.adapted, four.lost, sixteen.lost) == (14, 14, 0)
+    assert four.rounding_to_change > 3
+    one = four.worst[0]
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    dense = model.get_parameter(one.tensor).detach().numpy()
+    kind = gguf.GGMLQuantizationType.Q4_0
+    back = gguf.quants.dequantize(gguf.quants.quantize(dense, kind), kind)
+    assert one.rounding == pytest.approx(float(((back - dense) ** 2).sum() ** 0.5), rel=0.02)
+    with pytest.raises(SystemExit):
+        main(["export", str(run), "--to", "ollama:Q4_0", "--limit", "2", "--max-new-tokens", "3"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "warning: in 14 of 14 matrices that the adapter changed, the rounding to Q4_0 is larger" in told
+    assert "Serve it: ollama create run -f " in told
+
+
+def test_a_qlora_adapter_is_merged_into_the_dequantized_weights(base, tmp_path):
+    four = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    run = lora_run(base, tmp_path / "run", quantization=four)
+    section = {"method": "qlora", "quantization": {"double_quant": False, "compute_dtype": "float32"}}
+    write_recipe(run, base, adapter=section)
+    assert export(run)[1].agreement.kl_max < 1e-4
+
+
+def write_recipe(run, base, adapter=None, mark=None):
+    model = {"id": str(base), "dtype": "float32"}
+    data = {"train": [{"path": "chats.jsonl"}]}
+    recipe = Recipe(name="tiny", model=model, adapter=adapter or {"method": "lora"}, data=data, output_dir=str(run))
+    (run / "efficiency").mkdir()
+    held = {"recipe": recipe.resolved(), "provenance": {}, "environment": {"base_weights": mark}}
+    (run / "efficiency" / "recipe.resolved.yaml").write_text(yaml.safe_dump(held))
+
+
+def test_a_base_that_has_changed_since_the_run_is_refused(run, base):
+    write_recipe(run, base, mark=weights_mark(ModelSection(id=str(base))))
+    assert export(run)[1].model == "tiny"
+    torch.manual_seed(9)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model.lm_head.weight.data.normal_()
+    model.save_pretrained(base)
+    with pytest.raises(ModelError, match=r"^the weights in \S+ have changed since the run that trained the adapter\."):
+        export(run, "gguf:Q8_0")
+
+
+def test_safetensors_and_vllm(run, base, tmp_path):
+    folder, report = export(run, "vllm")
+    assert report.agreement.kl_max < 1e-6
+    assert folder == run / "exports" / "vllm"
+    assert {"model.safetensors", "config.json", "tokenizer.json", "export.json"} <= {
+        one.name for one in folder.iterdir()
+    }
+    assert report.predicted_bytes == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.1)
+    (base / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="vLLM serves a chat by its template, and this tokenizer has none"):
+        export(base, "vllm", questions=("fox",))
+    assert not (base / "exports" / "vllm").exists()
+
+
+def test_llama_cpp_gives_the_same_answers(run):
+    pytest.importorskip("cyllama")
+    _, report = export(run)
+    assert report.agreement.llama_cpp_same_answers == report.agreement.prompts == 3
+
+
+def test_the_modelfile_of_ollama(run):
+    folder, _ = export(run, "ollama:Q8_0")
+    text = (folder / "Modelfile").read_text()
+    assert text == 'FROM ./run-Q8_0.gguf\nPARAMETER stop "<|im_end|>"\n'
+
+
+def test_an_export_that_is_another_model_does_not_stand(run, monkeypatch):
+    monkeypatch.setattr(gguf_file, "_interleaved", lambda values, heads: values)
+    with pytest.raises(ModelError, match=r"is \S+ nats from the trained one .* Nothing was written to "):
+        export(run)
+    assert list((run / "exports").iterdir()) == []
+
+
+def test_what_cannot_be_exported(run, base, tiny_llama_dir, tmp_path, monkeypatch):
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "head_dim": 16,
+    }
+    GemmaForCausalLM(GemmaConfig(vocab_size=400, num_key_value_heads=1, **sizes)).save_pretrained(tmp_path / "gemma")
+    shutil.copy(base / "tokenizer.json", tmp_path / "gemma")
+    shutil.copy(base / "tokenizer_config.json", tmp_path / "gemma")
+    with pytest.raises(ModelError, match=r"--to: GGUF files are written for llama, .* is of type gemma"):
+        export(tmp_path / "gemma")
+    with pytest.raises(ModelError, match="holds a BPE tokenizer with its merges, and this one is BPE without any"):
+        export(tiny_llama_dir)
+    unfinished = tmp_path / "unfinished" / "checkpoint-7"
+    shutil.copytree(run, unfinished)
+    with pytest.raises(ModelError, match="for the run did not end; its checkpoints do"):
+        export(unfinished.parent)
+    assert export(unfinished)[0] == unfinished / "exports" / "gguf-F16"
+    with pytest.raises(OutputError, match="exports/gguf-F16 is not empty"):
+        export(unfinished)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(export_module.shutil, "disk_usage", lambda path: usage(10, 9, 1000))
+    with pytest.raises(OutputError, match=r"needs \S+ KiB, and 1000 B are free there\."):
+        export(run)
+    assert not (run / "exports").exists()
+
+
+def test_weights_beyond_16_bits_are_refused(base, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model.model.layers[0].mlp.up_proj.weight.data[0, 0] = 1e6
+    model.save_pretrained(base)
+    with pytest.raises(ModelError, match=r"layers\.0\.mlp\.up_proj\.weight holds 1e\+06, more than the 16 bits"):
+        export(base)
+    assert list((base / "exports").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("onnx", "--to: 'onnx' is no form. Write one of merged, gguf, ollama, vllm, for instance gguf:Q8_0."),
+        ("merged:Q8_0", "--to: merged has no quantization. Write --to merged, or --to gguf:Q8_0."),
+        ("gguf:q4_k_m", "--to: Q4_K_M needs llama.cpp's compiled code. Write one of F16, Q8_0, Q4_0; or --to gguf:F16"),
+        ("ollama:Q9", "--to: 'Q9' is no quantization. Write one of F16, Q8_0, Q4_0."),
+    ],
+)
+def test_forms_that_do_not_exist(text, told):
+    with pytest.raises(SetupError) as error:
+        parse_form(text)
+    assert str(error.value).startswith(told)
+
+
+def test_sizes_before_anything_is_written(run, capsys):
+    assert parse_form("gguf") == Form("gguf", "Q8_0")
+    sizes = export_sizes(str(run))
+    assert sizes["Q8_0"] == export(run, "gguf:Q8_0")[1].predicted_bytes
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "meta-llama/Llama-3.1-8B", "--plan"])
+    assert ended.value.code in (0, None)
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines()][3:6] == [
+        ["Q8_0", "7.95", "GiB"],
+        ["Q4_0", "4.45", "GiB"],
+        ["Q6_K", "6.14", "GiB", "needs", "llama.cpp"],
+    ]
+    with pytest.raises(SystemExit):
+        main(["export", str(run), "--plan", "--json"])
+    assert json.loads(capsys.readouterr().out)["predicted_bytes"] == sizes
+
+
+def test_the_tokenizer_of_the_run_is_the_one_in_the_file(run, base, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = CHATML.replace("<|im_end|>", "<|endoftext|>")
+    tokenizer.save_pretrained(run)
+    held = fields(export(run)[0])
+    assert held["tokenizer.chat_template"] == tokenizer.chat_template
+    assert held["tokenizer.ggml.eot_token_id"] == 0
