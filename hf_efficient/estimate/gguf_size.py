@@ -12,7 +12,7 @@ from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import ModelShape, linears_of_layer, shape_of
 
 WRITTEN = ("F16", "Q8_0", "Q4_0")
-"""Quantizations that need no compiler; the first is the default of none."""
+"""Quantizations that need no compiler."""
 
 MIXES = (*WRITTEN, "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_L", "Q2_K")
 
@@ -20,18 +20,9 @@ ARCHITECTURES: Mapping[str, str] = {"llama": "llama", "mistral": "llama", "qwen2
 """transformers' ``model_type`` to ``general.architecture``."""
 
 BLOCKS: Mapping[str, tuple[int, int]] = {
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "Q8_0": (32, 34),
-    "Q4_0": (32, 18),
-    "Q5_0": (32, 22),
-    "Q5_1": (32, 24),
-    "Q2_K": (256, 84),
-    "Q3_K": (256, 110),
-    "Q4_K": (256, 144),
-    "Q5_K": (256, 176),
-    "Q6_K": (256, 210),
-}
+    "F32": (1, 4), "F16": (1, 2), "Q8_0": (32, 34), "Q4_0": (32, 18), "Q5_0": (32, 22), "Q5_1": (32, 24),
+    "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+}  # fmt: skip
 """Values and bytes of a block."""
 
 _NARROW = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
@@ -39,11 +30,8 @@ _NARROW = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K
 
 _MORE_BITS = {("Q4_K_M", "v_proj"), ("Q4_K_M", "down_proj"), ("Q5_K_M", "v_proj"), ("Q5_K_M", "down_proj")}
 _ELSEWHERE = {
-    ("Q3_K_L", "v_proj"): "Q5_K",
-    ("Q3_K_L", "down_proj"): "Q5_K",
-    ("Q3_K_L", "o_proj"): "Q5_K",
-    ("Q2_K", "down_proj"): "Q3_K",
-    ("Q2_K", "o_proj"): "Q3_K",
+    **dict.fromkeys((("Q3_K_L", "v_proj"), ("Q3_K_L", "down_proj"), ("Q3_K_L", "o_proj")), "Q5_K"),
+    **dict.fromkeys((("Q2_K", "down_proj"), ("Q2_K", "o_proj")), "Q3_K"),
 }
 
 

@@ -118,9 +118,6 @@ def export_run(
                 f"the exported model, read back, is {found.kl_mean:.2g} nats from the trained one on its own answers "
                 f"(KL), more than rounding explains ({_MOST_KL}). Nothing was written to {output}."
             )
-        window = getattr(config, "sliding_window", None) or math.inf
-        if config.model_type == "mistral" and form.quantization and window < config.max_position_embeddings:
-            remarks.append(f"GGUF's Llama has no attention window: beyond {window:,} tokens its answers differ.")
         if form.format == "ollama":
             _write_modelfile(folder, tokenizer)
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}

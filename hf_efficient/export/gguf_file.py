@@ -1,23 +1,20 @@
 """A model as a GGUF file, written tensor by tensor, and read back by transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
+
+import gguf
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.gguf_size import ARCHITECTURES, Tensor, gguf_shape, type_of
+from hf_efficient.estimate.model_shape import ModelShape
 from hf_efficient.export.vocabulary import add_vocabulary
 from hf_efficient.records.export import Rounding
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from gguf import GGUFWriter
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-    from hf_efficient.estimate.model_shape import ModelShape
 
 _NOT_READ = ("rope_parameters", "head_dim", "sliding_window", "layer_types", "attention_bias", "mlp_bias")
 """Of the configuration, what transformers' reader does not take from a GGUF file of every architecture."""
@@ -31,18 +28,10 @@ class _Written(NamedTuple):
 
 
 def write_gguf(
-    path: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-    quantization: str,
-    licence: str | None = None,
+    path: Path, model: Any, tokenizer: Any, name: str, quantization: str, licence: str | None = None
 ) -> list[Rounding]:
     """Write a dense model; the Frobenius norm of what rounding took from each matrix. Raises ``ModelError``: the format
     cannot hold the architecture, the tokenizer, the positions or the size of a weight."""
-    import gguf
-    import numpy as np
-
     config = model.config
     shape = gguf_shape(config)
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
@@ -65,13 +54,10 @@ def write_gguf(
         writer.close()
 
 
-def read_gguf(path: Path, trained: PretrainedConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, list[str]]:
+def read_gguf(path: Path, trained: PretrainedConfig) -> tuple[Any, Any, list[str]]:
     """The model in float32 and the tokenizer that transformers reads from the file. The list names what its reader
     does not take from there and was given from the trained model's configuration. Raises ``ModelError``: cannot be
     read."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
     try:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         shared = [key for key in _NOT_READ if hasattr(config, key) and hasattr(trained, key)]
@@ -92,9 +78,7 @@ def read_gguf(path: Path, trained: PretrainedConfig) -> tuple[PreTrainedModel, P
         ) from error
 
 
-def _tensors(model: PreTrainedModel, shape: ModelShape, quantization: str) -> Iterator[_Written]:
-    import gguf
-
+def _tensors(model: Any, shape: ModelShape, quantization: str) -> Iterator[_Written]:
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == ARCHITECTURES[shape.model_type])
     names = gguf.get_tensor_name_map(arch, shape.layers)
     if factors := _rope_factors(model.config, shape):
@@ -122,9 +106,6 @@ def _interleaved(values: torch.Tensor, heads: int) -> torch.Tensor:
 
 def _rope_factors(config: PretrainedConfig, shape: ModelShape) -> tuple[torch.Tensor, ...]:
     """What llama.cpp divides each rotary frequency by, for Llama 3.1's scaling; empty without it."""
-    import torch
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     rope = config.rope_parameters
     if rope.get("rope_type", "default") != "llama3":
         return ()
@@ -133,10 +114,7 @@ def _rope_factors(config: PretrainedConfig, shape: ModelShape) -> tuple[torch.Te
     return (1.0 / rope["rope_theta"] ** exponents / scaled,)
 
 
-def _write(writer: GGUFWriter, one: _Written) -> Rounding | None:
-    import gguf
-    import numpy as np
-
+def _write(writer: gguf.GGUFWriter, one: _Written) -> Rounding | None:
     dense: np.ndarray = one.values.detach().float().cpu().contiguous().numpy()
     kind = gguf.GGMLQuantizationType[one.type]
     with np.errstate(over="ignore"):
@@ -155,29 +133,29 @@ def _write(writer: GGUFWriter, one: _Written) -> Rounding | None:
 
 
 def _add_metadata(
-    writer: GGUFWriter, config: PretrainedConfig, shape: ModelShape, name: str, quantization: str, licence: str | None
+    writer: gguf.GGUFWriter,
+    config: PretrainedConfig,
+    shape: ModelShape,
+    name: str,
+    quantization: str,
+    licence: str | None,
 ) -> None:
-    import gguf
-
     writer.add_type("model")
     writer.add_name(name)
     if licence:
         writer.add_license(licence)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantization}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_vocab_size(shape.vocabulary)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.intermediate)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(shape.head_dim)
+    figures = {
+        "context_length": config.max_position_embeddings, "vocab_size": shape.vocabulary,
+        "embedding_length": shape.hidden, "block_count": shape.layers, "feed_forward_length": shape.intermediate,
+        "head_count": shape.heads, "head_count_kv": shape.kv_heads, "key_length": shape.head_dim,
+        "value_length": shape.head_dim, "rope_dimension_count": shape.head_dim,
+        "layer_norm_rms_eps": config.rms_norm_eps, "rope_freq_base": config.rope_parameters["rope_theta"],
+    }  # fmt: skip
+    for key, value in figures.items():
+        getattr(writer, f"add_{key}")(value)
     rope = config.rope_parameters
-    writer.add_rope_freq_base(rope["rope_theta"])
     kind = rope.get("rope_type", "default")
     if kind == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)

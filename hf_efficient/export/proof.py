@@ -1,27 +1,18 @@
 """How far an exported model is from the one that was trained: greedy answers, and the distributions along them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
 
 from hf_efficient.facts.libraries import is_installed
 from hf_efficient.metrics.answers import Prompt, end_of_answer_ids, generate_ids, render_prompt
 from hf_efficient.records.export import Agreement
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerBase
-
-_TASKS = (
-    "Explain {} in one sentence.",
-    "List three facts about {}.",
-    "Write a short poem about {}.",
-    "Why is {} useful?",
-    "Translate the word {} into French.",
-)
+_TASKS = ("Explain {} in a sentence.", "Three facts about {}.", "A poem about {}.", "Why {}?", "What is {} in French?")
 _TOPICS = ("rain", "a bicycle", "the number 7", "bread", "a computer", "gravity", "money", "music", "a river", "sleep")
 QUESTIONS = tuple(task.format(topic) for topic in _TOPICS for task in _TASKS)
 """Fifty, asked where no prompts are given."""
@@ -64,8 +55,6 @@ def agreement(
 ) -> Agreement:
     """``model`` and ``tokenizer`` are the exported ones, read back. Both models see the trained one's answers, so that
     an early difference does not hide the later positions."""
-    import torch
-
     kl, agreed, same = [], [], 0
     for one in reference:
         theirs = _log_probabilities(model, one.prompt.ids, one.answer)
@@ -124,8 +113,6 @@ def _greedy(context: Any, sampler: Any, ids: list[int]) -> Iterator[int]:
 
 def _log_probabilities(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> torch.Tensor:
     """Of each token of the answer, given all before it: [tokens, vocabulary], float32 on the CPU."""
-    import torch
-
     ids = torch.tensor([[*prompt, *answer]], device=next(model.parameters()).device)
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, len(prompt) - 1 : -1]

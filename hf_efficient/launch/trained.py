@@ -96,6 +96,10 @@ class Answerer:
     ) -> list[tuple[str, int]]:
         """Text and number of new tokens of each; ``on_text`` gets the one answer as it grows."""
         _, temperature, top_p = self.sampling
+        streamer: Any = None
+        if on_text is not None:
+            streamer = TextStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
+            streamer.on_finalized_text = lambda text, stream_end=False: on_text(text)
         answers = generate_ids(
             self.model,
             self.tokenizer,
@@ -104,16 +108,7 @@ class Answerer:
             batch_size=batch_size,
             stop_ids=self._stop_ids,
             sampling={"temperature": temperature, "top_p": top_p, "top_k": 0} if temperature else None,
-            streamer=_Pieces(self.tokenizer, on_text) if on_text is not None else None,
+            streamer=streamer,
         )
         texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
         return [(text.strip(), len(ids)) for text, ids in zip(texts, answers, strict=True)]
-
-
-class _Pieces(TextStreamer):
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, on_text: Callable[[str], None]) -> None:
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._on_text = on_text
-
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        self._on_text(text)

@@ -50,11 +50,7 @@ def weights_mark(model: ModelSection) -> str | None:
     if not source.is_local:
         return None
     folder = Path(source.location)
-    files = (
-        [folder / source.gguf_file]
-        if source.gguf_file
-        else sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin")))
-    )
+    files = sorted(folder.glob(source.gguf_file or "*.safetensors"))
     digest = hashlib.sha256()
     for path in files:
         size = path.stat().st_size

@@ -105,13 +105,13 @@ def test_both_models_side_by_side(run, monkeypatch, capsys):
 
 
 def test_what_cannot_answer(run, tiny_llama_dir, tmp_path):
-    answerer = Answerer(str(tiny_llama_dir), Sampling(max_new_tokens=500))
+    answerer = Answerer(str(tiny_llama_dir), Sampling(max_new_tokens=400))
     with pytest.raises(ModelError, match="--compare base: the model has no adapter"):
         Conversation(answerer, as_base=True).ask("a")
     with pytest.raises(
-        DataError, match=r"^--prompts: row 2: the prompt has \d+ tokens, .* leave room for 12 beside 500 new"
+        DataError, match=r"^--prompts: row 2: the prompt has \d+ tokens, .* leave room for 112 beside 400 new"
     ):
-        list(generate(answerer, [{"messages": []}, {"prompt": "a" * 40}], None, 1))
+        list(generate(answerer, [{"prompt": ""}, {"prompt": "a" * 200}], None, 1))
     with pytest.raises(SetupError, match="--max-new-tokens: the model has 512 positions in all"):
         Answerer(str(tiny_llama_dir), Sampling(max_new_tokens=512))
     for text, told in (
