@@ -39,8 +39,8 @@ def export(
     from hf_efficient.export.export import export_run, export_sizes, parse_form
     from hf_efficient.export.proof import QUESTIONS
     from hf_efficient.launch.chat import read_prompts
-    from hf_efficient.reporting.export import export_lines, sizes_table
-    from hf_efficient.reporting.terminal import drawn, show
+    from hf_efficient.reporting.export import export_lines, sizes_lines
+    from hf_efficient.reporting.terminal import show
 
     form = parse_form(to)
     if plan:
@@ -48,7 +48,7 @@ def export(
         if as_json:
             print_json({"model": target, "predicted_bytes": sizes})
         else:
-            show([drawn(sizes_table(sizes, WRITTEN))])
+            show(sizes_lines(sizes, WRITTEN))
         return
     asked = [row.get("messages") or row["prompt"] for row in read_prompts(prompts)] if prompts else list(QUESTIONS)
     path, report = export_run(target, form, output, questions=asked[:limit], max_new_tokens=max_new_tokens)

@@ -29,9 +29,9 @@ class Answered:
 
 def as_prompts(tokenizer: PreTrainedTokenizerBase, questions: Sequence[Any]) -> list[Prompt]:
     """A text is what a user says, where there is a chat template; messages stay as they are."""
-    says = [isinstance(one, str) and bool(tokenizer.chat_template) for one in questions]
     chats = [
-        [{"role": "user", "content": one}] if is_said else one for one, is_said in zip(questions, says, strict=True)
+        [{"role": "user", "content": one}] if isinstance(one, str) and tokenizer.chat_template else one
+        for one in questions
     ]
     return [render_prompt(tokenizer, one, key="--prompts") for one in chats]
 

@@ -52,7 +52,10 @@ def add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
     if is_sentencepiece:
         writer.add_tokenizer_model("llama")
         writer.add_tokenizer_pre("default")
-        writer.add_token_scores(_scores(tokenizer, merges, rows))
+        ranks = {merge.replace(" ", ""): rank for rank, merge in reversed([*enumerate(merges)])}
+        names = {index: token for token, index in tokenizer.get_vocab().items()}
+        # SentencePiece joins the pair with the highest score first: that of the earliest merge
+        writer.add_token_scores([-float(ranks.get(names.get(index, ""), len(merges))) for index in range(rows)])
         writer.add_add_space_prefix(tokenizer.tokenize("a")[0].startswith("▁"))
     else:
         writer.add_tokenizer_model("gpt2")
@@ -105,15 +108,6 @@ def _tokens(tokenizer: Any, rows: int, *, is_sentencepiece: bool) -> tuple[list[
         tokens.append(f"[PAD{index}]" if name is None else name)
         types.append(int(kind))
     return tokens, types
-
-
-def _scores(tokenizer: Any, merges: list[str], rows: int) -> list[float]:
-    """SentencePiece joins the pair with the highest score first: that of the earliest merge."""
-    ranks: dict[str, int] = {}
-    for rank, merge in enumerate(merges):
-        ranks.setdefault(merge.replace(" ", ""), rank)
-    names = {index: token for token, index in tokenizer.get_vocab().items()}
-    return [-float(ranks.get(names.get(index, ""), len(merges))) for index in range(rows)]
 
 
 def _add_special(writer: Any, tokenizer: Any) -> None:

@@ -1,10 +1,9 @@
-"""What an export wrote and how far it is from the trained model, in lines; the sizes before it, as a table."""
+"""What an export wrote and how far it is from the trained model, and the sizes before it."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from hf_efficient.records.export import ExportReport
-from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.text import counted, share, size
 
 
@@ -36,12 +35,9 @@ def export_lines(path: Path, report: ExportReport) -> list[str]:
     return [*lines, *report.remarks, *_next(path, report)]
 
 
-def sizes_table(sizes: Mapping[str, int], written: tuple[str, ...]) -> FoundTable:
-    rows = [
-        [name, size(number), "" if name in ("safetensors", *written) else "needs llama.cpp"]
-        for name, number in sizes.items()
-    ]
-    return FoundTable(["form", "predicted size", ""], rows, words=(0, 2))
+def sizes_lines(sizes: Mapping[str, int], written: tuple[str, ...]) -> list[str]:
+    needs = {name: "" if name in ("safetensors", *written) else "  needs llama.cpp" for name in sizes}
+    return [f"{name:<12}{size(number):>11}{needs[name]}" for name, number in sizes.items()]
 
 
 def _next(path: Path, report: ExportReport) -> list[str]:

@@ -262,7 +262,7 @@ def test_sizes_before_anything_is_written(run, capsys):
         main(["export", "meta-llama/Llama-3.1-8B", "--plan"])
     assert ended.value.code in (0, None)
     out = capsys.readouterr().out
-    assert [line.split() for line in out.splitlines()][3:6] == [
+    assert [line.split() for line in out.splitlines()][2:5] == [
         ["Q8_0", "7.95", "GiB"],
         ["Q4_0", "4.45", "GiB"],
         ["Q6_K", "6.14", "GiB", "needs", "llama.cpp"],
