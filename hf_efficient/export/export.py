@@ -27,10 +27,8 @@ from hf_efficient.run_dir.json_file import strict_json
 from hf_efficient.text import size
 
 FORMATS = ("merged", "gguf", "ollama", "vllm")
-_DEFAULT = "Q8_0"
 _MOST_KL = 0.1
 """Nats that no rounding to 8 bits or more explains; four bits may lose any amount."""
-_WORST = 5
 
 
 class Form(NamedTuple):
@@ -49,7 +47,7 @@ def parse_form(text: str) -> Form:
         if quantization:
             raise SetupError(f"--to: {name} has no quantization. Write --to {name}, or --to gguf:{quantization}.")
         return Form(name, None)
-    wanted = quantization.upper() or _DEFAULT
+    wanted = quantization.upper() or "Q8_0"
     if wanted in WRITTEN:
         return Form(name, wanted)
     written = ", ".join(WRITTEN)
@@ -78,13 +76,8 @@ def export_run(
 ) -> tuple[Path, ExportReport]:
     """Write the export to ``output`` (default: ``TARGET/exports/FORM``), read it back, and compare it with the trained
     model. The folder appears whole or not at all. An adapter on a quantized base is merged into the dequantized
-    weights; for GGUF in float32, 4 bytes a parameter.
-
-    Raises:
-        ModelError: no trained model, a base that has changed, a model that the form cannot hold, or an export that is
-            another model than the trained one.
-        OutputError: ``output`` is not empty, cannot be written, or has too little room.
-    """
+    weights; for GGUF in float32, 4 bytes a parameter. Raises ``ModelError``: no trained model, a base that has changed,
+    a model that the form cannot hold, or an export that is another model; ``OutputError``: no room at ``output``."""
     source = find_source(target)
     adapter, section = (source, source.model) if isinstance(source, TrainedAdapter) else (None, source)
     run = Path(target).expanduser()
@@ -194,7 +187,7 @@ def _with_roundings(report: ExportReport, roundings: Sequence[Rounding], changes
         adapted=len(adapted),
         lost=sum(ratio > 1 for ratio, _ in ratios),
         rounding_to_change=statistics.median(ratio for ratio, _ in ratios),
-        worst=[one for _, one in ratios[:_WORST]],
+        worst=[one for _, one in ratios[:5]],
     )
 
 
