@@ -1,5 +1,6 @@
 """A run as GGUF, for Ollama and vLLM: what is in the file, what it is worth, and what cannot be exported."""
 
+import importlib.util
 import json
 import shutil
 from collections import namedtuple
@@ -8,7 +9,7 @@ import gguf
 import pytest
 import torch
 import yaml
-from tiny_models import CHATML, CONFIGS, lora_run, model_folder
+from tiny_models import CHATML, CONFIGS, lora_run, model_folder, sentencepiece_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GemmaConfig, GemmaForCausalLM
 
 from hf_efficient.cli.app import main
@@ -279,3 +280,21 @@ def test_the_tokenizer_of_the_run_is_the_one_in_the_file(run, base, tmp_path):
     held = fields(export(run)[0])
     assert held["tokenizer.chat_template"] == tokenizer.chat_template
     assert held["tokenizer.ggml.eot_token_id"] == 0
+
+
+def test_a_sentencepiece_tokenizer_reads_back_with_the_same_tokens(tmp_path):
+    tokenizer = sentencepiece_tokenizer()
+    base = model_folder(tmp_path / "base", tokenizer=tokenizer)
+    folder, report = export(base, output=tmp_path / "out", questions=("The lazy dog, 12", "How much is a fox é?"))
+    assert report.agreement.same_prompts == 2
+    held = fields(folder)
+    assert (held["tokenizer.ggml.model"], held["tokenizer.ggml.add_bos_token"]) == ("llama", False)
+    types = held["tokenizer.ggml.token_type"]
+    assert [types[index] for index in (0, 1, 2, 3)] == [
+        int(gguf.TokenType.UNKNOWN),
+        int(gguf.TokenType.CONTROL),
+        int(gguf.TokenType.CONTROL),
+        int(gguf.TokenType.BYTE),
+    ]
+    if importlib.util.find_spec("cyllama"):
+        assert report.agreement.llama_cpp_same_answers == 2

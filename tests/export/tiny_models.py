@@ -1,5 +1,6 @@
 """Tiny models with a tokenizer that has learned merges, and adapters on them, as runs leave them."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
+    LlamaTokenizer,
     MistralConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -92,3 +94,14 @@ def lora_run(base: Path, folder: Path, *, std: float = 0.1, quantization=None, *
             torch.nn.init.normal_(weight, std=std)
     model.save_pretrained(folder)
     return folder
+
+
+def sentencepiece_tokenizer() -> LlamaTokenizer:
+    """As Llama 2 and Mistral have it: unknown characters are bytes, blanks a character, merges by their order."""
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=names, show_progress=False)
+    tokenizer.train_from_iterator(TEXT, trainer)
+    held = json.loads(tokenizer.to_str())["model"]
+    return LlamaTokenizer(vocab=held["vocab"], merges=[tuple(pair) for pair in held["merges"]])
