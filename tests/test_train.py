@@ -138,12 +138,14 @@ def test_a_fault_that_nobody_foresaw_keeps_its_traceback_in_a_file(recipe, tmp_p
 
 
 def test_a_mistake_does_not_occupy_the_output_directory(recipe, tmp_path):
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    bad = f"data.train.0.path={tmp_path / 'bad.jsonl'}"
     with pytest.raises(DataError):
-        run_recipe(load_recipe(recipe, ["data.train.0.path=gone.jsonl"]))
+        run_recipe(load_recipe(recipe, [bad]))
     run_recipe(load_recipe(recipe))
     before = sorted((tmp_path / "out").rglob("*"))
     with pytest.raises(DataError):
-        run_recipe(load_recipe(recipe, ["data.train.0.path=gone.jsonl", "existing_output=overwrite"]))
+        run_recipe(load_recipe(recipe, [bad, "existing_output=overwrite"]))
     assert sorted((tmp_path / "out").rglob("*")) == before
 
 
