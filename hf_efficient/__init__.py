@@ -117,8 +117,11 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'hf_efficient' has no attribute {name!r}")
+    from hf_efficient.facts.libraries import quiet_imports
+
     try:
-        return getattr(importlib.import_module(home), name)
+        with quiet_imports():
+            return getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
         from hf_efficient.facts.libraries import missing_package
 

@@ -95,6 +95,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 def quiet_imports() -> Iterator[None]:
     """Import libraries in the block without what they log meanwhile; the log levels are put back after it."""
     before = {name: logging.getLogger(name).level for name in _CHATTY}
+    logging.getLogger("DeepSpeed").addFilter(_is_news)
     try:
         for name in _CHATTY:
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -14,7 +14,6 @@ from hf_efficient.reporting.labels import evidence_value
 from hf_efficient.reporting.terminal import dim_lines
 from hf_efficient.text import seconds, share, short_seconds, size, usd
 
-NOTHING_TO_FIX = "Nothing to fix."
 GAINS_OVERLAP = "Gains are predictions, each of its remedy alone: of several findings they do not add up."
 OF_THE_LOOP = "the loop's time"
 OF_THE_TRACE = "the traced time"
@@ -172,9 +171,16 @@ def _confirmation(held: Confirmation) -> Text:
     return verdict.append(f"{confirmation_words(held)}.", "not bold default")
 
 
+def nothing_to_fix(diagnosis: Diagnosis) -> str:
+    """Empty where something should be fixed; remarks may follow."""
+    if diagnosis.limit is None:
+        return ""
+    return "Nothing has to be fixed; what follows is worth a look." if diagnosis.findings else "Nothing to fix."
+
+
 def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
     if diagnosis.limit is not None:
-        yield Text(NOTHING_TO_FIX, "bold green")
+        yield Text(nothing_to_fix(diagnosis), "bold green")
         yield Text(limit_words(diagnosis))
         if full and diagnosis.limit.evidence:
             yield _evidence(diagnosis.limit.evidence)

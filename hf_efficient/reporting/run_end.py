@@ -13,7 +13,7 @@ from hf_efficient.records.account import PlanAccount, RunAccount
 from hf_efficient.records.findings import Diagnosis, Finding
 from hf_efficient.records.steps import PREFERENCES
 from hf_efficient.reporting.console import account_title
-from hf_efficient.reporting.diagnosis import NOTHING_TO_FIX, gain_words, remedy_words
+from hf_efficient.reporting.diagnosis import gain_words, nothing_to_fix, remedy_words
 from hf_efficient.reporting.labels import signed_percent
 from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
 from hf_efficient.reporting.terminal import cut, grid, table
@@ -87,10 +87,9 @@ def _errors(plan: PlanAccount) -> list[str]:
 
 def short_findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     """The first findings, each with what to change."""
-    if not diagnosis.findings:
-        if diagnosis.limit is not None:
-            yield Text(NOTHING_TO_FIX, "bold green")
-        return
+    nothing = nothing_to_fix(diagnosis)
+    if nothing:
+        yield Text(nothing, "bold green")
     for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], 1):
         title = f"{finding.title[:1].upper()}{finding.title[1:]}"
         yield Text(f"{number}. {_shortened(title)}", "bold red" if finding.severity == "critical" else "bold")

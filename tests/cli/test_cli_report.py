@@ -85,7 +85,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "  energy: no meter was read",
         "  cost: the records state no price",
         "",
-        "Nothing to fix.",
+        "Nothing has to be fixed; what follows is worth a look.",
         "The limit that it is at: 2 steps are too few to show one.",
         "1. 25% of the training loop is bookkeeping, callbacks and unattributed time  [info, possible: own_code]",
         "   costs 0.5 s",

@@ -34,7 +34,7 @@ def findings_section(run: RunData) -> Section | None:
             for one in diagnosis.confirmations
         ],
         "findings": shown,
-        "nothing": words.NOTHING_TO_FIX if diagnosis.limit is not None else "",
+        "nothing": words.nothing_to_fix(diagnosis),
         "limit": words.limit_words(diagnosis),
         "limit_evidence": _evidence(diagnosis.limit.evidence) if diagnosis.limit is not None else [],
         "is_recipe": run.recipe is not None,
