@@ -40,7 +40,7 @@ def cli() -> str:
         "# Command line",
         GENERATED,
         "`hf-efficient COMMAND --help` prints the same. Exit codes: 0 done, 1 ran and the answer is no, 2 bad input, "
-        "130 interrupted from the keyboard, 143 stopped by SIGTERM.",
+        "130 interrupted from the keyboard, 143 stopped by another signal.",
         index,
         "For all commands:",
         parameter_table(group, root),

@@ -3,6 +3,7 @@
 The map of the house. A room imports only rooms printed above it (held by tests/test_architecture.py).
 
     errors.py     the exception tree; every message names the remedy
+    early.py      what a process that `-m` starts does before all other imports: its path, signals meanwhile
     text.py       formatters of numbers, labels and sentences
     facts/        data with source and date, and look-ups: accelerators, prices, grid carbon, model shapes, environment
     records/      structs that are written and read as they are: steps, account, plan, findings, trace, profile

@@ -24,6 +24,16 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
+_LONGEST_CAUSE = 400
+
+
+def cause(error: BaseException) -> str:
+    """A library's message on one line, cut after 400 characters, without the C++ frames that torch adds; the kind of
+    error where it has none."""
+    text = " ".join(str(error).partition("Exception raised from")[0].split()) or type(error).__name__
+    return text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]} ..."
+
+
 @contextmanager
 def writing(what: str, path: object) -> Iterator[None]:
     """Raise ``OutputError`` for an ``OSError`` inside; ``what`` is the key or flag that names the path."""

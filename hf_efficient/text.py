@@ -1,7 +1,15 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and text as a terminal may show it."""
 
 import math
+import re
 from collections.abc import Sequence
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Text of somebody else's for a terminal: control characters but line feeds and tabs as ``\\x1b``."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def count(number: int) -> str:

@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+import hf_efficient.early  # first of all
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.exits import earlier_code, end_is_announced, forget_code, is_lost_peer, state_code
-from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
+from hf_efficient.launch.machine import check_uploads, go_offline_without_hub, keep_freed_memory
 from hf_efficient.launch.restart import meet_anew, starts_again, watch_peers
 from hf_efficient.launch.started import RunFlags, parse_flags
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recording.stop import EndedBySignal, RunStopped, stop_request
+from hf_efficient.recording.stop import EndedBySignal, RunStopped, exit_code, stop_request
 from hf_efficient.recording.timeline import process_timeline
+from hf_efficient.reporting.streams import last_streams
+from hf_efficient.text import printable
 
 _BAD_INPUT = 2
 _TERMINATED = 128 + signal.SIGTERM
@@ -29,16 +32,19 @@ _WAIT_SECONDS = 10
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a recipe in this process; returns the exit code. 0: done. 2: something that the user can mend, said on
-    standard error. 130 and 143: interrupted, terminated. 1: an unforeseen fault; its traceback is in the run directory,
-    or with ``--debug`` on the terminal. 0 in the place of the others where the whole run ends, which the launcher would
-    otherwise start again."""
+    standard error. 130: interrupted (Ctrl-C). 143: ended by another signal, or by the stop file. 1: an unforeseen
+    fault; its traceback is in the run directory, or with ``--debug`` on the terminal. 0 in the place of the others
+    where the whole run ends, which the launcher would otherwise start again."""
     flags = parse_flags(sys.argv[1:] if arguments is None else arguments)
     recipe: Recipe | None = None
-    for number in (signal.SIGINT, signal.SIGTERM):
+    last_streams()
+    for number in hf_efficient.early.STOP_SIGNALS:
         signal.signal(number, _end)
     earlier = earlier_code(os.environ)
     if earlier == _BAD_INPUT:  # another start will not mend it; it was said
         return _BAD_INPUT
+    if hf_efficient.early.arrived:
+        return _ended(exit_code(hf_efficient.early.arrived[0]))
     if end_is_announced(os.environ):  # before this process heard signals, or while the launcher started it again
         return _ended(_TERMINATED)
     if earlier is not None:
@@ -53,11 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _for_good(_leave(error.exit_code, str(error)))
     except RunStopped as stopped:
-        _leave(_TERMINATED, f"{stopped}. The same command with --resume continues it.", "stopped by SIGTERM ")
-        return _unless_started_again(_TERMINATED)
+        code = exit_code(stop_request().number)
+        _leave(code, f"{stopped}. The same command with --resume continues it.", f"stopped by {stop_request().words} ")
+        return _unless_started_again(code)
     except EndedBySignal as ended:
         print(file=sys.stderr)
-        return _ended(128 + int(ended.args[0]))
+        return _ended(exit_code(ended.args[0]))
     except Exception as error:
         if flags.debug:
             state_code(1, os.environ)
@@ -72,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(recipe: Recipe, flags: RunFlags) -> int:
     quieten_libraries(debug=flags.debug)
+    check_uploads(recipe)
     go_offline_without_hub(recipe)
     keep_freed_memory()
     from hf_efficient.launch.preflight_wanted import PreflightWanted
@@ -89,14 +97,23 @@ def _run(recipe: Recipe, flags: RunFlags) -> int:
     try:
         run_recipe(recipe, TerminalListener())
     except PreflightWanted:
-        from accelerate import PartialState
-
-        PartialState().destroy_process_group()  # and 0: a launcher that restarts what failed must leave it
+        pass  # and 0: a launcher that restarts what failed must leave it
     except RunStopped:
         end_watch()
+        _leave_group()
         raise
-    end_watch()
+    else:
+        end_watch()
+    _leave_group()
     return 0
+
+
+def _leave_group() -> None:
+    """Before the interpreter ends, which is aborted where threads of gloo are alive."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _unforeseen(error: Exception, recipe: Recipe | None) -> str:
@@ -121,7 +138,7 @@ def _lost(why: str) -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     """A training under way stops after its step; everything else ends here, and a training that does not stop."""
     request = stop_request()
-    if number == signal.SIGTERM and request.heard and request.ask(time.monotonic()):
+    if request.heard and request.ask(time.monotonic(), number):
         return
     raise EndedBySignal(number)
 
@@ -162,7 +179,7 @@ def _leave(code: int, message: str, title: str = "error: ") -> int:
         is_first = os.environ.get("LOCAL_RANK", "0") == "0" or _outlives_rank_0(code)
     if is_first:
         for line in message.splitlines():
-            print(f"{title}{line}", file=sys.stderr)
+            print(printable(f"{title}{line}"), file=sys.stderr)
     return code
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from hf_efficient.launch.command import FLAGS_ALONE
 from hf_efficient.launch.exits import announce_end
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recording.stop import EndedBySignal, StopRequest
+from hf_efficient.recording.stop import EndedBySignal, StopRequest, exit_code
 from tests.conftest import logged_values
 from tests.waiting import wait_for
 
@@ -150,23 +151,26 @@ def test_a_mistake_does_not_occupy_the_output_directory(recipe, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, number, code):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (None, 143)])
+def test_a_signal_or_the_stop_file_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, number, code):
     command = ["hf-efficient", "train", str(recipe), "train.max_steps=100000", "train.save_steps=100000"]
     steps = tmp_path / "out/efficiency/steps.jsonl"
     with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=-1, stderr=-1, text=True) as run:
         wait_for(lambda: run.poll() is not None or (steps.is_file() and steps.read_text().count("\n") > 2), 120)
-        run.send_signal(number)
+        if number is None:
+            (tmp_path / "out/stop").touch()
+        else:
+            run.send_signal(number)
         _, errors = run.communicate(timeout=60)
     assert run.returncode == code
     assert "Traceback" not in errors
     saved = [path.name for path in (tmp_path / "out").glob("checkpoint-*")]
-    if number == signal.SIGTERM:
-        assert len(saved) == 1
-        assert f"; {saved[0]} is saved. The same command with --resume continues it." in errors
-    else:
-        assert saved == []
-        assert "--resume continues from its last checkpoint" in errors
+    assert len(saved) == 1
+    by = "the file out/stop" if number is None else signal.Signals(number).name
+    assert re.search(
+        rf"stopped by {by} after step \d+ of 100000; {saved[0]} is saved. The same command with --", errors
+    )
+    assert not (tmp_path / "out/stop").exists()
     last = steps.read_text().count("\n")
     time.sleep(1.5)
     assert steps.read_text().count("\n") == last  # nobody trains on
@@ -226,17 +230,52 @@ def test_however_a_process_ends_that_is_told_to_it_is_not_started_again(
     assert (tmp_path / "status").read_text() == stated
 
 
-def test_a_training_that_does_not_stop_is_ended_by_a_late_signal(monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "late", "code"),
+    [(signal.SIGTERM, 80.0, 143), (signal.SIGUSR1, 80.0, 143), (signal.SIGUSR2, 80.0, 143), (signal.SIGINT, 51.0, 130)],
+)
+def test_a_training_that_does_not_stop_is_ended_by_a_late_signal(monkeypatch, number, late, code):
     request = StopRequest()
     monkeypatch.setattr(train, "stop_request", lambda: request)
-    now = iter([50.0, 79.0, 80.0])
+    now = iter([50.0, late - 0.2, late])
     monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    with pytest.raises(EndedBySignal):  # no training under way
+        train._end(number, None)
     request.heard = True
-    train._end(signal.SIGTERM, None)
-    assert request.asked
-    train._end(signal.SIGTERM, None)
-    with pytest.raises(EndedBySignal):
-        train._end(signal.SIGTERM, None)
+    train._end(number, None)
+    assert (request.asked, request.number, request.words) == (True, number, number.name)
+    train._end(number, None)
+    with pytest.raises(EndedBySignal) as ended:
+        train._end(number, None)
+    assert exit_code(ended.value.args[0]) == code
+
+
+def test_the_stop_file_is_taken_once(tmp_path):
+    request = StopRequest()
+    request.look(tmp_path)
+    assert not request.asked
+    (tmp_path / "stop").touch()
+    request.look(tmp_path)  # within a second of the last look
+    assert not request.asked
+    request._looked = 0.0
+    request.look(tmp_path)
+    assert (request.asked, request.words, exit_code(request.number)) == (True, f"the file {tmp_path / 'stop'}", 143)
+    assert not (tmp_path / "stop").exists()
+
+
+def test_the_current_folder_takes_no_package_s_place_and_a_signal_waits(tmp_path):
+    for name in ("yaml", "psutil", "datasets"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')")
+    program = [sys.executable, "-m", "hf_efficient.train", "--help"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_signal_during_the_imports_ends_the_run(monkeypatch, capsys, started_by_us):
+    monkeypatch.setattr("hf_efficient.early.arrived", [signal.SIGINT])
+    monkeypatch.setattr(train, "load_recipe", None)  # it comes to nothing
+    assert train.main(["any"]) == 130
+    assert "The run was ended by a signal." in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -259,3 +298,32 @@ def test_a_process_that_waits_for_rank_0_ends_with_it_in_silence(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=30)[1] == ""
     assert process.returncode == -signal.SIGTERM
+
+
+EXITS = """
+import sys
+import torch, torch.distributed as dist
+import hf_efficient.launch.run as run
+from hf_efficient import train
+
+def trains(recipe, listener):
+    dist.init_process_group("gloo")
+    groups = [dist.new_group(backend="gloo") for _ in range(3)]
+    for group in groups:
+        dist.all_reduce(torch.ones(1000), group=group)
+
+run.run_recipe = trains
+code = train.main(sys.argv[1:])
+sys.exit(code or dist.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_processes_leave_their_group_before_they_end(recipe, tmp_path):
+    """Else threads of gloo may be alive when the interpreter ends, which is aborted then: a race, so several times."""
+    (program := tmp_path / "exits.py").write_text(EXITS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", str(program), str(recipe), "distributed.processes=2"]
+    for _ in range(3):
+        done = run(*command, cwd=tmp_path)
+        assert (done.returncode, "terminate called" in done.stderr) == (0, False), done.stderr

@@ -114,7 +114,7 @@ class _Runner:
 
     def __init__(self, work: Work, folder: Path, pythons: Mapping[str, str]) -> None:
         self._work, self._folder, self._pythons = work, folder, pythons
-        self._recipe = load_recipe(work.recipe)
+        self._recipe = load_recipe(work.recipe, work.overrides)
 
     def obstacle(self, arm: Arm) -> str:
         return obstacle(arm, self._work, self._recipe, self._pythons)

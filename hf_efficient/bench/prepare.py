@@ -27,6 +27,7 @@ from hf_efficient.model.source import dense_folder, resolve_model_source
 from hf_efficient.planning.model_config import model_config, weights_dtype
 from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder, without_pauses
 from hf_efficient.recipe.rules.distributed import with_accumulation
+from hf_efficient.recipe.rules.values import only_on_the_command_line
 from hf_efficient.recipe.schema import ModelSection, Recipe
 from hf_efficient.records.bench import Work
 
@@ -83,6 +84,7 @@ def prepare(recipe: Recipe, folder: Path, steps: int, *, random_weights: bool, p
         device=args.device.type,
         device_name=torch.cuda.get_device_name() if is_cuda else "CPU",
         model=_described(recipe, random_weights),
+        overrides=only_on_the_command_line(recipe),
     )
 
 

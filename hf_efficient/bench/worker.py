@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+import hf_efficient.early  # noqa: F401  first of all
 from hf_efficient.errors import HfEfficientError
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.launch.machine import go_offline_without_hub
@@ -65,7 +66,7 @@ def _prepared(options: argparse.Namespace, folder: Path) -> Work:
 
 def _trained(name: str, folder: Path) -> dict[str, Any]:
     work = msgspec.json.decode((folder.parent / WORK).read_bytes(), type=Work)
-    recipe = load_recipe(work.recipe)
+    recipe = load_recipe(work.recipe, work.overrides)
     go_offline_without_hub(recipe)
     from hf_efficient.bench.training import train_by_hand, train_by_trl
 

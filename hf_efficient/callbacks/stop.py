@@ -82,6 +82,8 @@ class StopWhenAsked(Stopping):
         self._agreement = Agreement(args.process_index, args.world_size)  # steps may begin anew
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if args.process_index == 0:
+            self._request.look(Path(str(args.output_dir)))
         asked = self._agreement.anywhere(self._request.asked, state.global_step)
         self.end_if(lambda: asked, args, control)
 

@@ -24,9 +24,11 @@ from hf_efficient.cli.flags import arrange_help, old_spelling, unknown_flag
 from hf_efficient.cli.output import json_alone
 from hf_efficient.errors import HfEfficientError, SetupError
 from hf_efficient.facts.libraries import missing_package, quieten_libraries
+from hf_efficient.reporting.streams import last_streams, lost_output
+from hf_efficient.text import printable
 from hf_efficient.version import __version__
 
-_INTERRUPTED = 130
+_BAD_INPUT, _INTERRUPTED = 2, 130
 
 COMMANDS = {
     "init": "Write a recipe for a model, data and a GPU.",
@@ -156,8 +158,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = [*(arg for arg in ours if arg != "--debug"), *given[len(ours) :]] or ["--help"]
     if not script:
         quieten_libraries(debug=debug)
+    last_streams()
     with messages_on_stderr(), json_alone("--json" in ours and "--help" not in ours):
-        raise SystemExit(_guarded(lambda: _run(args, debug), debug=debug))
+        code = _guarded(lambda: _run(args, debug), debug=debug)
+    why = "" if code else lost_output()
+    if why:
+        print(f"error: standard output cannot be written: {why}.", file=sys.stderr)
+    raise SystemExit(_BAD_INPUT if why else code)
 
 
 def _command(args: Sequence[str]) -> str | None:
@@ -196,7 +203,7 @@ def _tell(error: HfEfficientError, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     for line in str(error).splitlines() or [type(error).__name__]:
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {printable(line)}", file=sys.stderr)
     return error.exit_code
 
 
@@ -204,7 +211,7 @@ def _print_defect(error: Exception, debug: bool) -> None:
     if debug:
         traceback.print_exc()
         return
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+    what = printable(" ".join(f"{type(error).__name__}: {error}".split()))
     remedy = "Run it again with --debug for the traceback, and report it with the output of `hf-efficient env`."
     print(f"error: this is a defect of hf_efficient: {what}. {remedy}", file=sys.stderr)
 
@@ -213,7 +220,7 @@ class _ToStderr(logging.Handler):
     """Writes to what standard error is when the message comes."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
+        print(printable(self.format(record)), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, print_json, write_text
-from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.cli.output import Overrides, RecipeArgument, check_file, print_json, write_text
+from hf_efficient.errors import SetupError
 
 
 def bench(
@@ -91,8 +91,8 @@ def bench(
 def _check_files(to_markdown: Path | None, plot: Path | None) -> None:
     """Before minutes of work."""
     for flag, path in (("--markdown", to_markdown), ("--plot", plot)):
-        if path is not None and (path.is_dir() or not path.expanduser().parent.is_dir()):
-            raise OutputError(f"{flag}: {path} cannot be written. Name a file in a folder that exists.")
+        if path is not None:
+            check_file(flag, path)
     if plot is not None and plot.suffix != ".svg":
         raise SetupError(f"--plot: {plot} is no SVG file. Write {plot.with_suffix('.svg')}.")
 

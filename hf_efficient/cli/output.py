@@ -4,13 +4,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.errors import OutputError, SetupError, writing
 
 
 def _recipe_names(incomplete: str) -> list[str]:
@@ -91,7 +91,9 @@ def json_alone(wanted: bool) -> Iterator[None]:
     if kept is None or error is None:
         _answers = sys.stdout
     else:
-        _answers = os.fdopen(os.dup(kept), "w", encoding="utf-8")
+        from hf_efficient.reporting.streams import Lasting
+
+        _answers = Lasting(os.fdopen(os.dup(kept), "wb"), encoding="utf-8")
         os.dup2(error, kept)
     try:
         with redirect_stdout(sys.stderr):
@@ -99,8 +101,7 @@ def json_alone(wanted: bool) -> Iterator[None]:
     finally:
         if _answers is not sys.stdout and kept is not None:
             os.dup2(_answers.fileno(), kept)
-            with suppress(BrokenPipeError):
-                _answers.close()
+            _answers.close()
         _answers = None
 
 
@@ -118,36 +119,49 @@ def print_json(data: Any) -> None:
     print(text.rstrip("\n"), file=_answers, flush=True)
 
 
-def write_text(flag: str, path: Path, text: str) -> None:
-    """Write a file that a flag names; ``OutputError`` where it cannot be written."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"{flag}: {path} cannot be written: {error.strerror or error}."
-        raise OutputError(f"{message} Name a file in a folder that exists.") from error
+PAGE = '<meta name="generator" content="hf_efficient'
+"""In the head of every page of ours."""
+_HEAD_BYTES = 4096
 
 
-def check_page_file(path: Path) -> None:
-    """Refuse a page's file before long work: ``OutputError`` for a missing folder, or a name that is taken."""
+def check_file(flag: str, path: Path, mark: str = "") -> None:
+    """Refuse, before long work, a file that ``flag`` names: ``OutputError`` for a missing folder, and for anything that
+    is there already, but a file whose head holds ``mark``, which an earlier command wrote."""
     path = path.expanduser()
     if path.is_dir():
-        raise OutputError(f"--html: {path} is a folder. {_REMEDY}")
+        raise OutputError(f"{flag}: {path} is a folder. {_REMEDY}")
     if not path.parent.is_dir():
-        raise OutputError(f"--html: there is no folder {path.parent}. {_REMEDY}")
+        raise OutputError(f"{flag}: there is no folder {path.parent}. {_REMEDY}")
+    if path.exists() and not (mark and path.is_file() and mark in _head(flag, path)):
+        raise OutputError(
+            f"{flag}: {path} exists already, and this command did not write it. Name another file, or remove it."
+        )
+
+
+def _head(flag: str, path: Path) -> str:
+    with writing(flag, path), path.open("rb") as file:
+        return file.read(_HEAD_BYTES).decode(errors="replace")
+
+
+def write_text(flag: str, path: Path, text: str, mark: str = "") -> None:
+    """Write a file that a flag names, as a whole and only where ``check_file`` lets it; a link stays one. Raises
+    ``OutputError``."""
+    from hf_efficient.run_dir.json_file import write_whole
+
+    check_file(flag, path, mark)
+    with writing(flag, path):
+        write_whole(path.expanduser().resolve(), text)
 
 
 def write_page(named: Path | None, default: Path, make: Callable[[], str], stream: TextIO | None = None) -> None:
     """Write a page, and print where it is to ``stream`` (default: standard output). ``named`` is the user's choice, or
     ``OutputError``; None: at ``default``, or nowhere where that cannot be written."""
-    from hf_efficient.run_dir.json_file import write_whole
-
     path = named.expanduser() if named is not None else default
     try:
-        write_whole(path, make())
-    except OSError as error:
-        message = f"{path} cannot be written: {error.strerror or error}"
+        write_text("--html", path, make(), PAGE)
+    except OutputError as error:
         if named is not None:
-            raise OutputError(f"--html: {message}. {_REMEDY}") from error
-        print(f"{message}. Write --html FILE for another place.", file=sys.stderr)
+            raise
+        print(f"The page is not written: {str(error).removeprefix('--html: ')} Or write --html FILE.", file=sys.stderr)
         return
     print(f"The page is {path}", file=stream)

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hf_efficient.cli.output import (
+    PAGE,
     Overrides,
     RecipeArgument,
-    check_page_file,
+    check_file,
     gpu_names,
     print_json,
     with_num_gpus,
@@ -104,7 +105,7 @@ def plan(
 
         check_new_file(fix, "--fix")
     if html is not None:
-        check_page_file(html)
+        check_file("--html", html, PAGE)
     planned = _planned(loaded, names, read_data=read_data)
     from hf_efficient.reporting.plan import advice_renderables, largest_renderables, show_plan
     from hf_efficient.reporting.terminal import show

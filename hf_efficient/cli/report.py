@@ -102,8 +102,9 @@ def watch(run_dir: Path) -> None:
     """Show the run until it ends, is gone for good, or the user stops it (Ctrl-C). A run without records is waited for,
     and so is its folder where its parent is there. Without a terminal, only the last look is printed. Raises
     ``OutputError``: there is neither such a folder nor its parent, or its records cannot be read."""
-    from rich.console import Console
     from rich.live import Live
+
+    from hf_efficient.reporting.streams import Console
 
     console = Console(highlight=False)
     looking = _Looking(run_dir)

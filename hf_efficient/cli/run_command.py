@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_efficient.early import STOP_SIGNALS
+
 if TYPE_CHECKING:
     import psutil
 
@@ -32,6 +34,7 @@ def run_command(command: list[str], output_dir: str, environment: Mapping[str, s
     from hf_efficient.launch.agent import agent_command, agent_environment, failure_in
     from hf_efficient.launch.exits import read_code
     from hf_efficient.launch.started import STATUS_FILE
+    from hf_efficient.recording.stop import exit_code
 
     with tempfile.TemporaryDirectory() as folder:
         status = Path(folder) / "status"
@@ -41,7 +44,7 @@ def run_command(command: list[str], output_dir: str, environment: Mapping[str, s
         signals = _Signals(launcher.pid, status)
         previous = {
             number: signal.signal(number, lambda received, frame: signals.pass_on(received, time.monotonic()))
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            for number in (*STOP_SIGNALS, signal.SIGHUP)
         }
         try:
             code = _end_of(launcher, status, signals)
@@ -50,8 +53,13 @@ def run_command(command: list[str], output_dir: str, environment: Mapping[str, s
                 signal.signal(number, handler)
         if signals.insisted and read_code(status) is None:
             print("error: the run did not end by the first signal, and was killed.", file=sys.stderr)
-            return 128 + signals.insisted
-        return _why(code, read_code(status), failure_in(Path(folder)), output_dir)
+            return exit_code(signals.insisted)
+        if signals.first and code and read_code(status) is None:
+            name = signal.Signals(signals.first).name
+            print(f"error: the run was ended by {name}, before it began to train or to report.", file=sys.stderr)
+            return exit_code(signals.first)
+        found = _why(code, read_code(status), failure_in(Path(folder)), output_dir)
+        return exit_code(signals.first) if signals.first and found in map(exit_code, STOP_SIGNALS) else found
 
 
 def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str) -> int:
@@ -72,15 +80,19 @@ def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str
 
 
 class _Signals:
-    """Sent on to the processes of a launch; ``insisted`` is a signal that came long after the first one, or 0."""
+    """Sent on to the processes of a launch; ``insisted`` is a signal that came long after the ``first``; 0: none."""
 
     def __init__(self, launcher: int, status: Path) -> None:
         self._launcher, self._status = launcher, status
         self._first: float | None = None
-        self.insisted = 0
+        self.first = self.insisted = 0
 
     def pass_on(self, received: int, now: float) -> None:
-        self._first = now if self._first is None else self._first
+        if self._first is None:
+            self._first, self.first = now, received
+            if received == signal.SIGINT:
+                how = "a training ends after its step, with a checkpoint. Once more: it ends at once"
+                print(f"\nCtrl-C: {how}.", file=sys.stderr)
         if now - self._first >= _PATIENCE_SECONDS.get(received, _PATIENCE_OTHERWISE_SECONDS):
             self.insisted = received
         _pass_on(self._launcher, received, self._status)

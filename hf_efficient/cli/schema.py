@@ -18,9 +18,10 @@ def schema(
     """
     from hf_efficient.recipe.json_schema import json_schema
 
-    text = json.dumps(json_schema(), indent=2) + "\n"
+    schema = json_schema()
+    text = json.dumps(schema, indent=2) + "\n"
     if output is None:
         print(text, end="")
         return
-    write_text("--output", output, text)
+    write_text("--output", output, text, mark=f'"$comment": "{schema["$comment"]}"')
     print(f"written: {output}")

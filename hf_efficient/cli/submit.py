@@ -107,13 +107,13 @@ def submit(
 
 def _print_job(target: Target, job: Job, output: Path | None, *, yes: bool) -> None:
     """On standard output, or into a file; how to submit it goes to standard error."""
-    from hf_efficient.jobs.targets import TEXTS, submit_command
+    from hf_efficient.jobs.targets import TEXTS, WRITTEN_MARK, submit_command
 
     text = TEXTS[target](job)
     if output is None:
         print(text, end="")
     else:
-        write_text("--output", output, text)
+        write_text("--output", output, text, mark=WRITTEN_MARK)
         command = shlex.join(submit_command(target, job, str(output), yes=yes))
         print(f"{output} is written. Submit it by: {command}", file=sys.stderr)
     _remark_gpus(job)

@@ -163,10 +163,10 @@ def _launch(
 def run_preflight(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> None:
     """Run the preflight check, and show what was checked; ``debug``: with the output of the launches. Raises
     ``HfEfficientError``: it failed, or the recipe is for several machines."""
-    from rich.console import Console
     from rich.markup import escape
 
     from hf_efficient.preflight.launches import PreflightLaunch, check_run
+    from hf_efficient.reporting.streams import Console
 
     if recipe.distributed.nodes > 1:
         raise SetupError(

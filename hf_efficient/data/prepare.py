@@ -8,6 +8,7 @@ import copy
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import datasets
@@ -288,6 +289,10 @@ def refused_chat(
     examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, template: str | None, error: jinja2.TemplateError
 ) -> DataError:
     """The error to raise where a template (None: the tokenizer's) raised ``error``; names the first such example."""
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        file = Path(tokenizer.name_or_path, "chat_template.jinja")
+        held_in = str(file) if template is None and file.is_file() else f"the chat template of {_name(tokenizer)}"
+        return DataError(f"{held_in}:{error.lineno}: is not valid Jinja: {error.message}. Mend it, or name another.")
     where = next((row["where"] for row in examples if _is_refused(row, tokenizer, template)), "a prompt")
     return DataError(f"{where}: the chat template refuses this chat: {error}.")
 

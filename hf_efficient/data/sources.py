@@ -262,6 +262,8 @@ def _builtin(section: SourceSection, key: str) -> Source:
 
 
 def _file(section: SourceSection, key: str, path: Path) -> Source:
+    if not path.is_file():
+        raise DataError(f"{key}.path: {path} is a pipe or a device. Name a file, which is read more than once.")
     if path.suffix.lower() not in READERS:
         raise DataError(f"{key}.path: {path}: unknown kind of file; known suffixes: {', '.join(READERS)}.")
     _check_no_split(section, key, "a file")

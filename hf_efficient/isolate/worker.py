@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import hf_efficient.early  # noqa: F401  first of all
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.isolate.variants import VARIANTS, Setup, in_folder, varied

@@ -109,6 +109,11 @@ class Cluster(Section):
     _origins: Mapping[str, Origin] = PrivateAttr(default_factory=dict)
     _file: str = PrivateAttr("")
 
+    def is_typed(self, key: str) -> bool:
+        """Whether a flag gives it: what a file says is for all kinds of cluster, of which one may not take it."""
+        origin = self._origins.get(key)
+        return origin is not None and origin.source == "command line"
+
     def where(self, key: str) -> str:
         """Where a key was set, or would be: file and line, the flag, the file, or the description as such."""
         origin = self._origins.get(key)
@@ -142,7 +147,7 @@ def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
         _lay(tree, FLAGS[flag], f"{kind}:{text}" if is_of_kind else text, Origin("command line", text=written))
     findings = check_schema(tree, root=Cluster, kind="a cluster's description")
     if not findings:
-        findings = list(_wrong_amounts(tree))
+        findings = [*_wrong_amounts(tree), *_wrong_names(tree)]
     if findings:
         raise RecipeError(to_problems(tree, findings))
     cluster = Cluster.model_validate(tree.plain(), strict=True)
@@ -161,6 +166,34 @@ def _lay(tree: Node, path: tuple[str, ...], text: str, origin: Origin) -> None:
     node.value[path[-1]] = Node(text, origin)
 
 
+_ENVIRONMENT = ("a name of letters, digits and _", re.compile(r"[A-Za-z_][A-Za-z0-9_]*"))
+_LABEL = ("lower-case letters, digits and -, 63 at most", re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"))
+_OBJECT = ("lower-case letters, digits, - and .", re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"))
+_FORMS = {
+    "kubernetes.namespace": _LABEL,
+    "kubernetes.queue": _OBJECT,
+    **{f"kubernetes.{name}": _OBJECT for name in ("volume_claim", "service_account", "image_pull_secrets", "secrets")},
+    "skypilot.bucket": ("a bucket's address, s3://NAME", re.compile(r"[a-z0-9]+://[^\s/]+\S*")),
+    "skypilot.secrets": _ENVIRONMENT,
+    "env": _ENVIRONMENT,
+}
+"""What a name must be, in words and as a pattern: the cluster itself refuses others after minutes, or in the queue."""
+_OF_SEVERAL_LINES = ("activate", "skypilot.setup", "env")
+
+
+def _wrong_names(tree: Node) -> Iterator[Finding]:
+    for path, node in tree.leaves():
+        if not isinstance(node.value, str):
+            continue
+        key = dotted(tuple(part for part in path if isinstance(part, str))) if path[0] != "env" else "env"
+        words, form = _FORMS.get(key, ("", None))
+        name = str(path[1]) if key == "env" else node.value
+        if form is not None and not form.fullmatch(name):
+            yield Finding(path, f"is {found(name)}, but must be {words}.")
+        elif key not in _OF_SEVERAL_LINES and len(node.value.splitlines()) > 1:
+            yield Finding(path, "holds more than one line.", "Write one line.")
+
+
 def _wrong_amounts(tree: Node) -> Iterator[Finding]:
     given: dict[str, Any] = {key: node.value for key, node in tree.value.items()}
     if given.get("gpus") is not None and gpus_of(given["gpus"]) is None:
@@ -173,6 +206,3 @@ def _wrong_amounts(tree: Node) -> Iterator[Finding]:
     if shared is not None and not PurePosixPath(shared).is_absolute():
         message = f"is {found(shared)}, but must be an absolute path."
         yield Finding(("shared",), message, "Write the path at which every machine sees the storage.")
-    for name in (tree.plain().get("env") or {}) if isinstance(given.get("env"), dict) else ():
-        if not name.isidentifier() or not name.isascii():
-            yield Finding(("env", name), "is no name of an environment variable.", "Write letters, digits and _ only.")

@@ -12,6 +12,7 @@ from hf_efficient.jobs.cluster import Cluster, Gpus, gpus_of, seconds_of
 from hf_efficient.launch.output import local_inputs
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
+from hf_efficient.recipe.rules.values import only_on_the_command_line
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.tree import KeyPath, any_of, dotted, nearest
 from hf_efficient.recipe.writing import dump_yaml
@@ -64,6 +65,7 @@ class Job:
     gpus: Gpus | None  # of each machine
     seconds: int | None  # the time limit of a start
     switch: str  # for the first start: --resume, --overwrite or nothing
+    overrides: tuple[str, ...]  # what the command line alone may say
     debug: bool
     directory: str  # the folder that the job was written in
     version: str
@@ -105,6 +107,7 @@ def job_of(
         gpus=gpus,
         seconds=seconds_of(cluster.time_limit) if cluster.time_limit is not None else None,
         switch=switch,
+        overrides=only_on_the_command_line(recipe),
         debug=debug,
         directory=directory,
         version=__version__,

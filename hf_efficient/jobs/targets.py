@@ -28,7 +28,7 @@ cat > "$recipe" {document}
 # --resume where an earlier start of this job has begun to train, else nothing.
 again=$(hf-efficient check-node {output_dir} --job "$job" --attempt "$attempt" \\
   --nodes {nodes} --node-rank "$node_rank" --num-gpus {gpus} --written-by {version})
-exec hf-efficient train "$recipe" {switch}{debug}{place}
+exec hf-efficient train "$recipe" {overrides}{switch}{debug}{place}
 """
 
 
@@ -47,6 +47,7 @@ def node_script(job: Job, *, remedy: str) -> str:
         gpus=job.processes if job.gpus is not None else 0,
         version=job.version,
         switch=f'"${{again:-{job.switch}}}"' if job.switch else '${again:+"$again"}',
+        overrides="".join(f"{one} " for one in job.overrides),
         debug=" --debug" if job.debug else "",
         place=' --node-rank "$node_rank" --main-address "$main_address"' if job.nodes > 1 else "",
     )
@@ -106,7 +107,7 @@ export main_address=${{hosts[0]}}:{port}
 
 def sbatch_script(job: Job) -> str:
     cluster = job.cluster
-    if cluster.image is not None:
+    if cluster.is_typed("image"):
         message = "is given, but Slurm runs containers by a plugin of the site's own."
         remedy = "Leave it out, and write the plugin's option: slurm.srun_options: [--container-image=...]."
         raise RecipeError([Problem(cluster.where("image"), "image", message, remedy)])
@@ -194,8 +195,12 @@ def skypilot_task(job: Job) -> str:
     return f"{_written(job)}sky jobs launch FILE\n" + dump_yaml(filled, blocks=True)
 
 
+WRITTEN_MARK = ". Submit it by: "
+"""In the head of every job of ours."""
+
+
 def _written(job: Job) -> str:
-    return f"# {' '.join(job.source.split())}, written by hf_efficient {job.version}. Submit it by: "
+    return f"# {' '.join(job.source.split())}, written by hf_efficient {job.version}{WRITTEN_MARK}"
 
 
 def _refuse(problems: Iterator[Problem]) -> None:
@@ -225,7 +230,7 @@ def _skypilot_problems(job: Job) -> Iterator[Problem]:
             "an image that holds it."
         )
         yield Problem(cluster.where("skypilot.setup"), "skypilot.setup", message, remedy)
-    if job.seconds is not None:
+    if cluster.is_typed("time_limit"):
         message = "is given, but SkyPilot ends no job by the clock."
         remedy = "Write budget.hours=N in the recipe: the run saves and stops."
         yield Problem(cluster.where("time_limit"), "time_limit", message, remedy)

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import hf_efficient.early  # first of all
+
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -75,6 +77,8 @@ def _launch() -> int:
 
     os.environ[LAUNCH] = uuid.uuid4().hex
     signal.signal(signal.SIGTERM, _ends_without_children)
+    for number in set(hf_efficient.early.STOP_SIGNALS) - {signal.SIGINT, signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)  # for the processes, which hear them
     os.environ["PET_SIGNALS_TO_HANDLE"] = _HANDLED
     _keep_sigterm(api)
     from accelerate.commands.accelerate_cli import main

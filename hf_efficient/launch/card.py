@@ -1,5 +1,6 @@
 """The model card of a run: README.md with the Hub's metadata, the results and the recipe."""
 
+import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -30,7 +31,7 @@ def write_model_card(
     summary = [(key, _number(value)) for key, value in known.items()]
     details = yaml.safe_dump(_public(recipe), sort_keys=False, allow_unicode=True)
     sections = [
-        f"# {recipe.name}",
+        f"# {_literal(recipe.name)}",
         recipe.description,
         "## What was trained",
         _table(["", ""], _training_rows(recipe)),
@@ -203,9 +204,14 @@ def _environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in facts.items() if value]
 
 
+def _literal(text: str) -> str:
+    """Text on one line that neither Markdown nor HTML reads as its own."""
+    return re.sub(r"([\\`*\[\]])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
+
+
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Markdown; pipes and line breaks in the cells are made harmless."""
-    lines = [[" ".join(str(cell).split()).replace("|", "\\|") for cell in line] for line in (header, *rows)]
+    lines = [[_literal(str(cell)).replace("|", "\\|") for cell in line] for line in (header, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], ["---"] * len(header), *lines[1:]])
 
 

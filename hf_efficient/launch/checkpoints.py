@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,7 @@ from hf_efficient.launch.command import Engine
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
 from hf_efficient.recipe.writing import with_new_names
-from hf_efficient.run_dir.checkpoints import has_fsdp_shards, has_zero_shares
-from hf_efficient.run_dir.paths import STARTING
+from hf_efficient.run_dir.checkpoints import checkpoints, has_fsdp_shards, has_zero_shares
 
 EFFICIENCY = "efficiency"  # folder of the records inside the output directory
 
@@ -28,15 +27,26 @@ BASE_WEIGHTS = "base_weights"  # in its environment: the mark of the weights tha
 PREFLIGHT_JSON = "preflight.json"  # the result of the preflight check; it outlives the run that it replaces
 
 _WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
-_OTHERS = (
-    "README.md", "adapter_config.json", "config.json", "generation_config.json", "training_args.bin",
-    "trainer_state.json", "all_results.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja", "merged", "exports",
+_OF_AN_ADAPTER = ("adapter_model.safetensors", "adapter_config.json")
+_OF_A_MODEL = ("model.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json")
+_OF_ALL = (
+    "README.md", "training_args.bin", "trainer_state.json", "all_results.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
 )  # fmt: skip
+_MERGED, _EXPORTS = "merged", "exports"
+_RECORDS = (
+    "steps*.jsonl", "spans*.jsonl", "system*.jsonl", "*.rank*.jsonl", "run.json", "plan.json", "diagnosis.json",
+    "evaluation.json", "report.html", "traceback.txt", RESOLVED, "profile", "previous",
+)  # fmt: skip
+"""What is written to the ``efficiency`` folder, but the records of a start and of the preflight check."""
 
 
 def is_a_run(directory: Path) -> bool:
-    return (directory / EFFICIENCY / RESOLVED).is_file()
+    try:
+        with (directory / EFFICIENCY / RESOLVED).open("rb") as file:
+            return file.readline(100).startswith(b"recipe:")
+    except OSError:
+        return False
 
 
 def has_final_weights(directory: Path) -> bool:
@@ -45,17 +55,40 @@ def has_final_weights(directory: Path) -> bool:
 
 def replaced_by_a_run(directory: Path) -> list[Path]:
     """What is here already and a run would replace: weights, checkpoints, card and the like."""
-    named = (directory / name for name in (*_WEIGHTS, *_OTHERS))
-    shards = (*directory.glob("model-*-of-*.safetensors"), *directory.glob("checkpoint-*"))
-    return [path for path in (*named, *shards) if path.exists() or path.is_symlink()]
+    return _present(directory, (*_OF_AN_ADAPTER, *_OF_A_MODEL, *_OF_ALL, _MERGED, _EXPORTS), shards=True)
+
+
+def written_by_the_run(directory: Path) -> list[Path]:
+    """What of that the run in the directory wrote: by its resolved recipe it trains an adapter or a model, and merges
+    or does not. A file of another kind somebody has put beside it."""
+    recipe = resolved_of(directory).get("recipe")
+    adapter = (recipe if isinstance(recipe, dict) else {}).get("adapter") or {}
+    whole = adapter.get("method") == "full"
+    names = [*(_OF_A_MODEL if whole else _OF_AN_ADAPTER), *_OF_ALL, *[_MERGED] * bool(adapter.get("merge"))]
+    return _present(directory, names, shards=whole)
+
+
+def _present(directory: Path, names: Iterable[str], *, shards: bool) -> list[Path]:
+    found = [directory / name for name in names]
+    found += checkpoints(directory)
+    found += directory.glob("model-*-of-*.safetensors") if shards else ()
+    return [path for path in found if path.exists() or path.is_symlink()]
+
+
+def resolved_of(directory: Path) -> dict[str, Any]:
+    """What the resolved recipe of a run holds; nothing where there is none, or none that can be read."""
+    try:
+        held = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return held if isinstance(held, dict) else {}
 
 
 def remove_run(directory: Path, *, keep_records: bool = False) -> None:
-    """Remove what a run of ours wrote, and nothing else; the records of a start that is to replace it stay."""
-    records: list[Path] = []
-    if not keep_records and (directory / EFFICIENCY).is_dir():
-        records = [path for path in (directory / EFFICIENCY).iterdir() if path.name not in (STARTING, PREFLIGHT_JSON)]
-    for path in (*replaced_by_a_run(directory), *records):
+    """Remove what the run of ours wrote, and nothing else; the records of a start that is to replace it stay."""
+    patterns = () if keep_records else _RECORDS
+    records = {path for pattern in patterns for path in (directory / EFFICIENCY).glob(pattern)}
+    for path in (*written_by_the_run(directory), *sorted(records)):
         remove(path)
     if not keep_records:
         remove_if_empty(directory / EFFICIENCY)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
 from tqdm.auto import tqdm
 
@@ -14,6 +14,7 @@ from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.reporting import run_end as end
 from hf_efficient.reporting.finish_run import REPORT_HTML
+from hf_efficient.reporting.streams import Console
 from hf_efficient.text import seconds
 
 

@@ -131,6 +131,15 @@ def go_offline_without_hub(recipe: Recipe) -> bool:
     return True
 
 
+def check_uploads(recipe: Recipe) -> None:
+    """Refuse a run that would begin to upload where there is no hub."""
+    if recipe.train.get("push_to_hub") and not hub_reachable():
+        raise SetupError(
+            f"{told_where(recipe, 'train.push_to_hub')}train.push_to_hub: is true, and the hub cannot be reached from "
+            "here. Write false, and upload output_dir with `hf upload` from a machine that reaches it."
+        )
+
+
 def needs_hub(recipe: Recipe) -> bool:
     try:
         local = resolve_model_source(recipe.model).is_local and resolve_tokenizer_source(recipe.model).is_local

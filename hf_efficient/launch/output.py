@@ -12,8 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.launch import checkpoints as held
 from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED, check_same_run, is_a_run
@@ -21,6 +19,7 @@ from hf_efficient.launch.started import ALONE, Launch
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.writing import dump_yaml
 from hf_efficient.run_dir.checkpoints import MANIFEST, checkpoints, damage_of, fault_of, step_of, was_cut_off
+from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.run_dir.paths import STARTING, rank_files
 
 logger = logging.getLogger(__name__)
@@ -102,9 +101,11 @@ def _plan(recipe: Recipe, launch: Launch, damaged: Damaged) -> OutputPlan:
         if continues and rank_files(directory / EFFICIENCY / STARTING, "spans"):
             remark = "the last start never came to train: what it has spent counts"
             return OutputPlan(directory, checkpoint, keeps_records=True, remark=remark)
-        return OutputPlan(directory, checkpoint)
+        nothing = "there is no run to resume: it starts from the first step" if continues and checkpoint is None else ""
+        return OutputPlan(directory, checkpoint, remark=nothing)
     if recipe.existing_output == "overwrite":
         _check_inputs_lie_elsewhere(directory, recipe)
+        _check_nothing_foreign(directory, held.written_by_the_run(directory))
         return OutputPlan(directory, checkpoint, replaces=True)
     if recipe.existing_output == "resume" and checkpoint is None:
         return _resumed(directory, recipe, damaged)
@@ -134,7 +135,7 @@ def write_resolved_recipe(
     }
     with writing("output_dir", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dump_yaml(content), encoding="utf-8")
+        write_whole(path, dump_yaml(content))
     return path
 
 
@@ -178,11 +179,7 @@ def _unlisted(checkpoint: Path) -> list[str]:
 
 def _launched_by(directory: Path) -> list[str]:
     """The agents of the launch that came to train here last."""
-    try:
-        resolved = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return []
-    return list(resolved.get("launched_by", ())) if isinstance(resolved, dict) else []
+    return list(held.resolved_of(directory).get("launched_by") or ())
 
 
 def _check_named(checkpoint: Path, recipe: Recipe, damaged: Damaged) -> None:
@@ -201,12 +198,12 @@ def _check_named(checkpoint: Path, recipe: Recipe, damaged: Damaged) -> None:
     check_same_run(checkpoint.parent, recipe)
 
 
-def _check_nothing_foreign(directory: Path) -> None:
-    found = [path.name for path in held.replaced_by_a_run(directory)]
+def _check_nothing_foreign(directory: Path, ours: Sequence[Path] = ()) -> None:
+    found = [path.name for path in held.replaced_by_a_run(directory) if path not in ours]
     if found:
         raise OutputError(
             f"output_dir: {directory} holds {', '.join(found[:5])}{' and more' if len(found) > 5 else ''}, which this "
-            "run would replace and no run of hf_efficient wrote. Write another output_dir=..."
+            "run would replace and no run of hf_efficient wrote. Move it away, or write another output_dir=..."
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -105,7 +104,7 @@ def _run(
         gather_when_saved(built.trainer)
         built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
     if stop_request().asked:  # in the last step; on this rank alone perhaps, whose end the others see as ever
-        raise EndedBySignal(signal.SIGTERM)
+        raise EndedBySignal(stop_request().number)
     after = _evaluate_at_end(recipe, built, listener)
     result = _conclude(recipe, built.trainer, after, train_seconds, listener)
     if args.process_index == 0:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.errors import ModelError
+from hf_efficient.errors import ModelError, cause
 from hf_efficient.recipe.schema import AdapterSection
 from hf_efficient.recipe.tree import nearest
 
@@ -63,7 +63,7 @@ def add_adapter(
                 "their own (the experts of this model). Write `adapter.dropout: 0`."
             ) from error
         raise ModelError(
-            f"adapter.target_modules: {section.target_modules!r} does not fit this model: {str(error).splitlines()[0]} "
+            f"adapter.target_modules: {section.target_modules!r} does not fit this model: {cause(error)} "
             f"Write all-linear, or some of: {', '.join(_linear_names(model))}."
         ) from error
     if section.method == "qlora":

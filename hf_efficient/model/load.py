@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from safetensors import SafetensorError
 
-from hf_efficient.errors import ModelError, SetupError, first_line
+from hf_efficient.errors import HfEfficientError, ModelError, SetupError, cause
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.model.source import ModelSource, dense_folder, resolve_model_source, resolve_tokenizer_source
 from hf_efficient.model.structure import whole_shape
@@ -53,13 +54,14 @@ def _template_of(path: str) -> str:
 
 
 def _check(tokenizer: PreTrainedTokenizerBase, path: str) -> None:
-    from jinja2 import TemplateError
+    from jinja2 import TemplateError, TemplateSyntaxError
 
     chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
     try:
         text = tokenizer.apply_chat_template(chat, tokenize=False)
     except TemplateError as error:
-        raise ModelError(f"train.chat_template_path: {path} is not a working chat template: {error}") from error
+        line = f":{error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
+        raise ModelError(f"train.chat_template_path: {path}{line} is not a working chat template: {error}") from error
     if "answer" not in str(text):
         raise ModelError(f"train.chat_template_path: {path} does not print the content of the messages.")
 
@@ -127,6 +129,13 @@ def check_positions(model: PreTrainedModel, longest: int) -> str:
 
 _Loaded = TypeVar("_Loaded")
 
+FAULTS_OF_FILES = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError, UnpicklingError,
+)  # fmt: skip
+"""What libraries raise on a model's files with wrong values: ``num_attention_heads: 0``, ``dtype: float33``."""
+
+_OF_TOKENIZERS = ("token", "vocab", "merges", "tekken", "spiece", "sentencepiece", "added_tokens")
+
 
 def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedTokenizerBase:
     """The model's tokenizer, with the chat template and the end-of-sequence token that ``train`` names, if any."""
@@ -134,6 +143,11 @@ def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedT
 
     source, key = _dense(resolve_tokenizer_source(model)), "model.tokenizer" if model.tokenizer else "model.id"
     load = functools.partial(AutoTokenizer.from_pretrained, source.location)
+    if source.is_local and not any(path.name.startswith(_OF_TOKENIZERS) for path in Path(source.location).iterdir()):
+        raise ModelError(
+            f"{key}: the folder {source.location} holds no tokenizer (tokenizer.json). Copy its files there, or write "
+            "the folder or the hub name of one as model.tokenizer."
+        )
     tokenizer = _load(key, source, lambda: load(**_common(model, source)))
     apply_recipe_chat_template(tokenizer, train.get("chat_template_path"))
     eos_token = train.get("eos_token")
@@ -252,22 +266,24 @@ def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded
     """Call a ``from_pretrained`` and turn what a user can mend into an error that says how."""
     try:
         return load()
+    except HfEfficientError:
+        raise
     except ImportError as error:
-        raise SetupError(f"{key}: {first_line(error)}") from error
+        raise SetupError(f"{key}: {cause(error)}") from error
     except OSError as error:
         raise ModelError(_unreachable(key, source, error)) from error
     except SafetensorError as error:
-        raise ModelError(f"{key}: the weights in {source.location} are not whole: {first_line(error)}") from error
-    except (ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"{key}: the weights in {source.location} are not whole: {cause(error)}") from error
+    except FAULTS_OF_FILES as error:
         raise ModelError(f"{key}: {source.location} cannot be loaded: {_reason(error)}") from error
 
 
 def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
     if source.is_local:
-        return f"{key}: {source.location} cannot be loaded: {first_line(error)}"
+        return f"{key}: {source.location} cannot be loaded: {cause(error)}"
     if hub_reachable():
         return (
-            f"{key}: {source.location} cannot be loaded from the hub: {first_line(error)} "
+            f"{key}: {source.location} cannot be loaded from the hub: {cause(error)} "
             "A gated or private model needs `hf auth login`."
         )
     return (
@@ -278,8 +294,8 @@ def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """transformers' first line, or what it says of a model class that generates no text."""
-    line = first_line(error)
+    """transformers' words, or what it says of a model class that generates no text."""
+    line = cause(error)
     if "Unrecognized configuration class" in line:
         return "its architecture is no causal language model (AutoModelForCausalLM does not know it)."
     if "see the above report" in line or "above report" in line:

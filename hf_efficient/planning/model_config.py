@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_efficient.errors import HfEfficientError, ModelError, SetupError, first_line
+from hf_efficient.errors import HfEfficientError, ModelError, SetupError, cause
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.facts.models import find_model, nearest_models
-from hf_efficient.model.load import auto_class
+from hf_efficient.model.load import FAULTS_OF_FILES, auto_class
 from hf_efficient.model.source import ModelSource, converted_folder, resolve_model_source
 from hf_efficient.planning.arguments import process_kept
 from hf_efficient.recipe.schema import ModelSection
@@ -39,10 +39,8 @@ def model_config(model: ModelSection) -> PretrainedConfig:
         config = AutoConfig.from_pretrained(source.location, trust_remote_code=model.trust_remote_code, **options)
     except OSError as error:
         raise ModelError(_unreachable(source, error)) from error
-    except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        raise ModelError(
-            f"model.id: the configuration of {source.location} cannot be read: {first_line(error)}"
-        ) from error
+    except (*FAULTS_OF_FILES, StrictDataclassError) as error:
+        raise ModelError(f"model.id: the configuration of {source.location} cannot be read: {cause(error)}") from error
     return config
 
 
@@ -66,12 +64,12 @@ def _from_catalogue(name: str) -> PretrainedConfig | None:
 
 def _unreachable(source: ModelSource, error: OSError) -> str:
     if source.is_local:
-        return f"model.id: {source.location} has no configuration that can be read: {first_line(error)}"
+        return f"model.id: {source.location} has no configuration that can be read: {cause(error)}"
     close = nearest_models(source.location)
     nearest = f"Shapes that ship: did you mean {', '.join(close)}?" if close else ""
     return (
         f"model.id: the configuration of {source.location} is neither shipped with hf_efficient nor in the local hub "
-        f"cache, and the hub has not given it ({first_line(error)}). Write a local folder that holds its config.json, "
+        f"cache, and the hub has not given it ({cause(error)}). Write a local folder that holds its config.json, "
         f"run `hf auth login` for a gated model, or `hf download {source.location} config.json` where there is a "
         f"network. {nearest}"
     ).strip()
@@ -127,8 +125,8 @@ def meta_model(
         with torch.device("meta"):
             return auto_class(scores=scores).from_config(config, trust_remote_code=model.trust_remote_code, **options)
     except ImportError as error:
-        raise SetupError(f"model: {first_line(error)}") from error
-    except (ValueError, KeyError, RuntimeError) as error:
+        raise SetupError(f"model: {cause(error)}") from error
+    except FAULTS_OF_FILES as error:
         raise ModelError(
-            f"model: transformers cannot build a causal language model from its configuration: {first_line(error)}"
+            f"model: transformers cannot build a causal language model from its configuration: {cause(error)}"
         ) from error

@@ -49,8 +49,10 @@ def data_at_hand(recipe: Recipe) -> tuple[SFTConfig, SftData | PreferenceData | 
                 return f"data.{key}.{number}.path: {source.path} is not on this machine"
     try:
         tokenizer = load_tokenizer(recipe.model, recipe.train)
-    except (ModelError, SetupError):
-        return f"the tokenizer of {recipe.model.tokenizer or recipe.model.id} is not on this machine"
+    except (ModelError, SetupError) as error:
+        name = recipe.model.tokenizer or recipe.model.id
+        is_broken = name.startswith("package:") or _is_here(name)
+        return str(error) if is_broken else f"the tokenizer of {name} is not on this machine"
     with process_kept(), tempfile.TemporaryDirectory() as directory:
         args = run_arguments(recipe, directory)
         if OBJECTIVES[recipe.objective].generates:

@@ -29,7 +29,7 @@ from hf_efficient.data.stats import answer_lengths, lengths
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.launch.arguments import settle, training_arguments
 from hf_efficient.launch.build import build
-from hf_efficient.launch.checkpoints import replaced_by_a_run
+from hf_efficient.launch.checkpoints import written_by_the_run
 from hf_efficient.launch.exits import cause_of
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import locked, plan_output
@@ -418,7 +418,7 @@ def _evaluates(recipe: Recipe, args: SFTConfig | DPOConfig, trainer: Trainer) ->
 
 def _freed(recipe: Recipe) -> int:
     plan = plan_output(recipe)
-    found = replaced_by_a_run(plan.directory) if plan.replaces else []
+    found = written_by_the_run(plan.directory) if plan.replaces else []
     return sum(file_bytes([path, *path.rglob("*")]) for path in found)
 
 

@@ -237,6 +237,8 @@ def read_recipe_text(path: Path) -> str:
     def unreadable(message: str, remedy: str, line: str = "") -> RecipeError:
         return RecipeError([Problem(f"{path}{line}", "", message, remedy)])
 
+    if path.is_fifo():
+        raise unreadable("is a pipe, which can be read once.", "Name a recipe file.")
     try:
         with path.open("rb") as stream:
             data = stream.read(_LARGEST_FILE_BYTES + 1)

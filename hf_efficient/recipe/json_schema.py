@@ -29,7 +29,8 @@ def json_schema() -> dict[str, Any]:
         section["properties"] = {name: _or_null(one) for name, one in section["properties"].items()}
     names = set(schema["$defs"]["Train"]["properties"])
     schema["allOf"] = [_narrowed(name, sorted(names - set(fields[name]))) for name in sorted(fields)]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    about = "A recipe of hf_efficient, as `hf-efficient schema` writes it."
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": about, **schema}
 
 
 _EXTENDS: dict[str, Any] = {

@@ -169,12 +169,14 @@ class AdapterSection(Section):
     """What is trained: all weights, or an adapter on a frozen (perhaps quantized) base."""
 
     method: Literal["full", "lora", "qlora"] = key("lora", "full, lora, or qlora (LoRA on a quantized base).")
-    r: PositiveInt = key(16, "Rank.")
+    r: Annotated[int, Field(gt=0, le=65_536)] = key(16, "Rank.")
     alpha: PositiveInt = key(32, "The update is scaled by alpha/r (rsLoRA: alpha/sqrt(r)).")
     dropout: Annotated[float, Field(ge=0, lt=1)] = key(0.0, "Dropout on the adapter's input.")
     dora: bool = key(False, "Weight-decomposed LoRA (DoRA).")
     rslora: bool = key(False, "Rank-stabilised LoRA: scale by alpha/sqrt(r).")
-    target_modules: str | list[str] = key("all-linear", "`all-linear`, a list of names, or one regular expression.")
+    target_modules: _Text | Annotated[list[_Text], Field(min_length=1)] = key(
+        "all-linear", "`all-linear`, a list of names, or one regular expression."
+    )
     modules_to_save: list[str] = key(list, "Modules trained in full and saved with the adapter.")
     bias: Literal["none", "all", "lora_only"] = key("none", "Which bias terms are trained.")
     fused: bool | Literal["auto"] = key(
@@ -277,10 +279,12 @@ class OffloadSection(Section):
 class DistributedSection(Section):
     """How many processes run the recipe, and how the model is spread over them."""
 
-    processes: PositiveInt | Literal["auto"] = key(
+    processes: Annotated[int, Field(gt=0, le=1024)] | Literal["auto"] = key(
         1, "Data-parallel processes on each machine; `auto`: one per GPU, or one without a GPU."
     )
-    nodes: PositiveInt = key(1, "Machines that train together, each with as many processes.")
+    nodes: Annotated[int, Field(gt=0, le=100_000)] = key(
+        1, "Machines that train together, each with as many processes."
+    )
     global_batch_size: PositiveInt | None = key(
         None,
         "Sequences of an optimizer step, over all processes and machines; "

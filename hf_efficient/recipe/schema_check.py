@@ -31,6 +31,7 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
     "less_than_equal": ("at most", "le"),
 }
+_LARGEST = 2**53
 _TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
 
 # Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
@@ -108,7 +109,7 @@ def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
 
 def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe") -> list[Finding]:
     """Unknown and missing keys, wrong types, values out of range, non-finite numbers; ``kind``: the file's name."""
-    findings = _not_finite(tree)
+    findings = _no_setting(tree)
     found = {finding.path for finding in findings}
     try:
         root.model_validate(tree.plain(), strict=True)
@@ -265,11 +266,20 @@ def _number(text: str) -> int | float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _not_finite(tree: Node) -> list[Finding]:
-    """``.nan`` is never a setting; ``.inf`` is one for ``train.max_grad_norm`` alone, where it never clips."""
-    held = [(path, node.value) for path, node in tree.leaves() if isinstance(node.value, float)]
-    wrong = [one for one in held if not math.isfinite(one[1]) and one != (("train", "max_grad_norm"), math.inf)]
-    return [Finding(path, f"is {found(value)}, but must be a finite number.") for path, value in wrong]
+def _no_setting(tree: Node) -> list[Finding]:
+    """What no key takes: ``.nan``; ``.inf``, but for ``train.max_grad_norm``, where it never clips; whole numbers that
+    no machine counts to; text of spaces."""
+    return [Finding(path, said) for path, node in tree.leaves() if (said := _oddity(path, node.value))]
+
+
+def _oddity(path: KeyPath, value: Any) -> str:
+    never_clips = (("train", "max_grad_norm"), math.inf)
+    if isinstance(value, float) and not math.isfinite(value) and (path, value) != never_clips:
+        return f"is {found(value)}, but must be a finite number."
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return f"is {found(value)}, but must be at most 2^53."
+    is_blank = isinstance(value, str) and value.isspace() and path[:1] != ("train",)  # which has names of tokens
+    return "holds spaces alone, but must be text." if is_blank else ""
 
 
 def _section_of(annotation: Any) -> type[Section] | None:

@@ -41,13 +41,16 @@ _FORMAT = 8
 # Values beyond these are refused by the libraries only after the model was loaded, or train nothing at all.
 # NumPy takes no larger seed.
 _FROM_1 = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "max_length")
-_FROM_0 = ("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "eval_steps", "save_steps")
+_FROM_0 = ("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "eval_steps", "adam_epsilon")
+_MOST = 2**31 - 1  # of rows, tokens and steps
 _BOUNDS: dict[str, dict[str, Any]] = {
-    **{name: {"ge": 1} for name in _FROM_1},
+    **{name: {"ge": 1, "le": _MOST} for name in _FROM_1},
+    **{name: {"ge": 0, "lt": 1} for name in ("adam_beta1", "adam_beta2")},
     **{name: {"ge": 0} for name in (*_FROM_0, "dataloader_num_workers")},
     **{name: {"ge": 0, "le": 2**32 - 1} for name in ("seed", "data_seed")},
     "num_train_epochs": {"gt": 0},
-    "max_steps": {"json_schema_extra": {"not": {"const": 0}}},
+    "save_steps": {"gt": 0},
+    "max_steps": {"le": _MOST, "json_schema_extra": {"not": {"const": 0}}},
 }
 
 

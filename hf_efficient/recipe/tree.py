@@ -33,6 +33,8 @@ _CONSTANTS = {
 }
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+# Control characters, which a terminal would obey, but tab and the ends of lines; halves of surrogate pairs.
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 _NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
@@ -261,9 +263,9 @@ class _Builder:
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath, origin: Origin) -> Any:
         text: str = node.value
-        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text):
-            message = "holds a NUL or half of a surrogate pair, which is not text."
-            self._complain(origin, path, message, "Write the character itself.")
+        if odd := _NO_TEXT.search(text):
+            message = f"holds the character U+{ord(odd[0]):04X}, which is no text."
+            self._complain(origin, path, message, "Remove it, or write the character itself.")
             return ""
         try:
             return text if node.tag == "text" else read_scalar(text)

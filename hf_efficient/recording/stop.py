@@ -1,13 +1,20 @@
-"""A request that a run ends after a step, asked for by a signal; workers that such a signal leaves alone."""
+"""A request that a run ends after a step, asked for by a signal or a file; workers that such a signal leaves alone."""
 
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 _PATIENCE_SECONDS = 30.0
 """That a step is given to end, and its checkpoint to be written: a cluster sends all its signals sooner."""
+_SAME_KEY_SECONDS = 1.0
+"""A Ctrl-C that comes later is another one: a terminal and a launcher may both hand over the first."""
+
+STOP_FILE = "stop"  # in the output directory; whoever makes it asks for the end
+_LOOK_SECONDS = 1.0
 
 
 class EndedBySignal(BaseException):
@@ -34,13 +41,37 @@ class StopRequest:
     def __init__(self) -> None:
         self.asked = False
         self.heard = False
+        self.number: int = signal.SIGTERM  # the signal that asked first
+        self.words = "SIGTERM"
         self._first: float | None = None
+        self._looked = 0.0
 
-    def ask(self, now: float) -> bool:
-        """Ask; returns whether there is still hope, for somebody who may have asked before."""
+    def ask(self, now: float, number: int = signal.SIGTERM) -> bool:
+        """Ask; returns whether there is still hope, for somebody who may have asked before. A second Ctrl-C means that
+        there is none."""
         self.asked = True
-        self._first = now if self._first is None else self._first
-        return now - self._first < _PATIENCE_SECONDS
+        if self._first is None:
+            self._first, self.number, self.words = now, number, signal.Signals(number).name
+        waited = now - self._first
+        return waited < (_SAME_KEY_SECONDS if number == signal.SIGINT else _PATIENCE_SECONDS)
+
+    def look(self, directory: Path) -> None:
+        """Ask where there is a stop file, and take it away; looks once a second."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        try:
+            (directory / STOP_FILE).unlink()
+        except OSError:  # there is none
+            return
+        self.ask(now)
+        self.words = f"the file {directory / STOP_FILE}"
+
+
+def exit_code(number: int) -> int:
+    """What a process ends with for a signal: 130 for Ctrl-C, else 143, by which a scheduler starts it again."""
+    return 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
 
 _request = StopRequest()

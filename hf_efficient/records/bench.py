@@ -79,6 +79,7 @@ class Work:
         mean_tokens: of an example, cut to ``train.max_length``.
         device: torch's name of the kind of device; ``device_name``: its own.
         model: what is trained, in words.
+        overrides: what the command line alone may say.
     """
 
     recipe: str
@@ -92,6 +93,7 @@ class Work:
     device: str
     device_name: str
     model: str
+    overrides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

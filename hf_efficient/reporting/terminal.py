@@ -4,9 +4,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from hf_efficient.reporting.streams import Console
 
 LONGEST_BAR = 24
 

@@ -72,7 +72,7 @@ def test_a_recipe_that_does_not_learn_exits_with_1(run, recipe, made):
         ),
         ("--peer-python axolotl", "--peer-python: axolotl names no Python."),
         ("--plot t.png", "--plot: t.png is no SVG file. Write t.svg."),
-        ("--markdown no/such/t.md", "--markdown: no/such/t.md cannot be written."),
+        ("--markdown no/such/t.md", "--markdown: there is no folder no/such."),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_runs(run, recipe, made, flags, told):

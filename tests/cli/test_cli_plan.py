@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch  # noqa: F401  a process that has loaded it is not the plan's own
 
+from hf_efficient.cli.output import PAGE
 from hf_efficient.facts import accelerators as accelerators_module
 from hf_efficient.planning import cpu
 from hf_efficient.profilers.calibration import save_calibration
@@ -166,7 +167,7 @@ def test_the_most_that_fits(run, tiny, shrunk):
 
 
 def test_the_page(run, tiny):
-    Path("plan.html").write_text("an older one", encoding="utf-8")
+    Path("plan.html").write_text(f'{PAGE} 0.1">an older one', encoding="utf-8")
     ended = run("plan", "r.yaml", "--gpu", "L4", "--gpu", "T4", "train.max_steps=3", "--html", "plan.html")
     assert ended.code == 0
     assert ended.out.endswith("The page is plan.html\n")

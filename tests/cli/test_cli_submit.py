@@ -63,7 +63,7 @@ def test_an_earlier_run_is_refused_before_the_queue(run, recipe, program_on_path
     programs = program_on_path("sbatch")
     resolved = tmp_path / "out" / "efficiency" / "recipe.resolved.yaml"
     resolved.parent.mkdir(parents=True)
-    resolved.write_text("")
+    resolved.write_text("recipe: {}\n")
     ended = run("submit", str(recipe), "--on", "slurm")
     assert (ended.code, "already holds a run" in ended.err) == (2, True)
     assert not (programs / "sbatch.told").exists()
@@ -101,7 +101,7 @@ def test_a_job_is_written_and_not_submitted(run, recipe, program_on_path):
         ("--on slurm --gpu H100", "--gpu: names the kind of GPU, and their number is missing. Add --num-gpus N."),
         ("--on slurm --time soon", "command line: --time soon: time_limit: is the text 'soon', but must be"),
         ("--on slurm --shared /mnt/runs", "r.yaml:7: output_dir: is out, which is not on the shared storage"),
-        ("--on slurm --output no/such/folder", "--output: no/such/folder cannot be written: "),
+        ("--on slurm --output no/such/folder", "--output: there is no folder no/such."),
         ("--on slurm --cluster gone.yaml", "gone.yaml: there is no such file. Check the path."),
     ],
 )

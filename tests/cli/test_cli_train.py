@@ -83,6 +83,23 @@ def test_signals_that_come_together_are_no_impatience(monkeypatch, tmp_path):
     assert (signals.insisted, passed) == (15, [15, 2, 15, 15])
 
 
+ENDS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+os.kill(os.getppid(), {number})
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(("number", "name", "code"), [(2, "SIGINT", 130), (15, "SIGTERM", 143), (10, "SIGUSR1", 143)])
+def test_a_signal_before_the_run_has_begun_is_no_want_of_memory(capsys, number, name, code):
+    """As the launcher ends that has not started its processes yet."""
+    assert run_command([sys.executable, "-c", ENDS.format(number=number)], "out") == code
+    said = capsys.readouterr().err
+    assert said.endswith(f"error: the run was ended by {name}, before it began to train or to report.\n")
+    assert said.startswith("\nCtrl-C: a training ends after its step" if number == 2 else "error: ")
+
+
 FAKE_NSYS = """#!/bin/sh
 printf '%s\\n' "$@" > "$0.told"
 shift

@@ -1,4 +1,5 @@
 import copy
+import re
 from typing import Any, NamedTuple
 
 import datasets
@@ -247,3 +248,8 @@ def test_a_chat_that_the_template_refuses_is_named(tokenizer):
     )
     rows = [*examples("messages", 2), {"messages": [{"role": "system", "content": "s"}, user("q"), answer("a")]}]
     assert refused(ours, rows, tokenizer, arguments()) == "f:3: the chat template refuses this chat: No system role."
+    tokenizer.chat_template = "{% for m in messages %}\n{{ m['content'] }\n{% endfor %}"
+    said = refused(ours, rows, tokenizer, arguments())
+    assert re.fullmatch(
+        r"the chat template of .*:2: is not valid Jinja: unexpected '}'\. Mend it, or name another\.", said
+    )

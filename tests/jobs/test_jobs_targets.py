@@ -1,12 +1,15 @@
 """What a job says to Slurm, SkyPilot and Kubernetes. ``test_jobs_real_slurm`` runs the batch script."""
 
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.jobs.targets import kubernetes_job, sbatch_script, skypilot_task
+from hf_efficient.jobs.cluster import load_cluster
+from hf_efficient.jobs.targets import TEXTS, kubernetes_job, sbatch_script, skypilot_task
 from tests.jobs.jobs import WHOLE_CLUSTER, cluster_of, job_for
 
 
@@ -42,9 +45,20 @@ def test_srun_and_the_environment():
     assert "main_address" not in script
 
 
-def test_containers_are_the_sites_own():
-    with pytest.raises(RecipeError, match=r"the cluster: image: is given, but Slurm runs containers by a plugin"):
-        sbatch_script(job_for("slurm", cluster_of(image="a")))
+def test_one_file_is_for_all_three(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/clusters.md").read_text(encoding="utf-8")
+    (file := tmp_path / "cluster.yaml").write_text(re.search(r"```yaml\n(# cluster\.yaml.*?)```", page, re.S)[1])
+    for target, text in TEXTS.items():
+        assert text(job_for(target, load_cluster(file, {}), OUTPUT, "distributed.processes=auto"))
+
+
+@pytest.mark.parametrize(("target", "flag", "said"), [
+    ("slurm", "--image", "Slurm runs containers by a plugin"), ("skypilot", "--time", "SkyPilot ends no job by"),
+])  # fmt: skip
+def test_a_flag_that_the_cluster_does_not_take_is_refused(tmp_path, target, flag, said):
+    (file := tmp_path / "c.yaml").write_text("shared: /mnt/runs\nskypilot: {volume: runs, setup: x}\n")
+    with pytest.raises(RecipeError, match=rf"^command line: {flag} 2h: \w+: is given, but {said}"):
+        TEXTS[target](job_for(target, load_cluster(file, {flag: "2h"}), OUTPUT))
 
 
 OUTPUT = "output_dir=/mnt/runs/a"
@@ -146,8 +160,6 @@ SKYPILOT_NEEDS = (
     "s3://NAME.",
     "skypilot.setup: is missing: SkyPilot's machines start without hf_efficient. Write the lines that install it, "
     "`pip install -e '.[recipes,quantization]'` in a clone for instance, or an image that holds it.",
-    "time_limit: is given, but SkyPilot ends no job by the clock. Write budget.hours=N in the recipe: the "
-    "run saves and stops.",
 )
 KUBERNETES_NEEDS = (
     "image: is missing: a pod runs a container. Name one that holds hf_efficient (--image NAME).",

@@ -147,6 +147,12 @@ METHODS = {
 }
 
 
+def test_a_name_is_no_markup(tmp_path):
+    name = "<img src=x onerror=alert(1)> [a](b) *c*"
+    text = card(tmp_path, name=name).text
+    assert "# &lt;img src=x onerror=alert(1)&gt; \\[a\\](b) \\*c\\*\n" in text
+
+
 def test_methods(tmp_path):
     for method, adapter in METHODS.items():
         assert f"\n| method | {method} |\n" in card(tmp_path, adapter=adapter).text

@@ -47,6 +47,11 @@ def test_what_is_not_ours_is_never_replaced(tmp_path, name):
             plan_output(recipe(tmp_path, existing))
 
 
+def test_resume_of_nothing_says_so(tmp_path):
+    assert plan_output(recipe(tmp_path, "resume")).remark == "there is no run to resume: it starts from the first step"
+    assert plan_output(recipe(tmp_path)).remark == ""
+
+
 def test_another_run_is_refused_with_both_ways_out(tmp_path):
     a_run(tmp_path, 2, 10)
     held = r"already holds a run \(its last checkpoint is checkpoint-10\)"
@@ -142,6 +147,40 @@ def test_overwrite_removes_the_run_and_nothing_else_and_only_when_told(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     clear_output(OutputPlan(tmp_path))
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("method", "merges", "others"), [
+    ("lora", False, ("config.json", "merged/x", "model.safetensors")), ("lora", True, ("config.json",)),
+    ("full", False, ("adapter_config.json", "merged/x")),
+])  # fmt: skip
+def test_overwrite_removes_what_its_recipe_writes_and_refuses_what_somebody_put_beside_it(
+    tmp_path, method, merges, others
+):
+    held = recipe(tmp_path, "overwrite")
+    held = held.model_copy(update={"adapter": AdapterSection(method=method, merge=merges)})
+    write_resolved_recipe(tmp_path, held, {})
+    ours = ["README.md", "adapter_model.safetensors" if method == "lora" else "config.json"]
+    ours += ["merged/model.safetensors"] if merges else []
+    stays = ["checkpoint-thesis/text", "notes.txt", "efficiency/notes.md", "efficiency/figures/1.png"]
+    for name in (*ours, *stays, "efficiency/steps.rank1.jsonl", "efficiency/profile/a.json", "checkpoint-7/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    clear_output(plan_output(held))
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(stays)
+    write_resolved_recipe(tmp_path, held, {})
+    for name in others:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        with pytest.raises(OutputError, match=rf"holds .*{name.split('/')[0]}.* no run of hf_efficient wrote"):
+            plan_output(held)
+
+
+def test_a_folder_with_any_file_of_that_name_is_no_run(tmp_path):
+    (tmp_path / "efficiency").mkdir()
+    (tmp_path / "efficiency/recipe.resolved.yaml").write_text("x")
+    (tmp_path / "config.json").touch()
+    with pytest.raises(OutputError, match=r"holds config\.json, which this run would replace and no run"):
+        plan_output(recipe(tmp_path, "overwrite"))
 
 
 def test_overwrite_refuses_to_remove_what_it_reads(tmp_path):

@@ -1,5 +1,8 @@
 """A recipe's model section to a model and a tokenizer, or to an error that says how."""
 
+import pickle
+import shutil
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -122,3 +125,18 @@ def test_tokens_and_positions_beyond_the_model(tiny_llama_dir):
     assert check_positions(llama, 513) == (
         "rows of up to 513 tokens are longer than the 512 positions that the model was trained with"
     )
+
+
+def test_what_is_wrong_with_the_files_of_a_model_is_said_in_one_line(tiny_llama_dir, tmp_path):
+    folder = tmp_path / "m"
+    shutil.copytree(tiny_llama_dir, folder)
+    (folder / "model.safetensors").unlink()
+    with (folder / "pytorch_model.bin").open("wb") as file:
+        pickle.dump({"w": print}, file)
+    with pytest.raises(ModelError, match=rf"^model: {folder} cannot be loaded: \S.+"):
+        load_dense_base(ModelSection(id=str(folder)))
+    for path in folder.iterdir():
+        if path.name != "config.json":
+            path.unlink()
+    with pytest.raises(ModelError, match=rf"^model\.id: the folder {folder} holds no tokenizer \(tokenizer\.json\)"):
+        load_tokenizer(ModelSection(id=str(folder)), {})

@@ -60,6 +60,10 @@ def test_a_name_that_nobody_knows_tells_the_local_ways():
         ("{", "has no configuration that can be read|cannot be read"),
         ("{}", "cannot be read"),
         ('{"model_type": "llama", "hidden_size": 512, "num_attention_heads": 7}', "cannot be read: "),
+        ('{"model_type": "llama", "hidden_size": "32"}', "cannot be read: .*expected int, got str"),
+        ('{"model_type": "llama", "num_attention_heads": 0}', "cannot be read: "),
+        ('{"model_type": "llama", "dtype": "float33"}', "cannot be read: .*float33"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, "cannot be read: "),
     ],
 )
 def test_a_configuration_that_is_none_is_named(text, words, tmp_path):

@@ -1,9 +1,11 @@
 """Contradictions between the sections of a recipe, one case after the other."""
 
+import inspect
+
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES, profile, rewards, training
+from hf_efficient.recipe.rules import RULES, profile, rewards, training, values
 from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
@@ -33,6 +35,42 @@ adapter.method=qlora | adapter.quantization={bits: 8, type: fp4, double_quant: t
     adapter.quantization.type: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8. Remove it,
     adapter.quantization.double_quant: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8.
     adapter.quantization.compute_dtype: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8.
+train.lr_scheduler_type=cosine | train.lr_scheduler_kwargs={num_cycle: 1}
+    train.lr_scheduler_kwargs.num_cycle: is no parameter of `train.lr_scheduler_type: cosine`. Did you mean num_cycles?
+train.lr_scheduler_kwargs={power: 2}
+    train.lr_scheduler_kwargs.power: is no parameter of `train.lr_scheduler_type: linear`. Remove it.
+train.lr_scheduler_type=cosine_with_min_lr
+    train.lr_scheduler_kwargs: must hold min_lr or min_lr_rate, one of them, for `train.lr_scheduler_type: cosine_with
+train.lr_scheduler_type=warmup_stable_decay
+    train.lr_scheduler_kwargs: must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`. Write, for
+train.gradient_checkpointing=true | train.gradient_checkpointing_kwargs={use_reentrent: false}
+    train.gradient_checkpointing_kwargs.use_reentrent: is no parameter of torch's checkpointing. It takes use_reentrant
+train.optim_args=nope
+    train.optim_args: is 'nope', which names no value. Write name=value,name=value.
+output_dir=/
+    output_dir: is /, the root folder. Write a folder of its own, for instance outputs/my-run.
+output_dir=~
+    output_dir: is ~, the home folder. Write a folder of its own
+train.adam_beta1=2.0
+    train.adam_beta1: is the number 2.0, but must be less than 1.
+train.adam_epsilon=-1.0
+    train.adam_epsilon: is the number -1.0, but must be at least 0.
+train.save_steps=0
+    train.save_steps: is the number 0, but must be greater than 0.
+train.max_steps=100000000000000000000000000
+    train.max_steps: is the number 100000000000000000000000000, but must be at most 2^53.
+train.max_length=1000000000000000000
+    train.max_length: is the number 1000000000000000000, but must be at most 2^53.
+train.max_length=3000000000
+    train.max_length: is the number 3000000000, but must be at most 2147483647
+adapter.r=1000000000000
+    adapter.r: is the number 1000000000000, but must be at most 65536.
+adapter.target_modules=[]
+    adapter.target_modules: is an empty list, but must be
+distributed.processes=1000000000
+    distributed.processes: is the number 1000000000, but must be at most 1024
+name=" "
+    name: holds spaces alone, but must be text.
 train.bf16=true | train.fp16=true
     train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16.
 train.gradient_checkpointing=false | train.gradient_checkpointing_kwargs={use_reentrant: false}
@@ -356,6 +394,23 @@ def test_a_missing_package_is_named_with_its_extra(problems, monkeypatch, flag, 
     monkeypatch.setattr(profile, "is_installed", lambda module: module != package)
     (found,) = problems(HEAD, f"profile.{flag}")
     assert f"needs the package {package}, which is not installed. Install the extra" in found
+
+
+def test_a_file_alone_lets_no_repository_run_code(problems):
+    held = HEAD.replace("{id: m}", "{id: m, trust_remote_code: true}")
+    assert problems(held, "model.trust_remote_code=true") == []
+    (found,) = problems(held)
+    assert found.startswith("r.yaml:2: model.trust_remote_code: is true, which lets the model's repository run its Py")
+    assert "add model.trust_remote_code=true to the command line; a file cannot allow it." in found
+
+
+def test_the_table_of_schedules_fits_the_installed_transformers():
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+
+    steps = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
+    for name, function in TYPE_TO_SCHEDULER_FUNCTION.items():
+        found = set(inspect.signature(function).parameters) - steps
+        assert set(values.SCHEDULES[name.value] or {"kwargs"}) == found, name
 
 
 def test_the_tables_of_packages_fit_the_installed_transformers():

@@ -3,7 +3,7 @@
 To add a rule, write it in the file of its subject and decorate it with ``rule``.
 """
 
-from hf_efficient.recipe.rules import cost, distributed, evaluation, profile, rewards, training
+from hf_efficient.recipe.rules import cost, distributed, evaluation, profile, rewards, training, values
 from hf_efficient.recipe.rules.settings import RULES, Contradiction, Rule, Settings
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "profile",
     "rewards",
     "training",
+    "values",
 ]
