@@ -174,9 +174,7 @@ class AdapterSection(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = key(0.0, "Dropout on the adapter's input.")
     dora: bool = key(False, "Weight-decomposed LoRA (DoRA).")
     rslora: bool = key(False, "Rank-stabilised LoRA: scale by alpha/sqrt(r).")
-    target_modules: _Text | Annotated[list[_Text], Field(min_length=1)] = key(
-        "all-linear", "`all-linear`, a list of names, or one regular expression."
-    )
+    target_modules: str | list[str] = key("all-linear", "`all-linear`, a list of names, or one regular expression.")
     modules_to_save: list[str] = key(list, "Modules trained in full and saved with the adapter.")
     bias: Literal["none", "all", "lora_only"] = key("none", "Which bias terms are trained.")
     fused: bool | Literal["auto"] = key(

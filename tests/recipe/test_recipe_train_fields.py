@@ -112,7 +112,7 @@ HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
 # fmt: off
 FITS = [
     "bf16=false", "max_length=null", "learning_rate=1", "run_name=''", "lr_scheduler_type=cosine",
-    "lr_scheduler_kwargs={num_cycles: 2}", "lr_scheduler_kwargs='{}'", "parallelism_config=null", "seed=4294967295",
+    "lr_scheduler_kwargs={}", "lr_scheduler_kwargs='{}'", "parallelism_config=null", "seed=4294967295",
     "max_steps=-1", "num_train_epochs=0.5", "report_to=[none]", "save_strategy=best", "max_grad_norm=.inf",
     "label_names=[a, b]", "fsdp=false",
 ]

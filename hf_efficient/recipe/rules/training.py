@@ -83,6 +83,8 @@ def eight_bit_has_no_four_bit_options(settings: Settings) -> Iterator[Contradict
 def targets_are_a_pattern(settings: Settings) -> Iterator[Contradiction]:
     """PEFT takes a text other than ``all-linear`` for a regular expression, once the model was loaded."""
     pattern = settings.recipe.adapter.target_modules
+    if not pattern:
+        yield "adapter.target_modules", "names no module.", "Write all-linear, or a list of module names."
     if not isinstance(pattern, str):
         return
     try:
