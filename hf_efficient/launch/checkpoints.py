@@ -36,7 +36,7 @@ _OF_ALL = (
 _MERGED, _EXPORTS = "merged", "exports"
 _RECORDS = (
     "steps*.jsonl", "spans*.jsonl", "system*.jsonl", "*.rank*.jsonl", "run.json", "plan.json", "diagnosis.json",
-    "evaluation.json", "report.html", "traceback.txt", RESOLVED, "profile", "previous",
+    "evaluation.json", "report.html", "traceback.txt", RESOLVED, "profile", "faults", "previous",
 )  # fmt: skip
 """What is written to the ``efficiency`` folder, but the records of a start and of the preflight check."""
 

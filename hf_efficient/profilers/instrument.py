@@ -233,7 +233,8 @@ def _function(key: str, name: str) -> Callable[..., Any]:
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:
-        raise SetupError(f"{key}: {name}: {module} cannot be imported: {first_line(error)}") from error
+        remedy = "Install it, or name its folder in PYTHONPATH."
+        raise SetupError(f"{key}: {name}: {module} cannot be imported: {first_line(error)}. {remedy}") from error
     for part in path.split("."):
         if not part or not hasattr(found, part):
             raise SetupError(f"{key}: {name}: there is no {part or 'name'} in it; write package.module:function")
