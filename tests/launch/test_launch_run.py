@@ -42,7 +42,7 @@ def only_until(output: Path, step: int) -> None:
 
 def test_asked_to_end_in_the_last_step_it_saves_and_evaluates_nothing(tiny_recipe, out, monkeypatch):
     monkeypatch.setattr(running, "stoppable", lambda trainer: nullcontext())
-    monkeypatch.setattr(running, "stop_request", lambda: SimpleNamespace(asked=True))
+    monkeypatch.setattr(running, "stop_request", lambda: SimpleNamespace(asked=True, number=signal.SIGTERM))
     notes = Notes()
     with pytest.raises(EndedBySignal, match="SIGTERM"):
         run_recipe(tiny_recipe(), notes)
