@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, check_file, print_json, write_text
+from hf_efficient.cli.output import MARKDOWN, Overrides, RecipeArgument, check_file, print_json, write_text
 from hf_efficient.errors import SetupError
 
 
@@ -75,7 +75,7 @@ def bench(
             random_weights=random_weights,
         )
     if to_markdown is not None:
-        write_text("--markdown", to_markdown, markdown(found, _command()))
+        write_text("--markdown", to_markdown, f"{MARKDOWN}\n{markdown(found, _command())}", MARKDOWN)
     if plot is not None:
         write_text("--plot", plot, picture(found))
     if as_json:
@@ -90,9 +90,9 @@ def bench(
 
 def _check_files(to_markdown: Path | None, plot: Path | None) -> None:
     """Before minutes of work."""
-    for flag, path in (("--markdown", to_markdown), ("--plot", plot)):
+    for flag, path, mark in (("--markdown", to_markdown, MARKDOWN), ("--plot", plot, "")):
         if path is not None:
-            check_file(flag, path)
+            check_file(flag, path, mark)
     if plot is not None and plot.suffix != ".svg":
         raise SetupError(f"--plot: {plot} is no SVG file. Write {plot.with_suffix('.svg')}.")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import check_page_file, print_json, write_page, write_text
+from hf_efficient.cli.output import MARKDOWN, PAGE, check_file, print_json, write_page, write_text
 from hf_efficient.errors import OutputError, SetupError
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def compare(
     if prints_markdown and as_json:
         raise SetupError("--markdown: - and --json both print. Write --markdown FILE.")
     if html is not None:
-        check_page_file(html)
+        check_file("--html", html, PAGE)
+    if to_markdown is not None and not prints_markdown:
+        check_file("--markdown", to_markdown, MARKDOWN)
     sides = [_read(given) for given in run_dirs]
     found = with_regressions(compare_runs(sides), allowed)
     firsts = [side[0] for side in sides]
@@ -73,7 +75,10 @@ def compare(
     command = shlex.join(["hf-efficient", *sys.argv[1:]])
     if to_markdown is not None:
         text = markdown(found, accounts, command)
-        print(text, end="") if prints_markdown else write_text("--markdown", to_markdown.expanduser(), text)
+        if prints_markdown:
+            print(text, end="")
+        else:
+            write_text("--markdown", to_markdown, f"{MARKDOWN}\n{text}", MARKDOWN)
     if as_json:
         import msgspec
 

@@ -121,6 +121,7 @@ def print_json(data: Any) -> None:
 
 PAGE = '<meta name="generator" content="hf_efficient'
 """In the head of every page of ours."""
+MARKDOWN = "<!-- written by hf-efficient -->"
 _HEAD_BYTES = 4096
 
 

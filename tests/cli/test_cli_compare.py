@@ -86,7 +86,7 @@ def test_repeated_runs_are_written_with_commas(run, runs):
         ("a b --threshold speed=3", "--threshold speed: these runs have no such figure"),
         ("a b --eval-tolerance -1", "--eval-tolerance: -1.0 is below 0. Write a percentage, such as 1."),
         ("a b --html gone/x.html", "--html: there is no folder gone"),
-        ("a b --markdown gone/x.md", "--markdown: gone/x.md cannot be written"),
+        ("a b --markdown gone/x.md", "--markdown: there is no folder gone."),
         ("a b --json --markdown -", "--markdown: - and --json both print. Write --markdown FILE."),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
