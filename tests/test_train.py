@@ -166,7 +166,7 @@ def test_a_signal_or_the_stop_file_ends_the_whole_run_and_says_how_to_go_on(reci
     assert "Traceback" not in errors
     saved = [path.name for path in (tmp_path / "out").glob("checkpoint-*")]
     assert len(saved) == 1
-    by = "the file out/stop" if number is None else signal.Signals(number).name
+    by = f"the file {tmp_path}/out/stop" if number is None else signal.Signals(number).name
     assert re.search(
         rf"stopped by {by} after step \d+ of 100000; {saved[0]} is saved. The same command with --", errors
     )
