@@ -357,7 +357,8 @@ def summary(held: Sequence[Held]) -> dict[str, Any]:
 
 
 def error_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of ``facts/data/plan_errors.yaml`` from those of a result: published over planned, less 1."""
+    """The rows of ``facts/data/plan_errors.yaml`` from those of a result: published over planned, less 1. A kind with
+    fewer than twenty trainings knows little of its own error: its interval also holds that of all kinds."""
     kinds: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         run = row["run"]
@@ -365,22 +366,28 @@ def error_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for figure, error in (("memory", row["peak_error"]), ("speed", row["speed_error"])):
             if error is not None:
                 kinds.setdefault((figure, *kind), []).append(1 / (1 + error) - 1)
-    return [_error_row(kind, sorted(errors)) for kind, errors in sorted(kinds.items())]
+    every = {figure: [one for kind in kinds if kind[0] == figure for one in kinds[kind]] for figure, _, _ in kinds}
+    return [_error_row(kind, errors, every[kind[0]]) for kind, errors in sorted(kinds.items())]
 
 
-def _error_row(kind: tuple[str, str, str], errors: Sequence[float]) -> dict[str, Any]:
+def _error_row(kind: tuple[str, str, str], errors: Sequence[float], every: Sequence[float]) -> dict[str, Any]:
     figure, method, gpus = kind
-    last = len(errors) - 1
-    low, high = errors[math.floor(_RARE * last)], errors[math.ceil((1 - _RARE) * last)]
+    intervals = [_interval(errors)] if len(errors) >= _FEW else [_interval(errors), _interval(every)]
+    low, high = min(one for one, _ in intervals), max(other for _, other in intervals)
     figures = {"low": round(low, 4), "high": round(high, 4), "trainings": len(errors)}
     return {"figure": figure, "method": method, "gpus": gpus, **figures, "source": SOURCE}
 
 
-_RARE = 0.05
+def _interval(errors: Sequence[float]) -> tuple[float, float]:
+    last, ordered = len(errors) - 1, sorted(errors)
+    return ordered[math.floor(_RARE * last)], ordered[math.ceil((1 - _RARE) * last)]
+
+
+_RARE, _FEW = 0.05, 20
 SOURCE = "fms-acceleration, scripts/benchmarks/refs, NVIDIA A100 80 GB"
 _HEAD = """\
 # How far published trainings were from their plans: measured over planned, less 1, from the 5th to the 95th percentile,
-# or from the lowest to the highest where there are fewer than twenty. Written by
+# or where there are fewer than twenty, as wide as all kinds of the figure together at least. Written by
 #   python benchmarks/published_runs.py TABLE.csv --json benchmarks/results/published_runs.json --errors THIS_FILE
 """
 

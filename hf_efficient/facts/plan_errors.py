@@ -9,8 +9,8 @@ from hf_efficient.facts.tables import rows
 
 @dataclass(frozen=True)
 class PlanError:
-    """Of ``trainings`` of a kind: measured over planned, less 1, of the one in twenty that is lowest and highest, or of
-    the lowest and highest where there are fewer than twenty. ``source`` says whose trainings."""
+    """Of ``trainings`` of a kind: measured over planned, less 1, of the one in twenty that is lowest and highest. Fewer
+    than twenty have an interval that also holds that of all kinds. ``source`` says whose trainings."""
 
     low: float
     high: float

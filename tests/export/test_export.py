@@ -9,7 +9,7 @@ import gguf
 import pytest
 import torch
 import yaml
-from tiny_models import CHATML, CONFIGS, lora_run, model_folder, sentencepiece_tokenizer
+from export_models import CHATML, CONFIGS, lora_run, model_folder, sentencepiece_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GemmaConfig, GemmaForCausalLM
 
 from hf_efficient.cli.app import main

@@ -35,12 +35,14 @@ def test_the_shape_of_a_step_and_the_parameters(recipe):
     assert (found.recipe, found.model, found.adapter) == ("tiny", "model", "full")
     assert {one.name for one in found.gpus} == {"RTX 4090", "L4"}
     assert found.gpus[0].tokens_per_second == pytest.approx(2 * 4 * 256 / found.gpus[0].step_seconds)
-    assert found.assumptions == [
+    rows_said, errors_said, saves_said = found.assumptions
+    assert [rows_said, saves_said] == [
         "every row has 256 tokens, the most that the recipe allows: shorter ones need less "
         "(data.train.0.path: chats.jsonl is not on this machine)",
         "hours and money hold 1 save of 4.7 MiB, written at 131 MB/s (an AWS gp3 volume): "
         "cost.spot.write_mb_per_second changes that",
     ]
+    assert errors_said.startswith("errors: memory ")
     # r (in + out) of each linear layer: q, o 2 x 256, k, v 2 x 192, the MLP 3 x 384; twice, r is 4.
     found = plan(recipe("adapter.r=4"), ["L4"])
     assert found.trained_parameters == 2 * 4 * (2 * 256 + 2 * 192 + 3 * 384)
