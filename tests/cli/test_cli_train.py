@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,15 @@ time.sleep(30)
 """
 
 
+@pytest.fixture
+def interruptible():
+    """A shell starts what runs in its background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("number", "name", "code"), [(2, "SIGINT", 130), (15, "SIGTERM", 143), (10, "SIGUSR1", 143)])
 def test_a_signal_before_the_run_has_begun_is_no_want_of_memory(capsys, number, name, code):
     """As the launcher ends that has not started its processes yet."""

@@ -303,8 +303,11 @@ print(min(after - before for before, after in zip(faults[1:], faults[2:])))  # a
 def test_freed_memory_is_used_again_without_page_faults(call, expected):
     code = [sys.executable, "-c", _FAULTS_OF_A_BLOCK.format(call=call)]
     env = {name: value for name, value in os.environ.items() if name not in ("GLIBC_TUNABLES", "THP_MEM_ALLOC_ENABLE")}
-    done = subprocess.run(code, env=env, capture_output=True, text=True, timeout=120, check=True)
-    assert int(done.stdout) in expected
+    for _ in range(3):  # a kernel short of memory takes pages back at times
+        done = subprocess.run(code, env=env, capture_output=True, text=True, timeout=120, check=True)
+        if int(done.stdout) in expected:
+            return
+    raise AssertionError(f"{done.stdout.strip()} page faults")
 
 
 def test_wrap_classes_are_checked_by_the_configuration_alone(tiny_llama_dir, tmp_path):

@@ -44,7 +44,7 @@ train.lr_scheduler_type=cosine_with_min_lr
 train.lr_scheduler_type=warmup_stable_decay
     train.lr_scheduler_kwargs: must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`. Write, for
 train.gradient_checkpointing=true | train.gradient_checkpointing_kwargs={use_reentrent: false}
-    train.gradient_checkpointing_kwargs.use_reentrent: is no parameter of torch's checkpointing. It takes use_reentrant
+    train.gradient_checkpointing_kwargs.use_reentrent: is no parameter of torch's checkpointing. It takes every_n_layers, use_reentrant
 train.optim_args=nope
     train.optim_args: is 'nope', which names no value. Write name=value,name=value.
 output_dir=/

@@ -26,7 +26,7 @@ SCHEDULES: dict[str, tuple[str, ...] | None] = {
         "num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles",
     ),
 }  # fmt: skip
-_CHECKPOINTING = ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
+_CHECKPOINTING = ("every_n_layers", "use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
 _OPTIMIZER_ARGUMENTS = re.compile(r"\s*\w+\s*=[^=,]*(,\s*\w+\s*=[^=,]*)*")
 
 
@@ -76,7 +76,7 @@ def schedule_knows_its_parameters(settings: Settings) -> Iterator[Contradiction]
 
 @rule("train.gradient_checkpointing_kwargs")
 def checkpointing_knows_its_parameters(settings: Settings) -> Iterator[Contradiction]:
-    """Those of torch.utils.checkpoint.checkpoint that YAML can write."""
+    """transformers' ``every_n_layers``, and those of torch.utils.checkpoint.checkpoint that YAML can write."""
     given = settings.train("gradient_checkpointing_kwargs")
     for name in given if isinstance(given, dict) else ():
         if name not in _CHECKPOINTING:
