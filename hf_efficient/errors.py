@@ -1,6 +1,6 @@
 """The exception tree: every error that a user can cause, and what it exits with.
 
-    HfEfficientError            a user can mend it; the message names the remedy; exit code 2
+    HfEfficientError            a user can correct it; the message names the remedy; exit code 2
     ├── RecipeError             the recipe: syntax, unknown keys, types, contradictions, extends
     ├── DataError               sources, formats, rows, lengths, labels
     ├── ModelError              model, tokenizer, adapter or quantization that cannot be built
@@ -44,7 +44,7 @@ def writing(what: str, path: object) -> Iterator[None]:
 
 
 class HfEfficientError(Exception):
-    """An error that the user can mend; ``str(error)`` says what was wrong and what to write instead."""
+    """An error that the user can correct; ``str(error)`` says what was wrong and what to write instead."""
 
     exit_code: int = 2
 

@@ -31,7 +31,7 @@ _WAIT_SECONDS = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a recipe in this process; returns the exit code. 0: done. 2: something that the user can mend, said on
+    """Run a recipe in this process; returns the exit code. 0: done. 2: something that the user can correct, said on
     standard error. 130: interrupted (Ctrl-C). 143: ended by another signal, or by the stop file. 1: an unforeseen
     fault; its traceback is in the run directory, or with ``--debug`` on the terminal. 0 in the place of the others
     where the whole run ends, which the launcher would otherwise start again."""
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in hf_efficient.early.STOP_SIGNALS:
         signal.signal(number, _end)
     earlier = earlier_code(os.environ)
-    if earlier == _BAD_INPUT:  # another start will not mend it; it was said
+    if earlier == _BAD_INPUT:  # another start will not cure it; it was said
         return _BAD_INPUT
     if hf_efficient.early.arrived:
         return _ended(exit_code(hf_efficient.early.arrived[0]))

@@ -163,7 +163,7 @@ def test_01_first_qlora(tmp_path):
 def test_02_will_it_fit(tmp_path):
     found, committed, run = run_again("02_will_it_fit.ipynb", tmp_path)
     expected = figures(committed.cells[-1])
-    # The sixth is a ratio of rates, whose facts may be mended a little.
+    # The sixth is a ratio of rates, whose facts may be corrected a little.
     assert found["answers"].pop(6) == pytest.approx(expected["answers"].pop(6), rel=0.03)
     assert differing(found, expected, rel=1e-3) == []
     assert printed(run) == printed(committed)
@@ -188,7 +188,7 @@ def test_02_will_it_fit(tmp_path):
 
 def test_03_what_will_it_cost(tmp_path):
     found, committed, _ = run_again("03_what_will_it_cost.ipynb", tmp_path)
-    # Facts on prices and rates may be mended a little without a new look at the notebook.
+    # Facts on prices and rates may be corrected a little without a new look at the notebook.
     assert differing(found, figures(committed.cells[-1]), rel=0.03) == []
     usd, hours = found["usd"], found["hours"]
     assert len(usd) >= 10

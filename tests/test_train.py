@@ -184,7 +184,7 @@ def test_what_the_user_has_to_mend_is_said_once_and_not_tried_again(started_by_u
     assert "no-such-recipe" in said()
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # the launcher knows no better
     assert said() == ""
-    (tmp_path / "status").write_text("1 0/")  # anything else may be mended by another start
+    (tmp_path / "status").write_text("1 0/")  # anything else may be cured by another start
     assert "no-such-recipe" in said()
 
 

@@ -1,7 +1,7 @@
 """``python -m hf_efficient.bench.worker``: prepares a comparison, or trains one arm of it, in a process of its own.
 
 ``worker prepare --folder DIR --steps 8 [--random-weights] RECIPE [a.b=value ...]`` writes ``DIR/work.json``;
-``worker ARM --folder DIR`` writes ``DIR/figures.json``. What the user can mend is written to ``DIR/failure.txt``,
+``worker ARM --folder DIR`` writes ``DIR/figures.json``. What the user can correct is written to ``DIR/failure.txt``,
 without what libraries print.
 """
 

@@ -203,7 +203,7 @@ def _require_gradients(model: nn.Module) -> list[str]:
         if names and without.issuperset(names):
             raise TrainingCheckError(
                 f"No trainable parameter of {whole} got a gradient in the first step ({_listed(names)}): "
-                f"the loss does not depend on them. Mend the forward that leaves them out. {_OPT_OUT}"
+                f"the loss does not depend on them. Correct the forward that leaves them out. {_OPT_OUT}"
             )
     return missing
 

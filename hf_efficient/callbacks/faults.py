@@ -98,7 +98,7 @@ class Faults(TrainerCallback):
             self.count(kind, step=step, what=what)
             again = f" It is the step number {self._in_a_row} of this kind in a row." if policy != "stop" else ""
             raise TrainingCheckError(
-                f"step {step}: {what}.{again}{where} Mend its rows, or lower train.learning_rate. `--resume "
+                f"step {step}: {what}.{again}{where} Correct its rows, or lower train.learning_rate. `--resume "
                 "faults.on_non_finite=skip` (or rollback) continues from the last checkpoint without such updates."
             )
         back = self._roll_back() if policy == "rollback" else None

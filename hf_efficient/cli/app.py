@@ -2,7 +2,7 @@
 
 To add a command: write ``cli/NAME.py`` with one function ``NAME`` (its parameters are typer's, its docstring is the
 help and shows an example), and a line in ``COMMANDS``. Import what it needs inside the function, so that ``--help``
-stays instant. Raise ``HfEfficientError`` for what the user can mend and ``typer.Exit(1)`` where the answer is no.
+stays instant. Raise ``HfEfficientError`` for what the user can correct and ``typer.Exit(1)`` where the answer is no.
 
 Exit codes: 0 done; 1 the command ran and the answer is no, or a defect of ours; 2 bad input (the recipe, the data, the
 flags, this machine); 130 interrupted from the keyboard.

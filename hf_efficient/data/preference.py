@@ -94,7 +94,7 @@ def _usable(rows: datasets.Dataset, name: str) -> tuple[datasets.Dataset, tuple[
     wrong = {index for found in faults.values() for index in found}
     if len(wrong) == len(rows):
         raise DataError(
-            f"{left_out[0].first}: {left_out[0].why}, and no {name} row is left to train on. Mend the data."
+            f"{left_out[0].first}: {left_out[0].why}, and no {name} row is left to train on. Correct the data."
         )
     return rows.select([index for index in range(len(rows)) if index not in wrong]), left_out
 

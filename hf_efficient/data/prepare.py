@@ -157,7 +157,7 @@ def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTCo
             raise
         raise DataError(
             f"At least one of the {name} examples has no assistant token under the chat template's {{% generation %}} "
-            "markers. Mend the template, or write `data.targets: last` or `all`."
+            "markers. Correct the template, or write `data.targets: last` or `all`."
         ) from error
     return tokenised.select_columns(["input_ids", "labels", "where"])
 
@@ -292,7 +292,7 @@ def refused_chat(
     if isinstance(error, jinja2.TemplateSyntaxError):
         file = Path(tokenizer.name_or_path, "chat_template.jinja")
         held_in = str(file) if template is None and file.is_file() else f"the chat template of {_name(tokenizer)}"
-        return DataError(f"{held_in}:{error.lineno}: is not valid Jinja: {error.message}. Mend it, or name another.")
+        return DataError(f"{held_in}:{error.lineno}: is not valid Jinja: {error.message}. Correct it, or name another.")
     where = next((row["where"] for row in examples if _is_refused(row, tokenizer, template)), "a prompt")
     return DataError(f"{where}: the chat template refuses this chat: {error}.")
 

@@ -59,8 +59,8 @@ def check_answers(sections: Sequence[RewardSection], rows: datasets.Dataset) -> 
                 )
             if name == "number_match" and last_number(row["answer"]) is None:
                 raise DataError(
-                    f"{row['where']}: 'answer' holds no number, and the reward number_match compares numbers. Mend the "
-                    "row, or write exact_match."
+                    f"{row['where']}: 'answer' holds no number, and the reward number_match compares numbers. "
+                    "Correct the row, or write exact_match."
                 )
 
 

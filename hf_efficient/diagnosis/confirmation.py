@@ -186,7 +186,7 @@ def confirm(
     if found:
         return found
     verdict: Verdict
-    verdict, why = ("unknown", other) if other else _mended(asked.rule, findings, abstentions, is_short)
+    verdict, why = ("unknown", other) if other else _corrected(asked.rule, findings, abstentions, is_short)
     return [Confirmation(asked.rule, asked.run, "finding", None, None, None, verdict, why)]
 
 
@@ -213,7 +213,7 @@ def _memory(asked: ConfirmsSection, run: MeasuredRun, predicted: int, other: str
     return Confirmation(asked.rule, asked.run, "memory", predicted, before - after, None, verdict, why)
 
 
-def _mended(
+def _corrected(
     rule: str, findings: Sequence[Finding], abstentions: Sequence[Abstention], is_short: bool
 ) -> tuple[Verdict, str]:
     held = next((one for one in findings if one.rule == rule), None)

@@ -1,4 +1,4 @@
-"""What bounds the steps of a run that has nothing to mend."""
+"""What bounds the steps of a run that has nothing to fix."""
 
 from typing import NamedTuple
 

@@ -238,7 +238,7 @@ def _skypilot_problems(job: Job) -> Iterator[Problem]:
 
 _API = "trainer.kubeflow.org/v1alpha1"
 _BAD_INPUT = 2
-"""Exit code of hf-efficient for what another start would not mend."""
+"""Exit code of hf-efficient for what another start would not cure."""
 
 # The launcher would read PET_* as options of its own.
 _KUBERNETES_START = """\

@@ -23,7 +23,7 @@ _AGENT_FLAGS = {"--multi_gpu", "--use_deepspeed", "--use_fsdp"}
 """Of accelerate's launcher: with one of them it starts processes by torch's elastic agent."""
 _CRASHES = {1, *(128 + getattr(signal, name).value for name in _FAULTS if hasattr(signal, name))}
 """Exit codes of a fault that was not foreseen, and of processes that were killed. Others ended as asked, or by what the
-user has to mend."""
+user has to correct."""
 
 
 @dataclass

@@ -45,7 +45,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     """Fine-tune as the recipe says into its ``output_dir``; the listener follows the progress on the main process.
 
     Raises:
-        HfEfficientError: one of its kinds, for everything that the user can mend.
+        HfEfficientError: one of its kinds, for everything that the user can correct.
         PreflightWanted: the run wants a preflight check first (``preflight_wanted.WISH_FILE``).
         EndedBySignal: asked to end in its last step; the weights are saved, and nothing is evaluated.
         RunStopped: asked to end; it can resume from a checkpoint of its last step.

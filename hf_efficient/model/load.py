@@ -263,7 +263,7 @@ def _common(model: ModelSection, source: ModelSource) -> dict[str, Any]:
 
 
 def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded:
-    """Call a ``from_pretrained`` and turn what a user can mend into an error that says how."""
+    """Call a ``from_pretrained`` and turn what a user can correct into an error that says how."""
     try:
         return load()
     except HfEfficientError:

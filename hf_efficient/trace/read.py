@@ -271,13 +271,13 @@ class _EventStream:
         borders = [0, *(place for border in _EVENT_BORDER.finditer(text) for place in border.span()), len(text)]
         for start, stop in zip(borders[::2], borders[1::2], strict=True):
             piece = text[start:stop]
-            events = _decoded(piece) or _decoded(_mended(piece))
+            events = _decoded(piece) or _decoded(_corrected(piece))
             if events:
                 found += events
                 continue
             for end in _LIST_END.finditer(piece):
                 whole = piece[: end.start() + 1]
-                if events := _decoded(whole) or _decoded(_mended(whole)):
+                if events := _decoded(whole) or _decoded(_corrected(whole)):
                     return found + events, text[start + end.end() :], True
             if at_end and stop == len(text):
                 return found, piece, False
@@ -294,7 +294,7 @@ def _last_borders(buffer: bytes) -> list[int]:
     return []
 
 
-def _mended(text: bytes) -> bytes:
+def _corrected(text: bytes) -> bytes:
     """Without control characters and wrong UTF-8, and null for ``nan`` and ``inf``: Kineto has written all of them."""
     return _NO_NUMBER.sub(b"null", _CONTROL.sub(b" ", text).decode("utf-8", "replace").encode())
 

@@ -103,7 +103,7 @@ def test_a_heartbeat_that_is_written_over(tmp_path):
     assert (account.ended, account.time.phase_seconds) == ("done", {"logging": 1.0})
 
 
-def test_a_fault_is_told_at_every_look_until_it_is_mended(tmp_path):
+def test_a_fault_is_told_at_every_look_until_it_is_corrected(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0), {"schema_version": 7})
     follower = RunReader(tmp_path)
     for _ in range(2):

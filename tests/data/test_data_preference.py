@@ -84,7 +84,7 @@ def test_rows_that_teach_nothing_are_left_out_and_named(build, tmp_path):
     data = build([good, same, good, same])
     assert (len(data.train), data.left_out) == (2, (LeftOut("both answers are the same", 2, f"{where}:2"),))
     assert build([chat_pair(2), empty]).left_out == (LeftOut("an answer is empty", 1, f"{where}:2"),)
-    left = f"{where}:1: both answers are the same, and no train row is left to train on. Mend the data."
+    left = f"{where}:1: both answers are the same, and no train row is left to train on. Correct the data."
     assert refused(build, [same, same]) == left
     (long,) = build([{**good, "chosen": "y" * 90}, good], objective="reward").left_out
     assert long == LeftOut("an answer with its prompt is longer than train.max_length 64", 1, f"{where}:1", True)

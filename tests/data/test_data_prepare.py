@@ -237,7 +237,7 @@ def test_assistant_turns_that_are_not_there(tokenizer):
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% generation %}{% endgeneration %}"
     assert refused(ours, examples("messages"), tokenizer, args) == (
         "At least one of the train examples has no assistant token under the chat template's {% generation %} "
-        "markers. Mend the template, or write `data.targets: last` or `all`."
+        "markers. Correct the template, or write `data.targets: last` or `all`."
     )
 
 
@@ -251,5 +251,5 @@ def test_a_chat_that_the_template_refuses_is_named(tokenizer):
     tokenizer.chat_template = "{% for m in messages %}\n{{ m['content'] }\n{% endfor %}"
     said = refused(ours, rows, tokenizer, arguments())
     assert re.fullmatch(
-        r"the chat template of .*:2: is not valid Jinja: unexpected '}'\. Mend it, or name another\.", said
+        r"the chat template of .*:2: is not valid Jinja: unexpected '}'\. Correct it, or name another\.", said
     )

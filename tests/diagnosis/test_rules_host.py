@@ -20,7 +20,7 @@ def test_logs_of_every_step_to_a_slow_tracker(tmp_path):
 
 
 def site(count, *, library=False, line=12, seconds=0.0):
-    file = "/lib/transformers/trainer.py" if library else "/project/work/train.py"
+    file = "/lib/transformers/trainer.py" if library else "/project/train.py"
     told = {"file": file, "line": line, "function": "compute_loss", "operator": "item", "inside_library": library}
     return {**told, "count_per_step": count, "seconds_per_step": seconds}
 
@@ -36,12 +36,12 @@ def census(folder, *sites, on_device=False, steps=10, **arguments):
 def test_reads_of_the_users_code_are_named_and_told_from_a_librarys(tmp_path):
     found = hidden_synchronisation(census(tmp_path, site(5.0, library=True), site(2.0), site(1.0, line=30)))
     assert found.title == (
-        "your code reads tensors 3 times per step, at 2 lines, first work/train.py:12; on a CPU that costs little, on "
+        "your code reads tensors 3 times per step, at 2 lines, first project/train.py:12; on a CPU that costs little, on "
         "a GPU each read waits until the device is done"
     )
     judged(found, severity="warning", cost=None)
     assert [one.value for one in found.evidence] == [2.0, 1.0, 5.0]
-    assert found.evidence[1].what == "reads per step at work/train.py:30 in compute_loss, item"
+    assert found.evidence[1].what == "reads per step at project/train.py:30 in compute_loss, item"
 
 
 def test_a_library_that_reads_is_worth_knowing_on_a_device_only(tmp_path):

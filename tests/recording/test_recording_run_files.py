@@ -179,7 +179,7 @@ def line(record):
         (b'{"text": "' + b"x" * 70_000 + b'"}\n{"half": "' + b"y" * 500, b'{"text": "' + b"x" * 70_000 + b'"}\n'),
     ],
 )
-def test_a_file_that_a_crash_left_is_mended(tmp_path, before, after):
+def test_a_file_that_a_crash_left_is_corrected(tmp_path, before, after):
     path = tmp_path / "new" / "steps.jsonl"
     path.parent.mkdir()
     path.write_bytes(before)

@@ -102,7 +102,7 @@ def test_its_core_asks_for_no_package_of_an_extra(wheel, tmp_path):
     assert core & EXTRAS == set()
     assert {"torch", "transformers", "accelerate", "msgspec", "numpy", "jinja2"} <= core
     of_recipes = {re.split(r"[^\w-]", need)[0] for need in needs if 'extra == "recipes"' in need.replace("'", '"')}
-    assert of_recipes == {"trl", "peft", "datasets", "evaluate", "gguf"}
+    assert of_recipes == {"trl", "peft", "datasets", "evaluate", "gguf", "transformers"}
 
 
 @pytest.mark.slow

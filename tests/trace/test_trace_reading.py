@@ -78,7 +78,7 @@ def test_a_gzip_stream_cut_off_gives_what_came_before(tmp_path):
     assert read_text(tmp_path, bytes(damaged)).file.truncated
 
 
-def test_words_in_place_of_numbers_and_wrong_bytes_are_mended(tmp_path):
+def test_words_in_place_of_numbers_and_wrong_bytes_are_corrected(tmp_path):
     text = trace_text(OPERATORS).replace('"dur": 36', '"more": -nan, "least": Infinity, "dur": 36')
     data = text.encode().replace(b"aten::add", b"aten::\xff\x01add")
     trace = read_text(tmp_path, data)

@@ -130,7 +130,7 @@ class Draft:
             self.note(key, f"is {what}." + (f" Did you mean {close}?" if close and close != key else ""))
 
     def refuse(self, problems: Iterable[Problem]) -> bool:
-        """Take values back that do not validate, and note why; whether that mends all problems."""
+        """Take values back that do not validate, and note why; whether that solves all problems."""
         for problem in problems:
             below = [one for one in self.values if one == problem.key or one.startswith(f"{problem.key}.")]
             if not problem.key or not below or set(below) & set(_REQUIRED):
