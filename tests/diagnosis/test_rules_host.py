@@ -36,8 +36,8 @@ def census(folder, *sites, on_device=False, steps=10, **arguments):
 def test_reads_of_the_users_code_are_named_and_told_from_a_librarys(tmp_path):
     found = hidden_synchronisation(census(tmp_path, site(5.0, library=True), site(2.0), site(1.0, line=30)))
     assert found.title == (
-        "your code reads tensors 3 times per step, at 2 lines, first project/train.py:12; on a CPU that costs little, on "
-        "a GPU each read waits until the device is done"
+        "your code reads tensors 3 times per step, at 2 lines, first project/train.py:12; on a CPU that costs little, "
+        "on a GPU each read waits until the device is done"
     )
     judged(found, severity="warning", cost=None)
     assert [one.value for one in found.evidence] == [2.0, 1.0, 5.0]
