@@ -22,6 +22,10 @@ def test_the_arms_take_turns_step_by_step_in_balanced_orders(monkeypatch):
     case = CASES["tiny"]
     blocks = run_turns(case, ("plain", "efficient"), case.build(), skip=2, steps=20)
     monkeypatch.undo()
+    monkeypatch.setattr(overhead_arms, "BLOCKS_OF_TURNS", 2)
+    (first, second) = overhead_arms._blocks("plain", [(wall * 1000, 500) for wall in (1, 2, 9, 4, 4, 4)])
+    assert (first.steps, first.wall_us, first.mean_wall_us, first.cpu_us) == (3, 2.0, 4.0, 0.5)
+    assert second.wall_us == second.mean_wall_us == 4.0
     assert [step for step, _ in seen] == [step for step in range(1, 23) for _ in range(2)]
     assert [arm for _, arm in seen[:4]] == ["efficient", "plain", "plain", "efficient"]
     assert {arm: len(found) for arm, found in blocks.items()} == {"plain": 20, "efficient": 20}
