@@ -23,7 +23,7 @@ from shared import load_average, result_text, write_result
 from hf_efficient.accounting.compared_run import THROUGHPUT
 from hf_efficient.accounting.comparison import BY_STEPS, compared_speed
 from hf_efficient.accounting.steps import read_columns
-from hf_efficient.estimate.significance import ERROR, SequentialTest, Steps, needed
+from hf_efficient.estimate.significance import ERROR, Steps, looked_at_rounds, needed
 from hf_efficient.estimate.throughput import pair_slopes
 from hf_efficient.recipe.writing import read_resolved
 from hf_efficient.run_dir.paths import records_folder
@@ -35,7 +35,7 @@ DIFFERENCES = {100: (0.0,), 200: (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)}
 TARGET = {"claims_at_0": 0.05, "found_at_3_percent_of_200_steps": 0.80}
 _BLOCK = 25
 _ERROR = ERROR / len(BY_STEPS)  # as `compare` shares it
-_ROUNDS, _ROUND_STEPS = 6, 10
+_ROUNDS, _ROUND_STEPS, _ALIKE = 6, 10, 0.01
 
 Pair = tuple[Steps, Steps]
 
@@ -194,8 +194,9 @@ def _alone(recorded: Steps) -> Callable[[int, float, int], Pair]:
 
 
 def _looks(recorded: Steps, line: tuple[float, float], planted: float) -> Callable[[int], bool]:
-    """Whether a sequential test, such as `tune` uses, claims a difference: rounds, each the median of ten steps."""
-    draw, test = _in_pairs(recorded, line), SequentialTest(most_rounds=_ROUNDS)
+    """Whether a test that is looked at after each round, as `tune` does, claims a difference before it knows both
+    sides to be alike; rounds are medians of ten steps."""
+    draw = _in_pairs(recorded, line)
 
     def claims(seed: int) -> bool:
         before: list[float] = []
@@ -203,9 +204,11 @@ def _looks(recorded: Steps, line: tuple[float, float], planted: float) -> Callab
         for number in range(_ROUNDS):
             for held, side in zip((before, after), draw(_ROUND_STEPS, planted, 1000 * seed + number), strict=True):
                 held.append(_median(side.seconds))
-            verdict = test.look(before, after).verdict
-            if verdict != "undecided":
-                return verdict != "alike"
+            found = looked_at_rounds(before, after, _ROUNDS)
+            if found is not None and found.low is not None and found.high is not None:
+                is_alike = found.low > 1 - _ALIKE and found.high < 1 + _ALIKE
+                if is_alike or found.differs:
+                    return not is_alike
         return False
 
     return claims

@@ -11,7 +11,7 @@ from typing import Any
 
 from peers import PADDED_ROWS, parser_of, run
 
-from hf_efficient.bench.arms import Arm
+from hf_efficient.trials.arms import Arm
 
 PACKED: dict[str, Any] = {"model.attn_implementation": None, "train.loss_type": "nll", "adapter.fused": False}
 PADDED = PACKED | {"train.packing": False, "train.per_device_train_batch_size": PADDED_ROWS}

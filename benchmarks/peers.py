@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 from shared import write_result
 
-from hf_efficient.bench.arms import Arm, named_arms
-from hf_efficient.bench.comparison import compare
-from hf_efficient.cli.bench import RoundLines
+from hf_efficient.cli.output import Lines
 from hf_efficient.reporting.bench import comparison_renderables
 from hf_efficient.reporting.terminal import show
+from hf_efficient.trials.arms import Arm, named_arms
+from hf_efficient.trials.bench import compare
 
 RANK, ALPHA, RATE, LENGTH, ROWS, PADDED_ROWS = 16, 32, 2e-4, 512, 4, 8
 DEFAULT = "trl,trl_packed,recipe_plain,recipe,bare"
@@ -62,9 +62,7 @@ def run(benchmark: str, arms: Sequence[Arm], asked: argparse.Namespace) -> None:
         data, recipe = Path(folder) / "chats.jsonl", Path(folder) / "peer.yaml"
         data.write_text("".join(json.dumps(row) + "\n" for row in chats(asked.data)), encoding="utf-8")
         recipe.write_text(json.dumps(settings(asked, data)), encoding="utf-8")  # JSON is YAML
-        found = compare(
-            str(recipe), [], arms, RoundLines(), rounds=asked.rounds, steps=asked.steps, padded_rows=PADDED_ROWS
-        )
+        found = compare(str(recipe), [], arms, Lines(), rounds=asked.rounds, steps=asked.steps, padded_rows=PADDED_ROWS)
     found = dataclasses.replace(found, recipe=benchmark)
     show(comparison_renderables(found))
     if asked.json:

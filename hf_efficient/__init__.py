@@ -28,9 +28,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     export/       a trained model as GGUF, for Ollama or vLLM: written, read back, compared with the trained one
     preflight/    the longest batch, a save, a load, the disk, tried before a run starts
     jobs/         a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out
-    isolate/      short controlled variants of a recipe, each in a process of its own: time by their differences
-    bench/        a recipe beside other trainers on the same work, each in a process of its own: speed, memory, loss
-    tune/         one change of a recipe at a time, tried in short paired runs, kept where it gains
+    trials/       short trainings, each in a process of its own: isolate (variants), bench (peers), tune (changes)
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
     cli/          one command per file; parses, calls, prints
 

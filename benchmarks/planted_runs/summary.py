@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from hf_efficient.estimate.comparison import is_as_predicted, saved_share
+from hf_efficient.estimate.significance import is_as_predicted, saved_share
 from hf_efficient.records.findings import Diagnosis, Gain
 from planted_runs.cases import PlantedCase
 from planted_runs.running import Bench, Ran

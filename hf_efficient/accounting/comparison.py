@@ -20,8 +20,16 @@ from hf_efficient.accounting.compared_run import (
 )
 from hf_efficient.accounting.headline import BETTER, TOTALS, headline
 from hf_efficient.errors import OutputError
-from hf_efficient.estimate.comparison import FEWEST_STEPS
-from hf_efficient.estimate.significance import ERROR, Statistic, Steps, compared_runs, compared_steps, needed, visible
+from hf_efficient.estimate.significance import (
+    ERROR,
+    FEWEST_STEPS,
+    Statistic,
+    Steps,
+    compared_runs,
+    compared_steps,
+    needed,
+    visible,
+)
 from hf_efficient.estimate.statistics import WARM_UP_STEPS, fewest_runs
 from hf_efficient.recipe.writing import differing_keys
 from hf_efficient.records.comparison import (

@@ -6,8 +6,7 @@ from dataclasses import replace
 from hf_efficient.accounting.compared_run import THROUGHPUT
 from hf_efficient.accounting.comparison import BY_STEPS
 from hf_efficient.errors import OutputError
-from hf_efficient.estimate.comparison import FEWEST_STEPS
-from hf_efficient.estimate.significance import needed, visible
+from hf_efficient.estimate.significance import FEWEST_STEPS, needed, visible
 from hf_efficient.estimate.statistics import WARM_UP_STEPS
 from hf_efficient.records.comparison import Regression, RunComparison
 

@@ -1,15 +1,20 @@
 """``hf-efficient bench``: a recipe beside other trainers on the same work."""
 
-from __future__ import annotations
-
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hf_efficient.cli.output import MARKDOWN, Overrides, RecipeArgument, check_file, print_json, write_text
+from hf_efficient.cli.output import (
+    MARKDOWN,
+    Lines,
+    Overrides,
+    RecipeArgument,
+    check_file,
+    command_line,
+    print_record,
+    write_text,
+)
 from hf_efficient.errors import SetupError
 
 
@@ -30,8 +35,7 @@ def bench(
         bool, typer.Option("--random-weights", help="The model's shape with random weights: no hub, no checkpoint.")
     ] = False,
     peer_python: Annotated[
-        list[str] | None,
-        typer.Option("--peer-python", metavar="NAME=PYTHON", help="The Python that has a peer; once per peer."),
+        list[str] | None, typer.Option(metavar="NAME=PYTHON", help="The Python that has a peer; once per peer.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
     to_markdown: Annotated[
@@ -46,11 +50,11 @@ def bench(
 
     Example: hf-efficient bench quickstart/lora --against trl,bare --rounds 3
     """
-    from hf_efficient.bench.arms import named_arms, peer_pythons
-    from hf_efficient.bench.comparison import compare
     from hf_efficient.preflight.launches import ends_on_signals
     from hf_efficient.reporting.bench import comparison_renderables, markdown, picture
     from hf_efficient.reporting.terminal import show
+    from hf_efficient.trials.arms import named_arms, peer_pythons
+    from hf_efficient.trials.bench import compare
 
     names = [name.strip() for name in against.split(",") if name.strip()]
     if "recipe" in names:
@@ -68,20 +72,18 @@ def bench(
             recipe,
             overrides or [],
             arms,
-            RoundLines(),
+            Lines(),
             rounds=rounds,
             steps=steps,
             pythons=pythons,
             random_weights=random_weights,
         )
     if to_markdown is not None:
-        write_text("--markdown", to_markdown, f"{MARKDOWN}\n{markdown(found, _command())}", MARKDOWN)
+        write_text("--markdown", to_markdown, f"{MARKDOWN}\n{markdown(found, command_line())}", MARKDOWN)
     if plot is not None:
         write_text("--plot", plot, picture(found))
     if as_json:
-        import msgspec
-
-        print_json(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())  # null for what is not finite
+        print_record(found)
     else:
         show(comparison_renderables(found))
     if found.arms[-1].reason:
@@ -95,18 +97,3 @@ def _check_files(to_markdown: Path | None, plot: Path | None) -> None:
             check_file(flag, path, mark)
     if plot is not None and plot.suffix != ".svg":
         raise SetupError(f"--plot: {plot} is no SVG file. Write {plot.with_suffix('.svg')}.")
-
-
-def _command() -> str:
-    return shlex.join(["hf-efficient", *sys.argv[1:]])
-
-
-class RoundLines:
-    """A line on standard error for each run."""
-
-    def begins(self, arm: str, round_number: int, rounds: int) -> None:
-        print(f"[round {round_number}/{rounds}] {arm} ...", end="", file=sys.stderr, flush=True)
-
-    def ends(self, arm: str, tokens_per_second: float | None, reason: str) -> None:
-        told = f" {tokens_per_second:,.0f} tokens/s" if tokens_per_second is not None else f" no speed: {reason}"
-        print(told, file=sys.stderr, flush=True)

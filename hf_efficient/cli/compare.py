@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import MARKDOWN, PAGE, check_file, print_json, write_page, write_text
+from hf_efficient.cli.output import MARKDOWN, PAGE, check_file, command_line, print_record, write_page, write_text
 from hf_efficient.errors import OutputError, SetupError
 
 if TYPE_CHECKING:
@@ -72,24 +71,21 @@ def compare(
     found = with_regressions(compare_runs(sides), allowed)
     firsts = [side[0] for side in sides]
     accounts = [run.account for run in firsts]
-    command = shlex.join(["hf-efficient", *sys.argv[1:]])
     if to_markdown is not None:
-        text = markdown(found, accounts, command)
+        text = markdown(found, accounts, command_line())
         if prints_markdown:
             print(text, end="")
         else:
             write_text("--markdown", to_markdown, f"{MARKDOWN}\n{text}", MARKDOWN)
     if as_json:
-        import msgspec
-
-        print_json(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())  # null for what is not finite
+        print_record(found)
     elif not prints_markdown:
         show(comparison_renderables(found, accounts))
     if html is not None:
         from hf_efficient.reporting.html.compare_page import compare_page
 
         now = datetime.now().astimezone()
-        write_page(html, html, lambda: compare_page(found, firsts, now, command), stream=sys.stderr)
+        write_page(html, html, lambda: compare_page(found, firsts, now, command_line()), stream=sys.stderr)
     if found.regressions:
         raise typer.Exit(1)
 

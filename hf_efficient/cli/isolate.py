@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import Apply, FindingNumber, Overrides, RecipeArgument, check_apply, print_json
+from hf_efficient.cli.output import (
+    Apply,
+    FindingNumber,
+    Lines,
+    Overrides,
+    RecipeArgument,
+    check_apply,
+    check_is_recipe,
+    print_record,
+)
 from hf_efficient.errors import SetupError
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
-    from hf_efficient.isolate.variants import Variant
     from hf_efficient.records.isolation import Isolation
 
 
@@ -32,32 +38,24 @@ def isolate(
 
     Example: hf-efficient isolate quickstart/lora --steps 8
     """
-    from hf_efficient.isolate.result import FEWEST_STEPS
-    from hf_efficient.isolate.result import isolate as run_variants
     from hf_efficient.preflight.launches import ends_on_signals
     from hf_efficient.reporting.isolation import isolation_renderables
     from hf_efficient.reporting.terminal import show
+    from hf_efficient.trials.isolate import FEWEST_STEPS
+    from hf_efficient.trials.isolate import isolate as run_variants
 
     if steps < FEWEST_STEPS:
         raise SetupError(f"--steps: {steps} are too few to see a difference beside its spread. Write {FEWEST_STEPS}.")
     check_apply(apply, finding)
-    _check_is_recipe(recipe)
+    check_is_recipe(recipe, "isolate")
     with ends_on_signals():
-        found = run_variants(recipe, overrides or [], steps, _Lines())
+        found = run_variants(recipe, overrides or [], steps, Lines())
     if as_json:
-        print_json(dataclasses.asdict(found))
+        print_record(found)
     else:
         show(isolation_renderables(found))
     if apply is not None:
         _apply(recipe, overrides or [], found, apply, finding)
-
-
-def _check_is_recipe(recipe: str) -> None:
-    if Path(recipe).expanduser().is_dir():
-        raise SetupError(
-            f"{recipe}: is a folder, and isolate runs a recipe. Name a recipe file or a shipped recipe. For a run: "
-            f"hf-efficient diagnose {recipe}"
-        )
 
 
 def _apply(argument: str, overrides: list[str], found: Isolation, path: Path, number: int | None) -> None:
@@ -73,14 +71,3 @@ def _apply(argument: str, overrides: list[str], found: Isolation, path: Path, nu
     remark = f"{finding.title}: {remedy.what}. By hf-efficient isolate {__version__}."
     write_new_file(path, fixed_recipe(recipe, {**remedy.overrides, **own}, path, remark), "--apply")
     print_applied(path, remedy)
-
-
-class _Lines:
-    def begins(self, variant: Variant, number: int, of: int, round_number: int) -> None:
-        again = f", round {round_number}" if round_number > 1 else ""
-        print(f"[{number}/{of}{again}] {variant.name}: {variant.what} ...", end="", file=sys.stderr, flush=True)
-
-    def ends(self, variant: Variant, seconds: float, failure: str) -> None:
-        from hf_efficient.text import seconds as shown
-
-        print(f" {shown(seconds)}{f', failed: {failure}' if failure else ''}", file=sys.stderr, flush=True)

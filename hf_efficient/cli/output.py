@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -117,6 +118,36 @@ def print_json(data: Any) -> None:
     """Print data, or text that is JSON already."""
     text = data if isinstance(data, str) else json.dumps(data, indent=2)
     print(text.rstrip("\n"), file=_answers, flush=True)
+
+
+def print_record(record: Any) -> None:
+    """A dataclass as JSON, null for what is not finite."""
+    import msgspec
+
+    print_json(msgspec.json.format(msgspec.json.encode(record), indent=2).decode())
+
+
+def command_line() -> str:
+    """As it was typed."""
+    return shlex.join(["hf-efficient", *sys.argv[1:]])
+
+
+class Lines:
+    """A line on standard error for each training of isolate, bench and tune, and for each decision."""
+
+    def begins(self, what: str) -> None:
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+
+    def ends(self, what: str) -> None:
+        print(f" {what}", file=sys.stderr, flush=True)
+
+
+def check_is_recipe(recipe: str, command: str) -> None:
+    if Path(recipe).expanduser().is_dir():
+        raise SetupError(
+            f"{recipe}: is a folder, and {command} runs a recipe. Name a recipe file or a shipped recipe. For a run: "
+            f"hf-efficient diagnose {recipe}"
+        )
 
 
 PAGE = '<meta name="generator" content="hf_efficient'

@@ -1,9 +1,5 @@
 """``hf-efficient tune``: one knob at a time, measured, accepted where it gains."""
 
-from __future__ import annotations
-
-import dataclasses
-import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -11,13 +7,21 @@ from typing import Annotated
 
 import typer
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, print_json, write_page
-from hf_efficient.errors import SetupError
+from hf_efficient.cli.output import (
+    Lines,
+    Overrides,
+    RecipeArgument,
+    check_is_recipe,
+    command_line,
+    print_record,
+    write_page,
+)
 
 
 def tune(
     recipe: RecipeArgument,
     overrides: Overrides = None,
+    minutes: Annotated[float, typer.Option(metavar="Z", help="Time for all trials together.")] = 20.0,
     objective: Annotated[
         str,
         typer.Option(
@@ -27,14 +31,11 @@ def tune(
         ),
     ] = "tokens_per_second",
     p95_step_seconds: Annotated[
-        float | None, typer.Option("--p95-step-seconds", metavar="X", help="Accept no step longer than that, at p95.")
+        float | None, typer.Option(metavar="X", help="Accept no step longer than that, at p95.")
     ] = None,
-    max_memory: Annotated[
-        float | None, typer.Option("--max-memory", metavar="GIB", help="Accept no higher peak.")
-    ] = None,
-    minutes: Annotated[float, typer.Option(metavar="Z", help="Time for all trials together.")] = 20.0,
+    max_memory: Annotated[float | None, typer.Option(metavar="GIB", help="Accept no higher peak.")] = None,
     eval_tolerance: Annotated[
-        float, typer.Option("--eval-tolerance", metavar="SHARE", help="Refuse a loss that is higher by more.")
+        float, typer.Option(metavar="SHARE", help="Refuse a loss that is higher by more.")
     ] = 0.01,
     without: Annotated[
         str, typer.Option(metavar="KNOB,KNOB", help="Knobs to leave as they are: cadence, packing.")
@@ -58,9 +59,9 @@ def tune(
     from hf_efficient.reporting.html.tune_page import tune_page
     from hf_efficient.reporting.terminal import show
     from hf_efficient.reporting.tuning import tuning_renderables
-    from hf_efficient.tune.goal import goal_of
-    from hf_efficient.tune.tuning import PAGE, TUNED, folder_of
-    from hf_efficient.tune.tuning import tune as run_trials
+    from hf_efficient.trials.goal import goal_of
+    from hf_efficient.trials.tune import PAGE, TUNED, folder_of
+    from hf_efficient.trials.tune import tune as run_trials
 
     goal = goal_of(
         objective,
@@ -70,27 +71,16 @@ def tune(
         minutes=minutes,
         without=frozenset(name.strip() for name in without.split(",") if name.strip()),
     )
-    if Path(recipe).expanduser().is_dir():
-        raise SetupError(f"{recipe}: is a folder, and tune runs a recipe. Name a recipe file or a shipped recipe.")
+    check_is_recipe(recipe, "tune")
     place = folder or folder_of(load_recipe(recipe, overrides or []))
     with ends_on_signals():
-        found = run_trials(recipe, overrides or [], goal, TrialLines(), place)
+        found = run_trials(recipe, overrides or [], goal, Lines(), place)
     text = (place / TUNED).read_text(encoding="utf-8") if found.changes else ""
-    command, now = shlex.join(["hf-efficient", *sys.argv[1:]]), datetime.now().astimezone()
-    write_page(None, place / PAGE, lambda: tune_page(found, command, text, now), sys.stderr)
+    now = datetime.now().astimezone()
+    write_page(None, place / PAGE, lambda: tune_page(found, command_line(), text, now), sys.stderr)
     if as_json:
-        print_json(dataclasses.asdict(found))
+        print_record(found)
         return
     show(tuning_renderables(found))
     if found.changes:
         print(f"\nThe tuned recipe is {place / TUNED}\nTrain it: hf-efficient train {place / TUNED}")
-
-
-class TrialLines:
-    """A line on standard error for each trial, and for each decision."""
-
-    def begins(self, what: str) -> None:
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
-
-    def ends(self, what: str) -> None:
-        print(f" {what}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from hf_efficient.accounting.steps import StepColumns
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.estimate.comparison import Outcome, judge_gain, rate_spread, saved_share, saved_spread
+from hf_efficient.estimate.significance import Outcome, judge_gain, rate_spread, saved_share, saved_spread
 from hf_efficient.recipe.schema import ConfirmsSection
 from hf_efficient.records.findings import Abstention, Confirmation, Finding, Remedy, Verdict
 

@@ -40,22 +40,6 @@ class Compared:
     p_value: float | None = None
 
 
-Verdict = Literal["less", "more", "alike", "undecided"]
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a sequential test says after some of its rounds. ``less``, ``more``: the second side takes less or more than
-    the first, beyond the noise. ``alike``: the difference is known to be smaller than one that matters. ``undecided``:
-    run another round, unless this was the last. ``error``: spent at this look alone."""
-
-    verdict: Verdict
-    rounds: int
-    is_last: bool
-    error: float
-    compared: Compared | None
-
-
 @dataclass(frozen=True)
 class ComparedSide:
     """A run, or several runs of one recipe. ``steps``: that were measured, without warm-up, of its first run."""

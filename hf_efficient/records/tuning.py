@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-TUNING_SCHEMA_VERSION = 1
+TUNING_SCHEMA_VERSION = 2
 """Version of ``tuning.json`` and of the journal; grows when a key changes its meaning or goes."""
 
 Verdict = Literal["accepted", "no_gain", "undecided", "worse_loss", "over_limit", "does_not_fit", "failed", "no_time"]
@@ -107,6 +107,8 @@ class Rung:
 class Tuning:
     """What became of a recipe. ``total``: tuned beside original, in runs of their own."""
 
+    schema_version: int
+    hf_efficient_version: str
     recipe: str
     objective: str
     started_at: str
@@ -118,5 +120,3 @@ class Tuning:
     spent_seconds: float
     total: Gain | None = None
     notes: list[str] = field(default_factory=list)
-    hf_efficient_version: str = ""
-    schema_version: int = TUNING_SCHEMA_VERSION

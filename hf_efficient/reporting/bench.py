@@ -13,20 +13,12 @@ from hf_efficient.reporting.terminal import FoundTable, drawn, markdown_table
 from hf_efficient.text import share, short_seconds, size
 
 _N = TypeVar("_N", int, float)
-_SPEED = ("tokens/s", "x", "host memory", "GPU memory", "p50", "p95", "padding", "MFU")
+SPEED = ("tokens/s", "x", "host memory", "GPU memory", "p50", "p95", "padding", "MFU")
 _LEARNING = ("first loss", "last loss", "least gradient norm")
 _OPTIONAL = ("GPU memory", "MFU")
 
 
-def speed_table(found: Comparison) -> FoundTable:
-    return _table(found, _SPEED)
-
-
-def learning_table(found: Comparison) -> FoundTable:
-    return _table(found, _LEARNING)
-
-
-def _table(found: Comparison, headings: Sequence[str]) -> FoundTable:
+def arms_table(found: Comparison, headings: Sequence[str]) -> FoundTable:
     """The arms that ran, in their order; an optional column of which nothing is known is left out."""
     rows = [(one.name, _cells(one)) for one in found.arms if one.runs]
     kept = [name for name in headings if name not in _OPTIONAL or any(cells[name] != "-" for _, cells in rows)]
@@ -89,9 +81,9 @@ def comparison_renderables(found: Comparison) -> list[RenderableType]:
     return [
         Text("\n".join(head_lines(found)), "dim"),
         Text(),
-        drawn(speed_table(found)),
+        drawn(arms_table(found, SPEED)),
         Text(),
-        drawn(learning_table(found)),
+        drawn(arms_table(found, _LEARNING)),
         Text(),
         *(Text(line, "yellow") for line in without_speed(found)),
         *(Text(f"{one.name}: {one.what}", "dim") for one in found.arms if one.runs),
@@ -100,7 +92,7 @@ def comparison_renderables(found: Comparison) -> list[RenderableType]:
 
 def markdown(found: Comparison, command: str) -> str:
     """One table, with the command that made it, the machine's load and the versions."""
-    made = _table(found, (*_SPEED, *_LEARNING))
+    made = arms_table(found, (*SPEED, *_LEARNING))
     whats = {one.name: one.what for one in found.arms}
     rows = [[f"{row[0]}: {whats[row[0]]}", *row[1:]] for row in made.rows]
     table = markdown_table(FoundTable(made.headings, rows))

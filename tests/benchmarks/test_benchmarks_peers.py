@@ -6,8 +6,8 @@ import ladder
 import peers
 import pytest
 
-from hf_efficient.bench.arms import named_arms
 from hf_efficient.recipe.load import change_recipe, load_recipe
+from hf_efficient.trials.arms import named_arms
 
 
 @pytest.fixture

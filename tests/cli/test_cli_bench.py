@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.bench import comparison as room
 from hf_efficient.records.bench import ArmOutcome, ArmRun, Comparison, Ratio, Work
+from hf_efficient.trials import bench as room
 
 
 @pytest.fixture

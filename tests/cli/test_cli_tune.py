@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hf_efficient.tune import tuning as room
-from tests.tune.machine import Machine
+from hf_efficient.trials import tune as room
+from tests.trials.machine import Machine
 
 pytestmark = pytest.mark.usefixtures("machine")
 

@@ -3,18 +3,21 @@
 import json
 import math
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from hf_efficient.estimate.significance import (
-    SequentialTest,
     Steps,
     compared_rounds,
     compared_runs,
     compared_steps,
+    judge_gain,
+    looked_at_rounds,
     needed,
+    rate_spread,
+    saved_share,
+    saved_spread,
 )
 from hf_efficient.estimate.statistics import fewest_runs, mann_whitney, median_spread, student_t
 
@@ -39,9 +42,6 @@ def test_ranks_by_hand():
     assert mann_whitney([100], [101]) == mann_whitney([1, 1], [1, 1, 1]) == 1.0
     # 1, 2 | 2, 3: doubled ranks 2, 5, 5, 8; sums of two: 7, 7, 10, 10, 13, 13; at most 7 has 2 of 6
     assert mann_whitney([1, 2], [2, 3]) == pytest.approx(2 * 2 / 6)
-    # beyond 50 the approximation takes over; by hand: U = 1035, mean 1300.5, deviation sqrt(51 * 51 / 12 * 103)
-    low, high = [float(value) for value in range(51)], [value + 5.5 for value in range(51)]
-    assert mann_whitney(low, high) == pytest.approx(2 * NormalDist().cdf(-(1300.5 - 1035 - 0.5) / 149.42), rel=1e-3)
     assert (fewest_runs(), fewest_runs(0.001)) == (4, 7)  # 2 / 70; 2 / 3432, and 2 / 924 is not enough
     assert compared_runs([], [1.0]) is None
 
@@ -133,23 +133,65 @@ def test_rounds_by_hand():
     assert alone.differs
 
 
-def test_a_sequential_test_stops_once_it_is_clear():
-    test = SequentialTest(most_rounds=5)
-    assert test.look([10.0], [8.0]).verdict == "undecided"
-    look = test.look([10.0, 10.0, 10.0], [5.0, 5.01, 4.99])
-    assert (look.verdict, look.is_last, look.error) == ("less", False, 0.01)
-    assert test.look([10.0, 10.0], [5.0, 5.01]).error == pytest.approx(0.02)  # it has the first round's share too
-    assert test.look([5.0, 5.01, 4.99], [10.0, 10.0, 10.0]).verdict == "more"
-    assert test.look([10.0] * 4, [10.0, 10.001, 9.999, 10.0]).verdict == "alike"
-    look = test.look([10.0] * 5, [9.0, 11.0, 9.5, 10.4, 10.0])
-    assert (look.verdict, look.is_last) == ("undecided", True)
-    with pytest.raises(ValueError, match="6 rounds of at most 5"):
-        test.look([1.0] * 6, [1.0] * 6)
-
-
 def test_all_looks_together_keep_the_error():
-    generator, test, claims = np.random.default_rng(0), SequentialTest(most_rounds=6, matters=0.0), 0
+    generator, claims = np.random.default_rng(0), 0
     for _ in range(400):
         after = np.exp(generator.normal(0, 0.02, 6)).tolist()
-        claims += any(test.look([1.0] * k, after[:k]).verdict in ("less", "more") for k in range(1, 7))
+        looks = (looked_at_rounds([1.0] * k, after[:k], 6) for k in range(1, 7))
+        claims += any(look is not None and look.differs for look in looks)
     assert claims <= 30  # 20 are the most expected
+    # the first look has the share of the round before it too, unless that was looked at
+    assert looked_at_rounds([10.0, 10.0], [5.0, 5.01], 5).error == pytest.approx(0.02)
+    assert looked_at_rounds([10.0] * 2, [5.0, 5.01], 5, earlier=[[0.0, 0.01]]).error == pytest.approx(0.01)
+    assert looked_at_rounds([10.0], [5.0], 5) is None
+    with pytest.raises(ValueError, match="6 rounds of at most 5"):
+        looked_at_rounds([1.0] * 6, [1.0] * 6, 5)
+
+
+T_7 = 2.364624  # Student's t, 97.5% with 7 degrees of freedom
+ODD = [1.0] * 7 + [3.0]
+TOKENS = [100] * 8
+
+
+def test_what_is_saved():
+    assert saved_share(0.03, 0.024) == pytest.approx(0.2)
+    assert saved_share(0.03, 0.036) == pytest.approx(-0.2)
+    assert saved_spread(0.4, 0.03, 0.04) == pytest.approx(0.03)
+
+
+def test_the_spread_of_a_rate():
+    assert rate_spread([1.0, 2.0] * 4, [100, 200] * 4, []) == pytest.approx(0, abs=1e-12)
+    assert rate_spread(ODD, TOKENS, []) == pytest.approx(T_7 * 2 / 10)
+    # Each block holds a fast and a slow step: 16 steps that alternate vary no more than 8 alike.
+    assert rate_spread([1.0, 3.0] * 8, [100] * 16, []) == pytest.approx(0, abs=1e-12)
+    assert rate_spread([1.0] * 14 + [3.0] * 2, [100] * 16, []) == pytest.approx(T_7 * 2 / 10)
+    # 9 steps: blocks of one, and the last of two; S = 12, T = 900, r t = 4/3 of a single step.
+    residuals = [1 - 4 / 3] * 7 + [5 - 8 / 3]
+    variance = 8 / 7 * sum(one**2 for one in residuals)
+    assert rate_spread([1.0] * 8 + [4.0], [100] * 9, []) == pytest.approx(T_7 * math.sqrt(variance) / 12)
+    assert rate_spread(ODD, TOKENS, [[2.0, 4.0]]) == pytest.approx(T_7 * math.sqrt(8) / 16)
+    assert rate_spread([1.0] * 8, TOKENS, [[5.0] * 4, [9.0]]) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("seconds", "tokens"), [([1.0] * 7, [1] * 7), ([1.0] * 8, [0] * 8), ([0.0] * 8, [1] * 8)])
+def test_too_little_has_no_spread(seconds, tokens):
+    assert rate_spread(seconds, tokens, []) is None
+
+
+@pytest.mark.parametrize(
+    ("achieved", "spread", "outcome"),
+    [
+        (0.2, 0.05, "as_predicted"),
+        (0.14, 0.05, "below_half"),
+        (0.61, 0.05, "above_twice"),
+        (0.02, 0.05, "no_difference"),
+        (-0.02, 0.05, "no_difference"),
+        (0.2, 0.25, "hidden"),  # 0 and 0.3 both lie within 0.2 +- 0.25
+        (0.02, 0.29, "hidden"),
+        (0.02, 0.27, "no_difference"),
+        (-0.1, 0.05, "worse"),
+        (0.0, 0.0, "no_difference"),
+    ],
+)
+def test_an_achieved_gain_of_three_tenths_predicted(achieved, spread, outcome):
+    assert judge_gain(0.3, achieved, spread) == outcome

@@ -1,0 +1,221 @@
+"""A recipe beside its peers: which arm runs when, what it measured, and the table's figures.
+
+The order of the arms alternates from round to round, so that a machine that slows down weighs on all alike; each round
+gives one ratio. An arm that fails or does not learn runs no more, and has no speed in the result.
+"""
+
+import datetime
+import functools
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from hf_efficient.accounting.account import load_run
+from hf_efficient.errors import SetupError
+from hf_efficient.estimate.statistics import alternating_orders, median_spread, percentile, warm_up_count
+from hf_efficient.facts.environment import describe_environment, thread_count
+from hf_efficient.launch.checkpoints import EFFICIENCY
+from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records.bench import BENCH_SCHEMA_VERSION, ArmOutcome, ArmRun, Comparison, Ratio, Work
+from hf_efficient.run_dir.paths import records_path
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trials.arms import Arm, obstacle, peer_command
+from hf_efficient.trials.process import Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
+from hf_efficient.version import __version__
+
+FEWEST_STEPS = 6
+"""Three are left out as warm-up, and three are left to measure and to see a loss fall."""
+
+_SCRIPT = "from hf_efficient.cli.app import main; main()"
+
+
+def compare(
+    argument: str,
+    overrides: Sequence[str],
+    arms: Sequence[Arm],
+    progress: Progress,
+    *,
+    rounds: int,
+    steps: int,
+    pythons: Mapping[str, str] | None = None,
+    random_weights: bool = False,
+    padded_rows: int | None = None,
+) -> Comparison:
+    """Prepare the recipe once, and run the arms. ``pythons``: of peers, by name; ``padded_rows`` as in ``prepare``.
+    Raises ``SetupError``: the recipe cannot be compared, or none of the arms ran."""
+    if steps < FEWEST_STEPS:
+        raise SetupError(f"--steps: {steps} are too few, of which three are warm-up. Write {FEWEST_STEPS} or more.")
+    if rounds < 1:
+        raise SetupError(f"--rounds: {rounds} measure nothing. Write 1 or more; 6 give an interval of 95%.")
+    started, load, warm_up = datetime.datetime.now(datetime.timezone.utc), psutil.getloadavg()[0], warm_up_count(steps)
+    with tempfile.TemporaryDirectory(prefix="hf-efficient-bench-") as name:
+        folder = Path(name)
+        options = {"steps": steps, "random_weights": random_weights, "padded_rows": padded_rows}
+        work = _prepared(Job("prepare", argument, overrides, options), folder)
+        recipe = load_recipe(work.recipe, work.overrides)
+        why_not = {arm.name: obstacle(arm, work, recipe, pythons or {}) for arm in arms}
+        run = functools.partial(_run, work, recipe, folder, pythons or {})
+        outcomes = run_rounds(arms, rounds, warm_up, run, progress, why_not)
+    base = next((name for name, one in outcomes.items() if one.runs and not one.reason), None)
+    return Comparison(
+        schema_version=BENCH_SCHEMA_VERSION,
+        hf_efficient_version=__version__,
+        recipe=argument,
+        started_at=started.isoformat(timespec="seconds"),
+        load_average=load,
+        environment=describe_environment(),
+        work=work,
+        rounds=rounds,
+        steps=steps,
+        warm_up=warm_up,
+        base=base,
+        arms=summary(outcomes, base, warm_up),
+    )
+
+
+def _prepared(job: Job, folder: Path) -> Work:
+    """By a process of its own, which may hold a whole model."""
+    try:
+        return msgspec.convert(run_to_end(worker_command(job, folder), folder, thread_count()), Work)
+    except RunFailed as error:
+        why = str(error) if error.kind == "input" else f"bench: the recipe could not be prepared: {error}"
+        raise SetupError(why) from None
+
+
+def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], arm: Arm) -> ArmRun:
+    """Train it once."""
+    device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    with folder_of_its_own(parent, arm.name) as folder:
+        if arm.changes is not None:
+            flags = [f"{key}={json.dumps(value)}" for key, value in arm.changes.items()]
+            command = [sys.executable, "-c", _SCRIPT, "train", work.recipe, *work.overrides, *flags]
+            command.append(f"output_dir={folder / 'run'}")
+        elif arm.by_worker:
+            options = {"arm": arm.name, "work": msgspec.to_builtins(work)}
+            command = worker_command(Job("arm", work.recipe, work.overrides, options), folder)
+        else:
+            command = peer_command(arm, work, recipe, pythons.get(arm.name), folder)
+        found = run_to_end(command, folder, thread_count(), CUDA_VISIBLE_DEVICES=device)
+        return _of_records(folder / "run") if arm.changes is not None else msgspec.convert(found, ArmRun)
+
+
+def _of_records(run_dir: Path) -> ArmRun:
+    """By the records of our own run."""
+    account = load_run(run_dir)
+    steps = [one for one in read_steps(records_path(run_dir / EFFICIENCY, "steps", 0)) if one.step]
+    return ArmRun(
+        seconds=[one.wall_seconds for one in steps],
+        non_padding=[one.tokens.non_padding or 0 for one in steps],
+        processed=[one.tokens.processed or 0 for one in steps],
+        losses=[float("nan") if one.loss is None else float(one.loss) for one in steps],
+        gradient_norms=[float("nan") if one.grad_norm is None else float(one.grad_norm) for one in steps],
+        peak_host_bytes=account.memory.peak_rss_bytes or 0,
+        peak_device_bytes=account.memory.device_peak_allocated_bytes,
+        mfu=account.work.mfu,
+    )
+
+
+def run_rounds(
+    arms: Sequence[Arm],
+    rounds: int,
+    warm_up: int,
+    run: Callable[[Arm], ArmRun],
+    progress: Progress,
+    why_not: Mapping[str, str],
+) -> dict[str, ArmOutcome]:
+    """The arms that can, in alternating orders; ``SetupError`` where none is left."""
+    outcomes = {arm.name: ArmOutcome(arm.name, arm.what, reason=why_not.get(arm.name, "")) for arm in arms}
+    by_name = {arm.name: arm for arm in arms if not outcomes[arm.name].reason}
+    for number, order in enumerate(alternating_orders(list(by_name), rounds) if by_name else [], 1):
+        for name in (name for name in order if not outcomes[name].reason):
+            progress.begins(f"[round {number}/{rounds}] {name}")
+            found = outcomes[name] = _after(outcomes[name], run, by_name[name])
+            rate = 0.0 if found.reason else tokens_per_second(found.runs[-1], warm_up)
+            progress.ends(f"no speed: {found.reason}" if found.reason else f"{rate:,.0f} tokens/s")
+    if not any(one.runs for one in outcomes.values()):
+        told = "; ".join(f"{name}: {one.reason}" for name, one in outcomes.items())
+        raise SetupError(f"bench: none of the arms ran: {told}")
+    return outcomes
+
+
+def _after(outcome: ArmOutcome, run: Callable[[Arm], ArmRun], arm: Arm) -> ArmOutcome:
+    try:
+        found = run(arm)
+    except RunFailed as error:
+        return replace(outcome, reason=f"failed: {error}", runs=[])
+    runs = [*outcome.runs, found]
+    refusal = why_not_learning(found)
+    if refusal:
+        return replace(outcome, reason=refusal, refused=True, runs=[replace(one, seconds=[]) for one in runs])
+    return replace(outcome, runs=runs)
+
+
+def why_not_learning(run: ArmRun) -> str:
+    """Empty where all gradient norms are above zero, and the mean loss of the last third is below that of the first."""
+    if not run.losses or len(run.losses) != len(run.gradient_norms):
+        return "it logged no loss and gradient norm of each step"
+    wrong = [number for number, norm in enumerate(run.gradient_norms, 1) if not (norm > 0 and math.isfinite(norm))]
+    if wrong:
+        return f"does not learn: the gradient norm of step {wrong[0]} is {run.gradient_norms[wrong[0] - 1]:g}"
+    third = max(1, len(run.losses) // 3)
+    first, last = statistics.fmean(run.losses[:third]), statistics.fmean(run.losses[-third:])
+    if not last < first:
+        return f"does not learn: its loss is {first:.4g} in the first third and {last:.4g} in the last"
+    return ""
+
+
+def tokens_per_second(run: ArmRun, warm_up: int) -> float:
+    """Tokens without padding of the steps after warm-up over their seconds. A median of steps would leave out the
+    padded batch with one long row."""
+    return sum(run.non_padding[warm_up:]) / sum(run.seconds[warm_up:])
+
+
+def summary(outcomes: Mapping[str, ArmOutcome], base: str | None, warm_up: int) -> list[ArmOutcome]:
+    """The outcomes with the figures of the table."""
+    speeds = {
+        name: [tokens_per_second(run, warm_up) for run in one.runs] for name, one in outcomes.items() if not one.reason
+    }
+    return [_summed(one, speeds.get(name), speeds.get(base or ""), warm_up) for name, one in outcomes.items()]
+
+
+def _summed(one: ArmOutcome, speeds: list[float] | None, base: list[float] | None, warm_up: int) -> ArmOutcome:
+    if not one.runs or (one.reason and not one.refused):
+        return one
+    learned = replace(
+        one,
+        first_loss=_median(run.losses[0] for run in one.runs if run.losses),
+        last_loss=_median(run.losses[-1] for run in one.runs if run.losses),
+        least_gradient_norm=min((norm for run in one.runs for norm in run.gradient_norms), default=None),
+    )
+    if not speeds or not base:
+        return learned
+    seconds = sorted(second for run in one.runs for second in run.seconds[warm_up:])
+    spread = median_spread([own / other for own, other in zip(speeds, base, strict=True)])
+    on_device = _median(run.peak_device_bytes for run in one.runs)
+    return replace(
+        learned,
+        tokens_per_second=statistics.median(speeds),
+        ratio=Ratio(spread.median, spread.low, spread.high, spread.confidence),
+        peak_host_bytes=int(statistics.median(run.peak_host_bytes for run in one.runs)),
+        peak_device_bytes=None if on_device is None else int(on_device),
+        step_p50_seconds=percentile(seconds, 0.5),
+        step_p95_seconds=percentile(seconds, 0.95),
+        padding_share=1 - sum(sum(run.non_padding) for run in one.runs) / sum(sum(run.processed) for run in one.runs),
+        mfu=_median(run.mfu for run in one.runs),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,102 @@
+"""A training in a process and a folder of its own: its job, what it left, why it failed; neither outlives the call."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+
+from hf_efficient.errors import SetupError
+from hf_efficient.launch.exits import ended
+
+WORKER: Final = "hf_efficient.trials.worker"
+RESULT: Final = "result.json"
+_JOB = "job.json"
+_SAID = 400
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a worker does with a recipe, named and overridden as the user wrote it; ``options`` of the task."""
+
+    task: Literal["variant", "prepare", "arm", "trial"]
+    recipe: str
+    overrides: Sequence[str] = ()
+    options: dict[str, Any] = {}
+
+
+class NoRoom(SetupError):
+    """In a worker: the training is planned for more memory than there is."""
+
+
+class RunFailed(Exception):
+    """A training came to no end; ``str`` says why. ``kind``: what the user can correct, a plan that does not fit, or
+    anything else."""
+
+    def __init__(self, why: str, kind: Literal["input", "no_room", "fault"] = "fault", seconds: float = 0.0) -> None:
+        super().__init__(why)
+        self.kind, self.seconds = kind, seconds
+
+
+class Progress(Protocol):
+    """Hears of each training, and of each decision: what begins, and how it ended."""
+
+    def begins(self, what: str) -> None: ...
+
+    def ends(self, what: str) -> None: ...
+
+
+@contextmanager
+def folder_of_its_own(parent: Path, name: str) -> Iterator[Path]:
+    """An empty folder, gone at the end; also one that a killed process left."""
+    folder = parent / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def worker_command(job: Job, folder: Path) -> list[str]:
+    """Leaves the job in the folder, where the worker reads it."""
+    (folder / _JOB).write_bytes(msgspec.json.encode(job))
+    return [sys.executable, "-m", WORKER, str(folder)]
+
+
+def job_in(folder: Path) -> Job:
+    return msgspec.json.decode((folder / _JOB).read_bytes(), type=Job)
+
+
+def run_to_end(command: Sequence[str], folder: Path, threads: int, **variables: str) -> Any:
+    """What a process left in the folder; None without anything. Raises ``RunFailed``. On the way out, whatever the way,
+    none of its processes is left. ``variables``: more of its environment."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **variables}  # as accelerate's launcher says it
+    said = folder / "said.txt"
+    with said.open("wb") as output:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+        launcher = subprocess.Popen(command, **streams, env=environment, start_new_session=True)
+        with ended(launcher):
+            code = launcher.wait()
+    left = folder / RESULT
+    found = json.loads(left.read_bytes()) if left.is_file() else {}  # which may hold NaN
+    if "failure" in found:
+        raise RunFailed(found["failure"], found["kind"])
+    if code and not found:
+        raise RunFailed(_why_ended(code, said))
+    return found.get("result")
+
+
+def _why_ended(code: int, said: Path) -> str:
+    """Why a process that left no reason ended, as far as it can be found out."""
+    if code in (-9, 137):
+        return "it was killed, perhaps because memory ran out"
+    lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    if any("SIGKILL" in line or "Signal 9" in line for line in lines):
+        return "a process of it was killed, perhaps because memory ran out"
+    return f"exit code {code}{': ' + lines[-1].strip()[:_SAID] if lines else ', and it said nothing'}"

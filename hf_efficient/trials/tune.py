@@ -1,0 +1,180 @@
+"""A recipe in; its trials run, each remembered in a journal; the tuned recipe, the ladder and what was tried out."""
+
+import datetime
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from hf_efficient.errors import OutputError, SetupError, writing
+from hf_efficient.facts.environment import accelerator_count, cpu_model, describe_environment, thread_count
+from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.rules.distributed import with_accumulation
+from hf_efficient.recipe.rules.settings import Settings
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import train_fields
+from hf_efficient.recipe.writing import fixed_recipe
+from hf_efficient.records.tuning import TUNING_SCHEMA_VERSION, TrialRun, TriedChange, Tuning
+from hf_efficient.reporting.tuning import gain_words
+from hf_efficient.run_dir.json_file import strict_json, write_whole
+from hf_efficient.trials.goal import Goal, Wanted
+from hf_efficient.trials.process import Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
+from hf_efficient.trials.search import Search
+from hf_efficient.version import __version__
+
+TUNED: Final = "tuned.yaml"
+TUNING: Final = "tuning.json"
+PAGE: Final = "tuning.html"
+JOURNAL: Final = "journal.jsonl"
+
+
+def folder_of(recipe: Recipe) -> Path:
+    """Where a tuning keeps what it does: beside the recipe's output directory."""
+    return Path(f"{recipe.output_dir}-tuning").expanduser()
+
+
+def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress, folder: Path | None = None) -> Tuning:
+    """Tune a recipe (file or shipped name); ``tuned.yaml`` and ``tuning.json`` are written to the folder, in which a
+    later call continues. Raises ``HfEfficientError``: the recipe is wrong, does not train or fit, or cannot be tuned
+    here; the folder holds something else."""
+    recipe = load_recipe(argument, overrides)
+    _check_tunable(recipe)
+    folder = folder or folder_of(recipe)
+    whole = json.dumps(recipe.resolved(), sort_keys=True).encode()
+    about = {"recipe": hashlib.sha256(whole).hexdigest()[:16], "hf_efficient": __version__, "cpu": cpu_model()}
+    trials = Trials(argument, overrides, folder, {**about, "threads": thread_count()})
+
+    def settings_of(changes: Mapping[str, Any]) -> Settings:
+        flags = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+        changed = load_recipe(argument, [*overrides, *flags])
+        return Settings(with_accumulation(changed, 1), train_fields(changed.objective))
+
+    search = Search(goal, settings_of, trials.run, progress)
+    started = datetime.datetime.now(datetime.timezone.utc)
+    try:
+        search.go()
+    finally:
+        trials.close()
+    found = Tuning(
+        schema_version=TUNING_SCHEMA_VERSION,
+        hf_efficient_version=__version__,
+        recipe=argument,
+        objective=goal.objective,
+        started_at=started.isoformat(timespec="seconds"),
+        environment=describe_environment(),
+        settings={name: getattr(goal, name) for name in ("minutes", "most_p95_seconds", "most_bytes", "tolerance")},
+        ladder=search.ladder,
+        tried=search.tried,
+        changes=search.base.changes,
+        spent_seconds=search.spent,
+        total=search.total,
+        notes=search.notes,
+    )
+    with writing("--folder", folder):
+        write_whole(folder / TUNING, strict_json(found))
+        if found.changes:
+            write_whole(folder / TUNED, tuned_recipe(recipe, found, folder / TUNED))
+        else:
+            (folder / TUNED).unlink(missing_ok=True)
+    return found
+
+
+def _check_tunable(recipe: Recipe) -> None:
+    """``SetupError``: an objective other than sft, or several processes."""
+    if recipe.objective != "sft":
+        raise SetupError(
+            f"objective: is {recipe.objective}, and trials compare the loss of supervised fine-tuning. Name a recipe "
+            "with `objective: sft`."
+        )
+    said = recipe.distributed.processes
+    processes = max(1, accelerator_count()) if said == "auto" else said
+    if processes * recipe.distributed.nodes > 1:
+        raise SetupError(
+            f"distributed.processes: {said} are {processes * recipe.distributed.nodes} processes, and trials run in "
+            "one. Write distributed.processes=1 and distributed.nodes=1, and tune what one GPU does."
+        )
+
+
+def tuned_recipe(recipe: Recipe, found: Tuning, path: Path) -> str:
+    """It extends the recipe; every changed line says what its change gave."""
+    comments: dict[str, str] = {}
+    for one in found.tried:
+        if one.verdict == "accepted":
+            comments |= dict.fromkeys(one.changes, _comment(one, found.objective))
+    remark = f"Tuned for {found.objective} by hf-efficient tune {__version__}"
+    remark += f": {gain_words(found.total)} in all." if found.total is not None else "."
+    own = {"output_dir": f"{recipe.output_dir}-tuned"}
+    return fixed_recipe(recipe, {**found.changes, **own}, path, remark, comments)
+
+
+def _comment(one: TriedChange, objective: str) -> str:
+    assert one.gain is not None
+    return f"{one.knob}: {gain_words(one.gain)} {objective.replace('_', ' ')}, {one.gain.how.partition(':')[0]}"
+
+
+class Trials:
+    """Runs changes of one recipe. What a journal holds already is taken from there, in the order in which it came."""
+
+    def __init__(self, argument: str, overrides: Sequence[str], folder: Path, about: Mapping[str, Any]) -> None:
+        """``about``: what must be alike to continue a journal. Raises ``OutputError``: the folder holds another
+        tuning, or cannot be written."""
+        self._argument, self._overrides, self._folder = argument, list(overrides), folder
+        self._journal = folder / JOURNAL
+        self._held: dict[str, list[dict[str, Any]]] = {}
+        with writing("--folder", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._read(about)
+
+    def run(self, changes: Mapping[str, Any], wanted: Wanted) -> TrialRun:
+        """Train once; ``RunFailed`` where it does not."""
+        name = json.dumps(changes, sort_keys=True)
+        waiting = self._held.get(name)
+        if waiting:
+            return _outcome(waiting.pop(0))
+        found = {"changes": dict(changes), **self._measured(changes, wanted)}
+        with writing("--folder", self._journal), self._journal.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+        return _outcome(found)
+
+    def close(self) -> None:
+        """Remove what trials needed; the journal stays."""
+        shutil.rmtree(self._folder / "tokenised", ignore_errors=True)
+
+    def _measured(self, changes: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+        options = {"changes": dict(changes), "wanted": msgspec.to_builtins(wanted)}
+        job, began = Job("trial", self._argument, self._overrides, options), time.monotonic()
+        found: dict[str, Any]
+        try:
+            with folder_of_its_own(self._folder, "trial") as folder:
+                found = {"run": run_to_end(worker_command(job, folder), folder, thread_count())}
+        except RunFailed as error:
+            found = {"failure": str(error), "kind": error.kind}
+        return {**found, "wall_seconds": time.monotonic() - began}
+
+    def _read(self, about: Mapping[str, Any]) -> None:
+        head = {"schema_version": TUNING_SCHEMA_VERSION, "about": dict(about)}
+        if not self._journal.is_file():
+            self._journal.write_text(json.dumps(head) + "\n", encoding="utf-8")
+            return
+        whole, _, torn = self._journal.read_text(encoding="utf-8").rpartition("\n")
+        if torn:  # by the end of the process
+            self._journal.write_text(whole + "\n", encoding="utf-8")
+        lines = [json.loads(line) for line in whole.splitlines()]
+        if lines[:1] != [json.loads(json.dumps(head))]:
+            raise OutputError(
+                f"--folder: {self._folder} holds the tuning of another recipe, version or machine. Remove it, or write "
+                "--folder with a new name."
+            )
+        for one in lines[1:]:
+            self._held.setdefault(json.dumps(one["changes"], sort_keys=True), []).append(one)
+
+
+def _outcome(found: Mapping[str, Any]) -> TrialRun:
+    if "failure" in found:
+        raise RunFailed(found["failure"], found["kind"], found["wall_seconds"])
+    return msgspec.convert({**found["run"], "wall_seconds": found["wall_seconds"]}, TrialRun)

@@ -1,0 +1,67 @@
+"""``python -m hf_efficient.trials.worker FOLDER``: does the job in ``job.json``; ``result.json`` has what came of it.
+
+The one entry point of all trainings that isolate, bench and tune start. What the user can correct is left as words.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hf_efficient.early  # noqa: F401  first of all
+from hf_efficient.errors import HfEfficientError, first_line
+from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.launch.exits import explained_faults
+from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
+from hf_efficient.recipe.load import load_recipe
+from hf_efficient.run_dir.json_file import write_whole
+from hf_efficient.trials.process import RESULT, NoRoom, job_in
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    (name,) = sys.argv[1:] if arguments is None else arguments
+    folder = Path(name)
+    found: dict[str, Any]
+    try:
+        found = {"result": _done(folder)}
+    except HfEfficientError as error:
+        found = {"failure": str(error), "kind": "no_room" if isinstance(error, NoRoom) else "input"}
+    except MemoryError:
+        found = {"failure": "out of the host's memory", "kind": "fault"}
+    except Exception as error:  # noqa: BLE001  whatever fails in a training is its result
+        found = {"failure": f"{type(error).__name__}: {first_line(error)}", "kind": "fault"}
+    if int(os.environ.get("RANK", "0")) == 0:
+        write_whole(folder / RESULT, json.dumps(found, default=dataclasses.asdict))
+    return 0 if "result" in found else 1
+
+
+def _done(folder: Path) -> Any:
+    quieten_libraries(debug=False)
+    job = job_in(folder)
+    recipe = load_recipe(job.recipe, job.overrides)
+    go_offline_without_hub(recipe)
+    if job.task != "arm":
+        keep_freed_memory()  # which peers do not have
+    with explained_faults(str(folder)):
+        if job.task == "variant":
+            from hf_efficient.trials.variant_runs import measured
+
+            return measured(recipe, folder, **job.options)
+        if job.task == "prepare":
+            from hf_efficient.trials.prepare import prepare
+
+            return prepare(recipe, folder, **job.options)
+        if job.task == "arm":
+            from hf_efficient.trials.arm_runs import train_arm
+
+            return train_arm(recipe, folder, **job.options)
+        from hf_efficient.trials.trial_run import trained
+
+        return trained(recipe, folder, **job.options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""The journal, knobs, goals, and the files of a tuning."""
+
+import json
+
+import pytest
+import yaml
+
+from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.recipe.load import load_recipe
+from hf_efficient.records.tuning import Gain, TriedChange, Tuning
+from hf_efficient.trials import tune as module
+from hf_efficient.trials.goal import Goal, Wanted, goal_of
+from hf_efficient.trials.process import RunFailed
+from hf_efficient.trials.tune import Trials, tuned_recipe
+
+WANTED = Wanted(5, 1.0, 60.0)
+RUN = {
+    "step_seconds": [1.0], "step_tokens": [10], "step_positions": [20], "row_tokens": 10.0, "device": "cpu",
+    "fast_bfloat16": True, "weights": "float32",
+}  # fmt: skip
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Trials that measure at once; how often each did."""
+    asked = []
+
+    def run_to_end(command, folder, threads):
+        changes = json.loads((folder / "job.json").read_bytes())["options"]["changes"]
+        asked.append(changes)
+        if "train.seed" in changes:
+            raise RunFailed("out of memory")
+        return {**RUN, "step_seconds": [float(len(asked))]}
+
+    monkeypatch.setattr(module, "run_to_end", run_to_end)
+    return asked
+
+
+def trials(folder, **about):
+    return Trials("r.yaml", [], folder, about)
+
+
+def test_a_killed_tuning_takes_its_runs_from_the_journal_in_their_order(tmp_path, counted):
+    first = trials(tmp_path, recipe="a")
+    before = [first.run({}, WANTED), first.run({"train.bf16": True}, WANTED), first.run({}, WANTED)]
+    with pytest.raises(RunFailed, match="out of memory"):
+        first.run({"train.seed": 1}, WANTED)
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"changes": {}, "ru')  # killed while it wrote
+    again = trials(tmp_path, recipe="a")
+    assert [again.run({}, WANTED), again.run({"train.bf16": True}, WANTED), again.run({}, WANTED)] == before
+    with pytest.raises(RunFailed, match="out of memory"):
+        again.run({"train.seed": 1}, WANTED)
+    assert len(counted) == 4
+    assert again.run({}, WANTED).step_seconds == [5.0]
+
+
+def test_another_recipe_in_the_folder_is_refused(tmp_path, counted):
+    trials(tmp_path, recipe="a")
+    with pytest.raises(OutputError, match="holds the tuning of another recipe"):
+        trials(tmp_path, recipe="b")
+
+
+@pytest.mark.parametrize(
+    ("goal", "told"),
+    [
+        ({"without": frozenset({"pack"})}, "--without: pack is no knob. They are cadence, padding, packing"),
+        ({"objective": "speed"}, "--objective: speed is unknown. Write tokens_per_second"),
+        ({"minutes": 0.0}, "--minutes: 0 is not above zero"),
+        ({"most_p95_seconds": -1.0}, "--p95-step-seconds: -1 is not above zero"),
+        ({"tolerance": 5.0}, "--eval-tolerance: 5 is no share of the loss"),
+    ],
+)
+def test_goals_that_are_none(goal, told):
+    with pytest.raises(SetupError, match=told):
+        Goal(**goal)
+
+
+def test_presets():
+    assert goal_of("mixed").keeps_p95
+    assert goal_of("interactive").objective == "p95_step_seconds"
+    assert goal_of("bulk") == goal_of("tokens_per_second")
+
+
+def test_the_tuned_recipe_extends_the_original_and_each_line_says_what_it_gave(tmp_path):
+    file = tmp_path / "slow.yaml"
+    values = {"model": {"id": "m"}, "data": {"train": "x.jsonl"}, "train": {"bf16": False, "eval_steps": 5}}
+    file.write_text(yaml.safe_dump(values))
+    tried = [
+        TriedChange("precision", "", {"train.bf16": True}, "accepted", gain=Gain(1.5, 1.4, 1.6, "measured: 2 pairs")),
+        TriedChange("cadence", "", {"train.eval_steps": 40}, "accepted", gain=Gain(1.2, None, None, "computed: x")),
+        TriedChange("packing", "", {"train.packing": True}, "no_gain"),
+    ]
+    changes = {"train.bf16": True, "train.eval_steps": 40}
+    found = Tuning(
+        2, "0", "slow.yaml", "tokens_per_second", "", {}, {}, [], tried, changes, 60.0, Gain(1.8, None, None, "")
+    )
+    text = tuned_recipe(load_recipe(file, ["train.seed=7"]), found, tmp_path / "tuned.yaml")
+    lines = text.splitlines()
+    assert "1.80 times in all" in lines[0]
+    assert "  bf16: true  # precision: 1.50 times [1.40, 1.60] tokens per second, measured" in lines
+    assert "  eval_steps: 40  # cadence: 1.20 times tokens per second, computed" in lines
+    (tmp_path / "tuned.yaml").write_text(text)
+    tuned = load_recipe(tmp_path / "tuned.yaml")
+    assert (tuned.train["bf16"], tuned.train["eval_steps"], tuned.train["seed"]) == (True, 40, 7)
+    assert tuned.output_dir == "outputs/slow-tuned"
+    assert json.loads(json.dumps(yaml.safe_load(text)))["extends"] == "slow.yaml"
