@@ -128,10 +128,6 @@ class CachingAllocator:
     Left out: several streams, CUDA graphs, and ``expandable_segments``, ``roundup_power2_divisions``,
     ``max_split_size_mb`` and ``garbage_collection_threshold``, which are off by default.
 
-    Hand-worked: 3,000,000 bytes are rounded to 3,000,320 and cut from a segment of
-    20,971,520; 100 bytes are rounded to 512 and cut from one of 2,097,152: 3,000,832 allocated, 23,068,672 reserved.
-    Both freed, 0 are allocated, and 23,068,672 stay reserved.
-
     Args:
         limit_bytes: of the device's memory, what other processes and this one outside the allocator leave; None: any.
     """

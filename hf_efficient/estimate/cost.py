@@ -30,13 +30,11 @@ _MILLION = 1_000_000
 
 
 def cost_usd(seconds: float, price_usd_per_hour: float | None) -> float | None:
-    """``seconds / 3600 * price``. Hand-worked: 5400 s at 2.40 USD an hour: 3.60 USD."""
     return None if price_usd_per_hour is None else seconds / _SECONDS_PER_HOUR * price_usd_per_hour
 
 
 def cost_per_million_tokens(cost: float | None, tokens: int | None) -> float | None:
-    """``cost / tokens * 1,000,000``; None where either is unknown or no token was seen. Hand-worked: 28.80 USD for 96
-    million tokens: 0.30 USD."""
+    """None where either is unknown or no token was seen."""
     return None if cost is None or not tokens else cost / tokens * _MILLION
 
 
@@ -53,27 +51,18 @@ class SpotRun:
     reason: str | None = None
 
 
-def young_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
-    """Seconds of work between two saves that cost least, to first order: ``sqrt(2 delta M)``. Per second of work saves
-    cost delta / tau, lost work tau / (2 M); the sum is least where both are equal. Hand-worked: 60 s, 2 h: 929.5 s."""
-    _check(checkpoint_seconds, mean_seconds_between_preemptions)
-    return math.sqrt(2 * checkpoint_seconds * mean_seconds_between_preemptions)
-
-
 def daly_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
     """Seconds of work between two saves that cost least, to a higher order; the restart does not matter.
 
     With x = delta / (2 M): ``sqrt(2 delta M) (1 + sqrt(x) / 3 + x / 9) - delta`` for delta < 2 M, else M: Young's
     first-order ``sqrt(2 delta M)``, corrected. It is the solution of e^(-(tau + delta) / M) = 1 - tau / M, where the
     derivative of the complete cost function is 0.
-
-    Hand-worked: 5 min and 24 h: x = 5 / 2880, 120 * (1 + 0.041667 / 3 + 0.001736 / 9) - 5 = 116.7 min.
     """
     mean = mean_seconds_between_preemptions
-    young, x = young_interval(checkpoint_seconds, mean), checkpoint_seconds / (2 * mean)
+    x = checkpoint_seconds / (2 * mean)
     if x >= 1:
         return mean
-    return young * (1 + math.sqrt(x) / 3 + x / 9) - checkpoint_seconds
+    return math.sqrt(2 * checkpoint_seconds * mean) * (1 + math.sqrt(x) / 3 + x / 9) - checkpoint_seconds
 
 
 def spot_run(
@@ -86,30 +75,18 @@ def spot_run(
 ) -> SpotRun:
     """What a run takes, by the formula of the module; the last piece is as long as what is left.
 
-    Hand-worked: 2 h of work in pieces of 1 h, 6 min to save, 10 h between preemptions, 12 min to restart:
-    10 e^0.02 * 2 (e^0.11 - 1) = 2.3725 h, 0.23725 preemptions.
-
-    Of k machines taken one by one, the mean time is a k-th of one's; infinite for machines that stay.
+    Of k machines taken one by one, the mean time is a k-th of one's.
     """
     mean = mean_seconds_between_preemptions
-    _check(checkpoint_seconds, mean)
     interval = min(interval_seconds, work_seconds) or interval_seconds
     if reason := _endless(interval, checkpoint_seconds, mean, restart_seconds):
         return SpotRun(None, None, reason)
-    pieces = _pieces(work_seconds, interval)
-    if math.isinf(mean):
-        paid = work_seconds + len(pieces) * checkpoint_seconds
-    else:
-        tries = math.fsum(math.expm1((piece + checkpoint_seconds) / mean) for piece in pieces)
-        paid = mean * math.exp(restart_seconds / mean) * tries
+    whole, rest = divmod(work_seconds, interval)
+    # What is left by rounding alone is no piece of its own.
+    pieces = [interval] * int(whole) + ([rest] if rest > 1e-9 * work_seconds else [])
+    tries = math.fsum(math.expm1((piece + checkpoint_seconds) / mean) for piece in pieces)
+    paid = mean * math.exp(restart_seconds / mean) * tries
     return SpotRun(paid / mean, paid)
-
-
-def _check(checkpoint_seconds: float, mean: float) -> None:
-    if not (math.isfinite(checkpoint_seconds) and checkpoint_seconds > 0):
-        raise ValueError(f"a save of {checkpoint_seconds} s; write a positive number")
-    if not mean > 0:
-        raise ValueError(f"a preemption every {mean} s; write a positive number, or infinity for none")
 
 
 def _endless(interval: float, checkpoint: float, mean: float, restart: float) -> str | None:
@@ -122,19 +99,10 @@ def _endless(interval: float, checkpoint: float, mean: float, restart: float) ->
     return None
 
 
-def _pieces(work: float, interval: float) -> list[float]:
-    whole, rest = divmod(work, interval)
-    # What is left by rounding alone is no piece of its own.
-    return [interval] * int(whole) + ([rest] if rest > 1e-9 * work else [])
-
-
 def checkpoints_at_once(saves: int, limit: int | None, *, keeps_best: bool, there: int = 0) -> int:
     """Checkpoints of the rest of a run that are on the disk together, at the most.
 
     The Trainer deletes an old one after the new one is written: one above ``save_total_limit``, two with the best.
-
-    Hand-worked: 12 saves without a limit: 12. With a limit of 2: 3; with the best kept: 4. 2 saves, limit 5: 2. 12
-    saves, 4 of them there already: 8; with a limit of 2, 2 there already: 1.
 
     ``there``: those of the run that is resumed.
     """

@@ -35,8 +35,6 @@ def joules_between(
     Of a counter the difference. A lower reading means that it wrapped once, where its range is known (RAPL's
     ``max_energy_range_uj``) and time allows no second wrap: ``range - before + after``. Without a range (NVML counts
     since the driver was loaded) it is a reset, and so is a difference that no device draws.
-
-    Hand-worked: 100 W and 200 W, 2 s apart: 300 J. A counter of range 1000 J from 980 to 30: 20 + 30 = 50 J.
     """
     (start, low), (end, high) = before, after
     if unit == "watts":
@@ -50,8 +48,7 @@ def joules_between(
 
 
 def energy_from_tdp(tdp_watts: float, seconds: float, *, devices: int = 1) -> float:
-    """``tdp * seconds * devices``: an upper bound, in joules. The thermal design power is the most for long.
-    Hand-worked: 400 W, 3600 s, 2 devices: 2,880,000 J = 0.8 kWh."""
+    """Joules, an upper bound: the thermal design power is the most for long."""
     return tdp_watts * seconds * devices
 
 
@@ -63,22 +60,18 @@ def energy_from_cpu_seconds(
     Cloud Carbon Footprint's model: a virtual CPU draws ``min + load * (max - min)``, with a mean load of ``cpu_seconds
     / (cpus * seconds)``. The first term is paid once for a machine, the second by each process.
 
-    Hand-worked: 2 CPUs, 100 s, 150 CPU seconds, 0.75 to 3.75 W: 2 * 100 * 0.75 + 150 * 3 = 600 J.
-
     ``cpu_seconds`` are in user and kernel mode, ``cpus`` hardware threads; 0 for the second term alone.
     """
     return cpus * seconds * min_watts + cpu_seconds * (max_watts - min_watts)
 
 
 def kilowatt_hours(joules: float) -> float:
-    """``joules / 3,600,000``. Hand-worked: 9,000,000 J = 2.5 kWh."""
     return joules / JOULES_PER_KWH
 
 
 def co2e_grams(joules: float | None, grams_per_kwh: float | None) -> float | None:
     """Grams of CO2 equivalent: ``kWh * intensity``; None where either is unknown. The devices' energy alone: no
-    cooling, no power supply losses, no making of the hardware. Hand-worked: 9,000,000 J at 400 g/kWh: 2.5 * 400 =
-    1000 g."""
+    cooling, no power supply losses, no making of the hardware."""
     if joules is None or grams_per_kwh is None:
         return None
     return kilowatt_hours(joules) * grams_per_kwh

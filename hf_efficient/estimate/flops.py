@@ -40,8 +40,6 @@ def causal_pairs(lengths: Mapping[int, int], window: int | None = None) -> int:
     a sliding window (transformers counts the token itself as one of the window's). A document of ``n`` tokens thus
     needs ``n (n + 1) / 2`` pairs, or with ``n > window``: ``window (window + 1) / 2 + (n - window) * window``.
 
-    Hand-worked: n = 4: 1 + 2 + 3 + 4 = 10; window 2: 1 + 2 + 2 + 2 = 7.
-
     Args:
         lengths: tokens of a document to how many documents are that long.
     """
@@ -82,9 +80,6 @@ def linear_flops(
     An adapter of rank ``r`` adds ``x A`` (``a = 2 * tokens * inputs * r``) and ``(x A) B`` (``b = 2 * tokens * r *
     outputs``): forward ``a + b``; both weight gradients, ``a + b``; the gradient of ``x A``, ``b``, always, for A lies
     below it; and that of ``x``, ``a``, where it is asked for.
-
-    Hand-worked: 10 tokens, 3 -> 5, rank 2, frozen, input asks for no gradient: f = 300, a = 120, b = 200;
-    forward 620, weight gradients 320, input gradients 200. Asked for: input gradients 300 + 120 + 200 = 620.
     """
     base = 2 * tokens * linear.active * linear.inputs * linear.outputs
     down, up = 2 * tokens * linear.inputs * rank, 2 * tokens * rank * linear.outputs
@@ -101,8 +96,6 @@ def attention_flops(features: int, pairs: int, scores_gradient: tuple[bool, bool
     Each pair of query and key costs ``2 * features`` for its score and as much for weighing the value, over all query
     heads (shared key heads are repeated, not saved). The backward of the scores computes the query's gradient, the
     key's, or both; that of the weighing computes the value's and, where the scores ask, the weights'.
-
-    Hand-worked: 8 features, 10 pairs: one product is 160; forward 320; all gradients 640.
     """
     product = 2 * features * pairs
     products = sum(scores_gradient) + any(scores_gradient) + values_gradient

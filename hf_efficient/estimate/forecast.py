@@ -29,8 +29,7 @@ class Schedule:
     save_best: bool = False
 
     def evaluations_left(self, step: int) -> int:
-        """Evaluations that follow the one of this step, if it has one; those before and after training included.
-        Hand-worked: every 4 of 10 steps: after step 4 those of 8 and 10; after step 10 none."""
+        """Evaluations that follow the one of this step, if it has one; those before and after training included."""
         return _occurrences(step, self.max_steps, self.evaluate_every, self.evaluate_from) + self.evaluate_after
 
     def saves_left(self, step: int) -> int:
@@ -59,9 +58,6 @@ def forecast(schedule: Schedule, step: int, pace: Pace) -> Forecast | None:
     """``steps * step_seconds + evaluations * evaluation_seconds + saves * save_seconds``, of what is left.
 
     What follows the training besides an evaluation (the final save, merging, the end of the process) is not in it.
-
-    Hand-worked: 120 steps, an evaluation every 50, a save every 60, now at step 40; a step takes 2 s, an evaluation 30
-    s, a save 5 s: 80 * 2 + 3 * 30 (at 50, 100 and 120) + 2 * 5 (at 60 and 120) = 260 s.
 
     The evaluation and the save of ``step``, the last one done, are not left.
 
@@ -92,9 +88,6 @@ def passed_of(pace: Pace, passed: Pace) -> float:
 def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace) -> int | None:
     """The largest ``max_steps`` with which the rest of the run, evaluations and saves included, takes at most so long.
 
-    Hand-worked: the run of ``forecast``, with 100 s left: 60 steps would need 20 * 2 + 2 * 30 (50 and 60) + 5 (60) =
-    105 s, 57 steps 17 * 2 + 2 * 30 (50 and 57) + 5 (57) = 99 s, 58 steps 101 s: 57.
-
     At least ``step``; None where the time of a step is not known.
     """
     if pace.step_seconds is None:
@@ -110,8 +103,7 @@ def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace)
 
 def recent_step_seconds(seconds: Sequence[float]) -> float | None:
     """The mean of step times, in which none counts for more than ten times their median. A mean, for work that comes
-    with every tenth step; bounded, for a stall that came once. Hand-worked: 1, 1, 1, 1, 96: median 1, (4 * 1 + 10) / 5
-    = 2.8."""
+    with every tenth step; bounded, for a stall that came once."""
     if not seconds:
         return None
     longest = _LONGEST * median(seconds)
@@ -175,9 +167,6 @@ def clearance(
     """The limit that is reached first, and in how many seconds.
 
     ``hours * 3600 - wall``, ``(usd - spent) / price * 3600``, ``(kwh - spent) * 3.6e6 / watts``; the least of them.
-
-    Hand-worked: 2 USD and 1 h, 0.50 USD and 1800 s spent at 1 USD an hour: 1.50 USD last 5400 s, the hour 1800 s: the
-    hours, in 1800 s. At 4 USD an hour the money lasts 1350 s, and comes first.
 
     None where what a limit counts, or how fast, is not known.
     """

@@ -94,10 +94,6 @@ def parameter_count(shape: ModelShape) -> int:
     The embedding is ``vocabulary * hidden`` and so is an untied head. A projection is ``inputs * outputs`` plus
     its bias. A layer's norms are ``norms_per_layer * hidden`` plus those on queries and keys, and one norm of
     ``hidden`` values stands before the head.
-
-    Hand-worked, Llama-3.1-8B (32 layers, hidden 4096, MLP 14336, 32 and 8 heads of 128, vocabulary 128256, untied):
-    embedding and head 525,336,576 each; attention per layer 4096 * (4096 + 1024 + 1024 + 4096) = 41,943,040; MLP per
-    layer 3 * 4096 * 14336 = 176,160,768; norms 65 * 4096 = 266,240; total 8,030,261,248.
     """
     tables = shape.vocabulary * shape.hidden * (1 if shape.tied_embeddings else 2)
     linears = (one for layer in range(shape.layers) for one in linears_of_layer(shape, layer).values())

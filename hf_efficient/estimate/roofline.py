@@ -82,9 +82,6 @@ class StepTime:
 
 
 def operator_time(work: OperatorWork, roofs: Roofs) -> OperatorTime:
-    """One operator. Hand-worked: 10 calls of a product of 2e9 FLOPs and 6e6 bytes each, at 1e14 FLOP/s with a start-up
-    of 10 us, 1e12 bytes/s, launched in 5 us: math 10 + 20 = 30 us, memory 6 us. All calls: 300 us of the device, 50 of
-    the host."""
     math_seconds, memory_seconds, unknown = 0.0, 0.0, []
     if work.family in ("matmul", "attention"):
         rates = roofs.matmul_flops_per_second if work.family == "matmul" else roofs.attention_flops_per_second
@@ -105,12 +102,7 @@ def operator_time(work: OperatorWork, roofs: Roofs) -> OperatorTime:
 
 
 def step_time(operators: Iterable[OperatorWork], roofs: Roofs) -> StepTime:
-    """A step, or any other stretch that the host works through without waiting for the device.
-
-    Hand-worked, launch 5 us: the product of ``operator_time`` (300 us of the device) and 100 calls of a copy of 1e6
-    bytes (1 us each at 1e12 bytes/s): device 300 + 100 = 400 us, host 110 * 5 = 550 us. The step takes 550 us: 300
-    bound by math, 100 by memory, and 150 in which the device waits for launches.
-    """
+    """A step, or any other stretch that the host works through without waiting for the device."""
     found = [operator_time(work, roofs) for work in operators]
     device, host = sum(one.device_seconds for one in found), sum(one.host_seconds for one in found)
     seconds = max(device, host) if roofs.runs_ahead else device + host
@@ -152,8 +144,7 @@ def cpu_roofs(calibration: Calibration) -> Roofs:
 
 def startup_seconds(rates: Iterable[MatmulRate]) -> float:
     """What small products take beyond their FLOPs at the fastest rate of their dtype: the median over dtypes and sizes.
-    Only sizes at less than half of that rate count; 0 where there are none. Hand-worked: 512 (268,435,456 FLOPs) at
-    26.84 TFLOP/s takes 10 us, of which 2.68 us at the fastest, 100 TFLOP/s: 7.3 us of start-up."""
+    Only sizes at less than half of that rate count; 0 where there are none."""
     known = tuple(rates)
     fastest = _fastest(known)
     excess = [

@@ -61,12 +61,6 @@ class Sharding:
             return self.micro_batches > 1
         return self.strategy not in ("zero2", "zero3")
 
-    def __post_init__(self) -> None:
-        if self.offload_optimizer and self.strategy not in ZERO:
-            raise ValueError(f"offload_optimizer with {self.strategy!r}; it takes {', '.join(ZERO)}")
-        if self.offload_parameters and self.strategy not in WEIGHTS_SHARDED:
-            raise ValueError(f"offload_parameters with {self.strategy!r}; it takes {' or '.join(WEIGHTS_SHARDED)}")
-
 
 def shard_elements(strategy: Strategy, shapes: Iterable[tuple[int, ...]], ranks: int) -> int:
     """Elements of these parameters on the rank that holds most, padding included.
@@ -75,9 +69,6 @@ def shard_elements(strategy: Strategy, shapes: Iterable[tuple[int, ...]], ranks:
     ``nccl_start_alignment_factor``), ZeRO-3 pads each to n (its ``_padding_size``), FSDP2 each parameter's first
     dimension (torch's ``_fsdp_param.py``): with 8 ranks a LoRA factor of 4 x 4096 takes a row of 4096 on each of them,
     twice its even share.
-
-    Hand-worked, shapes (4, 4096) and (7,), 8 ranks, 16,391 elements. ZeRO-2: ceil(16391 / 16) * 2 = 2050.
-    ZeRO-3: 2048 + 1. FSDP2: 4096 + 1. DDP: 16,391.
     """
     counts = [(shape[0] if shape else 1, math.prod(shape[1:])) for shape in shapes]
     if strategy == "fsdp2":
@@ -125,9 +116,7 @@ class ModelStates:
 
 
 def host_bytes(states: ModelStates, sharding: Sharding) -> int:
-    """What a rank has offloaded to the host's memory or disk. Hand-worked, 100 elements of 2 bytes with gradients of 2,
-    state of 8, a master copy of 4, on 2 ranks. ZeRO-1 and 2 with the optimizer there: half of (8 + 4), and a gradient
-    in the dtype of the copy, half of 4: 800 bytes. FSDP2 with the weights there: half of 2 + 2 + 12: 800."""
+    """What a rank has offloaded to the host's memory or disk."""
     strategy, ranks = sharding.strategy, sharding.ranks
     shard, held = shard_elements(strategy, [(states.trained,)], ranks), 0.0
     optimizer = shard * (states.optimizer_bytes + states.master_bytes)

@@ -47,8 +47,6 @@ def utilization(
 
     With the model's FLOPs this is MFU, model FLOPs utilization (Chowdhery et al., PaLM, 2022, appendix B); with the
     hardware's, recompute and padding included, HFU. The peak is the vendor's dense figure of the dtype in use.
-
-    Hand-worked: 1.2e15 FLOPs in 2 s on 4 accelerators of 312e12 FLOP/s: 1.2e15 / (2 * 4 * 312e12) = 0.48077.
     """
     if flops is None:
         return Utilization(None, "the FLOPs of this model are not known")
@@ -68,8 +66,6 @@ def scaling_efficiency(
 
     With the same micro-batch per rank this is weak scaling: it shows communication, late ranks, and shared cores,
     memory and disks. It is above 1 where something else held up the reference.
-
-    Hand-worked: 1500 tokens/s on 2 ranks against 1000 on one: 750 / 1000 = 0.75.
 
     None where a rate is not known, or the reference did nothing.
     """
@@ -103,13 +99,6 @@ class StepLoad:
 
 
 def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
-    """A step with so many workers.
-
-    Hand-worked: 1 s of computing on one core, loads of 0.6 s blocked and 1.8 s of CPU; 0 workers 3.4 s; 1 worker on 4
-    cores max(1, 2.4, 2.8 / 4) = 2.4 s; 3 workers max(1, 0.8, 0.7) = 1 s; on 2 cores max(1, 0.8, 1.4) = 1.4 s. Computing
-    on both of 2 cores: 1 + 1.8 = 2.8 s, whatever the workers. With 1.2 s of other threads' help 1 worker on 4 cores
-    takes 0.6 + 1.8 + 1.2 = 3.6 s, more than without.
-    """
     if workers == 0:
         return load.compute_seconds + load.seconds
     cpu_seconds = load.cpu_seconds + load.helped_seconds
@@ -138,11 +127,10 @@ _MOST_ERROR = 0.1
 class BatchTime:
     """``seconds = fixed + per_token * tokens``: what a micro-batch costs before it holds anything, and each token. The
     intercept is launching, Python and reading the weights, once per micro-batch (Hockney's
-    ``t = (n + n_half) / r_inf``, see ``estimate/roofline.py``). ``fit`` is 1 - residual variance / variance."""
+    ``t = (n + n_half) / r_inf``, see ``estimate/roofline.py``)."""
 
     fixed_seconds: float
     token_seconds: float
-    fit: float
 
 
 def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]) -> BatchTime | None:
@@ -152,8 +140,7 @@ def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]
     the mean), slope or intercept is below 0, or the intercept's standard error is above a tenth of the mean time.
 
     With residuals of standard deviation ``s`` the slope's error is ``s / (deviation of the tokens * sqrt(n))``, and the
-    intercept's is that times the mean of the tokens. Hand-worked: 25 micro-batches of 100 tokens, deviation 10, ``s``
-    a fiftieth of the time: 0.02 / (10 * 5) * 100 = 0.04 of the time.
+    intercept's is that times the mean of the tokens.
     """
     known = np.isfinite(seconds) & np.isfinite(tokens)
     seconds, tokens = seconds[known], tokens[known]
@@ -169,9 +156,7 @@ def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]
     error = deviation / (float(tokens.std()) * len(tokens) ** 0.5) * float(tokens.mean())
     if error > _MOST_ERROR * float(seconds.mean()):
         return None
-    middle = np.abs(seconds - np.median(seconds)).mean()
-    fit = 1.0 - float(np.abs(rest).mean() / middle) if middle > 0 else 0.0
-    return BatchTime(fixed, slope, fit)
+    return BatchTime(fixed, slope)
 
 
 _LEAST_OTHERS = 3

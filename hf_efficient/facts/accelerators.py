@@ -188,9 +188,6 @@ def collective_bandwidth(name: str, ranks: int) -> float | None:
 
     Stated, times the share that somebody reached on such an accelerator, or else the median share of those with a link
     of the same kind. Where each neighbour has a link of its own, fewer ranks use fewer of them.
-
-    Hand-worked: eight H100 SXM, 450 GB/s stated, 335.2 reached. Two MI300X, 448 / 7 = 64 stated, of which 312.9 / 448
-    are reached: 44.7 GB/s.
     """
     link = _link_of(name)
     if link is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from hf_efficient.errors import SetupError, first_line
@@ -118,35 +118,20 @@ def own_facts_folder() -> Path | None:
 
 def own_rows(folder: Path | None, table: Literal["accelerators", "prices"]) -> list[dict[str, Any]]:
     """The checked rows of a table in ``own_facts_folder()``, with the defaults of what they leave out. Raises
-    ``SetupError``: the file cannot be read, or rows are wrong: all of them, with line, row and key."""
+    ``SetupError``: the file cannot be read, or rows are wrong: all of them, with row and key."""
     path = None if folder is None else folder / f"{table}.yaml"
     if path is None or not path.is_file():
         return []
     try:
-        text = path.read_text(encoding="utf-8")
-        node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-        held = yaml.safe_load(text)
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
         raise SetupError(f"{path}: cannot be read: {_reason(error)}") from error
-    if held is None:
-        return []
-    if not isinstance(held, list):
-        raise SetupError(f"{path}: is no list of rows. Each row begins with `- `, as in the shipped {table}.yaml.")
-    found: list[dict[str, Any]] = []
-    problems: list[str] = []
-    for number, (row, part) in enumerate(zip(held, node.value, strict=True), start=1):
-        where = f"{path}:{part.start_mark.line + 1}: row {number}"
-        if not isinstance(row, dict):
-            problems.append(f"{where}: is {row!r}; write `- ` and keys with values, as in the shipped {table}.yaml.")
-            continue
-        try:
-            checked = _OWN_TABLES[table].model_validate({str(key): value for key, value in row.items()})
-            found.append(checked.model_dump(exclude_none=True))
-        except ValidationError as error:
-            problems += [f"{where}: {_problem(one, _OWN_TABLES[table])}" for one in error.errors()]
-    if problems:
-        raise SetupError("\n".join(problems))
-    return found
+    model = _OWN_TABLES[table]
+    try:
+        checked = TypeAdapter(list[model]).validate_python([] if held is None else held)  # type: ignore[valid-type]
+    except ValidationError as error:
+        raise SetupError("\n".join(f"{path}: {_problem(one, model)}" for one in error.errors())) from error
+    return [row.model_dump(exclude_none=True) for row in checked]
 
 
 def _reason(error: Exception) -> str:
@@ -157,15 +142,20 @@ def _reason(error: Exception) -> str:
 
 
 def _problem(error: ErrorDetails, model: type[_Row]) -> str:
-    key = ".".join(str(part) for part in error["loc"] if part != "[key]")
     kind, context = error["type"], error.get("ctx", {})
+    if kind == "list_type":
+        return "is no list of rows. Each row begins with `- `, as in the shipped files."
+    number, *keys = error["loc"]
+    row, key = f"row {int(number) + 1}", ".".join(str(part) for part in keys if part != "[key]")
+    if kind == "model_type":
+        return f"{row}: is {error['input']!r}; write `- ` and keys with values, as in the shipped files."
     if kind == "missing":
-        return f"{key}: is missing; every row needs it."
+        return f"{row}: {key}: is missing; every row needs it."
     if kind == "extra_forbidden":
         near = nearest(key, model.model_fields)
         meant = f"Did you mean {near[0]}?" if near else f"Write {', '.join(model.model_fields)}."
-        return f"{key}: is no key of a row. {meant}"
-    said = f"{key}: is {error['input']!r}"
+        return f"{row}: {key}: is no key of a row. {meant}"
+    said = f"{row}: {key}: is {error['input']!r}"
     if kind in ("greater_than", "greater_than_equal"):
         least = context.get("gt", context.get("ge"))
         return f"{said}; write a number {'above' if kind == 'greater_than' else 'from'} {least:g}."

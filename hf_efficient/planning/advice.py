@@ -1,13 +1,13 @@
 """What to change in a recipe so that it fits an accelerator, or runs faster there, and the most that fits."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PretrainedConfig
 
 from hf_efficient.data.build import SftData
 from hf_efficient.data.stats import document_lengths
@@ -17,7 +17,6 @@ from hf_efficient.planning.arguments import process_kept, run_arguments
 from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation
 from hf_efficient.planning.gpu import demand_of, planned_gpu
 from hf_efficient.planning.model_config import model_config, weights_dtype
-from hf_efficient.planning.plan import simulate_shapes
 from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
 from hf_efficient.planning.run_data import data_at_hand, is_cut, rows_of
@@ -38,9 +37,6 @@ from hf_efficient.records.plan import (
     PlannedMemory,
     PlannedOutcome,
 )
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +80,7 @@ class Trials:
         self.done += 1
         config = copy.deepcopy(self.config)  # transformers writes attention and dtype into the one that it builds from
         shapes = None if length is not None else self._shapes(recipe)
-        simulation = (
-            simulate_rank(recipe, config, length) if shapes is None else simulate_shapes(recipe, config, shapes)
-        )
+        simulation = simulate_rank(recipe, config, length if shapes is None else shapes)
         gpu = planned_gpu(demand_of(recipe, simulation, shapes, sharding_of(recipe).ranks), self.device)
         padding = 0.0 if shapes is None else shapes.train.padding_share
         return Trial(outcome_of(gpu), planned_memory(simulation), padding)

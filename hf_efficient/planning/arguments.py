@@ -221,13 +221,18 @@ def _generated(recipe: Recipe, *, simulated: bool) -> dict[str, Any]:
 
 
 def own_arguments(args: TrainingArguments, directory: str, **fields: Any) -> TrainingArguments:
-    """A trainer's own arguments for two steps on a CPU, ``fields`` changed; its class and other fields stay."""
-    micro_batches = min(args.gradient_accumulation_steps, MOST_MICRO_BATCHES)
-    changes = {**SHORT, **_ELSEWHERE, **dict.fromkeys(_LEFT_OUT), **fields, "output_dir": directory}
-    changes |= {"gradient_accumulation_steps": micro_batches, "bf16": args.bf16 or args.fp16, "fp16": False}
-    changes["precompute_ref_log_probs"] = False
+    """A trainer's own arguments for two steps on a CPU, ``fields`` changed."""
+    changes = {**_ELSEWHERE, **dict.fromkeys(_LEFT_OUT), **fields, "precompute_ref_log_probs": False}
+    changes |= {"bf16": args.bf16 or args.fp16, "fp16": False}
     if is_bitsandbytes(str(getattr(args.optim, "value", args.optim))):
         changes["optim"] = "adamw_torch"
+    return two_steps(args, output_dir=directory, **changes)
+
+
+def two_steps(args: TrainingArguments, **fields: Any) -> TrainingArguments:
+    """A trainer's own arguments for two short steps, ``fields`` changed; its class and other fields stay."""
+    micro_batches = min(args.gradient_accumulation_steps, MOST_MICRO_BATCHES)
+    changes = {**SHORT, "gradient_accumulation_steps": micro_batches, **fields}
     known = {field.name for field in dataclasses.fields(args) if field.init}
     return dataclasses.replace(args, **{name: value for name, value in changes.items() if name in known})
 

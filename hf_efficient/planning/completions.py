@@ -1,23 +1,18 @@
 """GRPO without values: the update on completions of full length, and the memory in which they are generated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from hf_efficient.model.preference_trainer import train_in_float32
 from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer
 from hf_efficient.planning.trainers import any_tokenizer
 from hf_efficient.recipe.schema import Recipe
-
-if TYPE_CHECKING:
-    from trl import GRPOConfig
 
 _EVALUATED = "evaluated"
 

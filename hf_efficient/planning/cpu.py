@@ -11,7 +11,7 @@ from hf_efficient.estimate.roofline import StepTime, cpu_roofs, step_time
 from hf_efficient.facts.accelerators import CPU, Accelerator
 from hf_efficient.facts.environment import cpu_emulates_bf16, cpu_model
 from hf_efficient.model.fast_step import settle_fast_step
-from hf_efficient.planning.gpu import Demand
+from hf_efficient.planning.gpu import Demand, run_seconds
 from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
@@ -63,11 +63,8 @@ def planned_cpu(demand: Demand, device: Accelerator, peak_bytes: int) -> Planned
     """Memory and time of one process; ``peak_bytes``: of its tensors."""
     step, why = cpu_time(demand.operators, demand.no_time)
     seconds = None if step is None else step.seconds * demand.step_share
-    run = evaluating = None
-    if seconds is not None and demand.steps is not None:
-        evaluation = None if demand.evaluation_batches is None else cpu_time(demand.evaluation)[0]
-        evaluating = None if evaluation is None else (demand.evaluation_batches or 0.0) * evaluation.seconds
-        run = seconds * demand.steps + (evaluating or 0.0)
+    evaluation, _ = cpu_time(demand.evaluation)
+    run, evaluating = run_seconds(demand, seconds, None if evaluation is None else evaluation.seconds)
     return PlannedGpu(
         name=device.name,
         memory_bytes=device.memory_bytes,

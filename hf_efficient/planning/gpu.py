@@ -1,7 +1,9 @@
 """A simulated training on one accelerator: does it fit, how long does it take?"""
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from hf_efficient.estimate.allocator import (
     CONTEXT_BYTES,
@@ -13,7 +15,7 @@ from hf_efficient.estimate.allocator import (
 )
 from hf_efficient.estimate.roofline import Roofs, accelerator_roofs, step_time
 from hf_efficient.facts.accelerators import Accelerator
-from hf_efficient.facts.plan_errors import PlanError, plan_error
+from hf_efficient.facts.tables import rows
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
 from hf_efficient.planning.run_shapes import RunShapes, unread_pauses
 from hf_efficient.planning.simulation import Rank, Simulation
@@ -32,6 +34,28 @@ _NO_BF16 = (
 )
 
 _GENERATES = "how long completions are, and take to generate, is not known before a run"
+
+
+@dataclass(frozen=True)
+class PlanError:
+    """Of ``trainings`` of a kind: measured over planned, less 1, of the one in twenty that is lowest and highest. Fewer
+    than twenty have an interval that also holds that of all kinds."""
+
+    low: float
+    high: float
+    trainings: int
+
+    def around(self, planned: float) -> tuple[float, float]:
+        return planned * (1 + self.low), planned * (1 + self.high)
+
+
+@functools.cache
+def plan_error(figure: Literal["memory", "speed"], *, adapted: bool, several: bool) -> PlanError:
+    """How far published trainings were from their plans in ``memory`` needed on a GPU, or ``speed`` in tokens per
+    second: full or ``adapted`` ones, on one GPU or ``several``."""
+    kind = (figure, "adapter" if adapted else "full", "several" if several else "one")
+    row = next(row for row in rows("plan_errors") if (row["figure"], row["method"], row["gpus"]) == kind)
+    return PlanError(row["low"], row["high"], row["trainings"])
 
 
 @dataclass(frozen=True)
@@ -98,11 +122,7 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     seconds, bounds, exchange = _step_seconds(demand, device, roofs, notes)
     if misfit is not None:
         seconds, bounds = None, {}
-    run = evaluating = None
-    if seconds is not None and demand.steps is not None:
-        if demand.evaluation_batches is not None:
-            evaluating = demand.evaluation_batches * step_time(demand.evaluation, roofs).seconds
-        run = seconds * demand.steps + (evaluating or 0.0)
+    run, evaluating = run_seconds(demand, seconds, step_time(demand.evaluation, roofs).seconds)
     return PlannedGpu(
         name=device.name,
         memory_bytes=device.memory_bytes,
@@ -124,6 +144,17 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
         run_evaluation_seconds=evaluating,
         notes=notes,
     )
+
+
+def run_seconds(
+    demand: Demand, step_seconds: float | None, evaluation_seconds: float | None
+) -> tuple[float | None, float | None]:
+    """Of all steps with the evaluations between them, and of the evaluations, by one step and one batch of them."""
+    if step_seconds is None or demand.steps is None:
+        return None, None
+    known = demand.evaluation_batches is not None and evaluation_seconds is not None
+    evaluating = demand.evaluation_batches * evaluation_seconds if known else None  # type: ignore[operator]
+    return step_seconds * demand.steps + (evaluating or 0.0), evaluating
 
 
 def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None, int]:

@@ -12,23 +12,19 @@ from hf_efficient.facts.energy import grid_intensity
 from hf_efficient.facts.prices import Market, SpotTerms, offers, spot_terms
 from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.simulation import Rank
-from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.schema import CostSection, Recipe
 from hf_efficient.records.plan import PlannedGpu, PlannedMemory, PlannedSpot
 from hf_efficient.text import size
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the recipe says of money, and what its plan knows. ``price_usd_per_hour``: that the user pays in ``market``;
-    None: the cheapest list price. ``provider``: whose list prices alone count; None: anybody's."""
+    """What the recipe says of money, and what its plan knows; ``spot``: with the facts where the recipe is silent."""
 
-    price_usd_per_hour: float | None
-    provider: str | None
-    market: Market
-    grid_grams_per_kwh: float | None
+    cost: CostSection
+    spot: SpotTerms
     tokens: int
     checkpoint_bytes: int
-    spot: SpotTerms
     devices: int = 1
     saves: int | None = 0
 
@@ -43,16 +39,11 @@ def terms_of(
 ) -> Terms:
     """The terms of a recipe; ``rank``: whose memory that is, None of a process that trains alone."""
     saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank, memory)
-    section = recipe.cost
-    said = section.spot
     return Terms(
-        price_usd_per_hour=section.price_usd_per_hour,
-        provider=section.price_from,
-        market=section.market,
-        grid_grams_per_kwh=grid_intensity(section.grid).grams_per_kwh,
+        cost=recipe.cost,
+        spot=spot_terms(**recipe.cost.spot.model_dump()),
         tokens=tokens,
         checkpoint_bytes=saved,
-        spot=spot_terms(said.hours_between_preemptions, said.restart_seconds, said.write_mb_per_second),
         devices=1 if rank is None else rank.sharding.ranks,
         saves=saves,
     )
@@ -78,7 +69,7 @@ def _spot(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedSpot | N
     """The run on such machines, in expectation (``estimate.cost``). Saves come after whole optimizer steps, nearest to
     Daly's interval; an unknown number of steps counts as endless."""
     usd_per_hour, source = _price(device, terms, "spot")
-    if usd_per_hour is None and terms.market != "spot":
+    if usd_per_hour is None and terms.cost.market != "spot":
         return None
     between, save = terms.spot.hours_between_preemptions * 3600, terms.save_seconds
     found = PlannedSpot(usd_per_hour, source, terms.spot.hours_between_preemptions, terms.checkpoint_bytes, save)
@@ -107,23 +98,24 @@ _MILLION = 1_000_000
 
 
 def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu:
-    usd, source = _price(device, terms, terms.market)
+    market, provider = terms.cost.market, terms.cost.price_from
+    usd, source = _price(device, terms, market)
     notes = list(gpu.notes)
     if usd is None:
-        kind = "spot price" if terms.market == "spot" else "price"
-        whose = "" if terms.provider is None else f" from {terms.provider}"
+        kind = "spot price" if market == "spot" else "price"
+        whose = "" if provider is None else f" from {provider}"
         notes.append(f"no {kind} of it{whose} is known: set cost.price_usd_per_hour to what you pay")
     spot = _spot(gpu, device, terms)
-    lost = 0.0 if terms.market == "on_demand" or spot is None else spot.overhead_share
+    lost = 0.0 if market == "on_demand" or spot is None else spot.overhead_share
     if lost is None and gpu.step_seconds is not None and spot is not None:
         notes.append(f"on spot machines it would hardly ever end: {spot.reason}")
     saving = None  # on the spot market it is in what is lost there, as often as costs least
-    if gpu.run_seconds is not None and terms.saves is not None and terms.market != "spot":
+    if gpu.run_seconds is not None and terms.saves is not None and market != "spot":
         saving = terms.saves * terms.save_seconds
     found = dataclasses.replace(
         gpu,
         notes=notes,
-        market=terms.market,
+        market=market,
         price_usd_per_hour=usd,
         price_source=source,
         run_saving_seconds=saving,
@@ -143,7 +135,8 @@ def _with_figures(
     run_joules = None
     if watts is not None and run_seconds is not None:
         run_joules = energy_from_tdp(watts, run_seconds, devices=terms.devices)
-    grams = co2e_grams(step_joules, terms.grid_grams_per_kwh)
+    grid = grid_intensity(terms.cost.grid).grams_per_kwh
+    grams = co2e_grams(step_joules, grid)
     each = _MILLION / terms.tokens
     return dataclasses.replace(
         gpu,
@@ -151,7 +144,7 @@ def _with_figures(
         run_seconds=run_seconds,
         run_usd=None if run_seconds is None else cost_usd(run_seconds, gpu.price_usd_per_hour),
         run_kwh=None if run_joules is None else kilowatt_hours(run_joules),
-        run_co2e_grams=co2e_grams(run_joules, terms.grid_grams_per_kwh),
+        run_co2e_grams=co2e_grams(run_joules, grid),
         kwh_per_million_tokens=None if step_joules is None else kilowatt_hours(step_joules) * each,
         co2e_grams_per_million_tokens=None if grams is None else grams * each,
     )
@@ -159,9 +152,10 @@ def _with_figures(
 
 def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | None, str | None]:
     """The user's of all devices, which is of one market alone; else the cheapest list price, for each."""
-    if terms.price_usd_per_hour is not None:
-        return (terms.price_usd_per_hour, "cost.price_usd_per_hour") if market == terms.market else (None, None)
-    known = offers(device.name, market, terms.provider)
+    paid = terms.cost.price_usd_per_hour
+    if paid is not None:
+        return (paid, "cost.price_usd_per_hour") if market == terms.cost.market else (None, None)
+    known = offers(device.name, market, terms.cost.price_from)
     offer = min(known, key=lambda one: one.usd_per_gpu_hour, default=None)
     return (None, None) if offer is None else (offer.usd_per_gpu_hour * terms.devices, offer.label)
 
@@ -170,7 +164,7 @@ def pause_remarks(recipe: Recipe, demand: Demand, terms: Terms, *, read: bool) -
     """Of a run whose steps are known; without them there are no hours to hold anything."""
     if demand.steps is None:
         return []
-    remarks = [] if terms.market == "spot" else _of_saves(recipe, terms)
+    remarks = [] if terms.cost.market == "spot" else _of_saves(recipe, terms)
     if demand.evaluation_batches is None:
         unknown = (
             "hours and money hold no evaluations: how many there are, and of how many rows, is not known without the "

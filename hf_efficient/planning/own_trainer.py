@@ -1,19 +1,17 @@
 """A Trainer that never saw a recipe to its plan: its own loss, collator and optimizer, on a copy of its model without
 values. ``plan`` takes a recipe as well."""
 
-from __future__ import annotations
-
 import copy
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerControl, TrainerState
+from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
 from hf_efficient.errors import SetupError, first_line
@@ -32,9 +30,6 @@ from hf_efficient.planning.simulation import Simulation, simulation_of
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.plan import Plan, PlannedData
 from hf_efficient.simulate.blank import emptied
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
 
 _TOKENS = (("input_ids",), ("prompt_ids", "chosen_ids", "rejected_ids"), ("chosen_ids", "rejected_ids"))
 """Columns of rows that are tokenised: a text each, or a preference pair."""
@@ -249,28 +244,15 @@ def _simulation(
 def _copied(
     trainer: Trainer, recipe: Recipe, model: Any, rows: RunRows, shapes: RunShapes, directory: str
 ) -> SimulatedTrainer:
-    """A trainer of the same class and settings, on models without values and on the longest rows; its callbacks, and
-    what instruments a run, are left out."""
-    own: Any = type(trainer)
-    kind = type(f"Simulated{own.__name__}", (_OwnSteps, own), {})
-    made: Any = object.__new__(kind)
-    # A method that somebody has wrapped on the instance would run the original.
-    kept = {name: held for name, held in vars(trainer).items() if not callable(getattr(own, name, None))}
-    vars(made).update(kept)
+    """A trainer of the same class and settings, on models without values and on the longest rows."""
     sizes = _with_rows(trainer, rows)
     batch = {name: getattr(sizes, name) for name in ("per_device_train_batch_size", "per_device_eval_batch_size")}
-    made.args = own_arguments(
-        trainer.args, directory, **batch, remove_unused_columns=trainer.args.remove_unused_columns
-    )
+    args = own_arguments(trainer.args, directory, **batch, remove_unused_columns=trainer.args.remove_unused_columns)
     blank, reference, optimizer = _blank_copies(trainer, model, quantized=recipe.adapter.method == "qlora")
-    made.model = made.model_wrapped = blank
+    made = untrained_copy(trainer, _SimulatedSteps, args, blank)
     if reference is not None:
         made.ref_model = reference
-    made.optimizer, made.lr_scheduler, made.model_init, made.neftune_noise_alpha = optimizer, None, None, None
-    made.is_in_train, made._created_lr_scheduler, made._train_batch_size = False, False, made.args.train_batch_size
-    made._metrics = copy.deepcopy(getattr(trainer, "_metrics", None))
-    made.state, made.control = TrainerState(is_local_process_zero=True, is_world_process_zero=True), TrainerControl()
-    made.callback_handler = CallbackHandler([DefaultFlowCallback], blank, trainer.processing_class, None, None)
+    made.optimizer, made.neftune_noise_alpha = optimizer, None
     count = 2 * made.args.gradient_accumulation_steps * made.args.per_device_train_batch_size
     made.train_dataset = list(
         batch_rows(trainer.train_dataset, rows.train, made.args.per_device_train_batch_size, count)
@@ -285,17 +267,36 @@ def _copied(
     return made
 
 
-class _OwnSteps(HeadOfAGpu):
-    """Leftmost over the class of a user's trainer."""
+def untrained_copy(trainer: Trainer, leftmost: type, args: TrainingArguments, model: Any) -> Any:
+    """A trainer of the same class and settings, ``leftmost`` before its class, with other arguments and model. Its
+    callbacks, and what instruments a run, are left out."""
+    own: Any = type(trainer)
+    made: Any = object.__new__(type(own.__name__, (leftmost, own), {}))
+    # A method that somebody has wrapped on the instance would run the original.
+    vars(made).update({name: held for name, held in vars(trainer).items() if not callable(getattr(own, name, None))})
+    made.args, made.model, made.model_wrapped, made.lr_scheduler, made.model_init = args, model, model, None, None
+    made.is_in_train, made._created_lr_scheduler, made._train_batch_size = False, False, args.train_batch_size
+    made._metrics = copy.deepcopy(getattr(trainer, "_metrics", None))
+    made.state, made.control = TrainerState(is_local_process_zero=True, is_world_process_zero=True), TrainerControl()
+    made.callback_handler = CallbackHandler([DefaultFlowCallback], model, trainer.processing_class, None, None)
+    return made
 
-    evaluated: Any = None
-    eval_lengths: Lengths | None = None
+
+class OwnSteps:
+    """Leftmost over the class of a user's trainer: nothing is recorded, and rows come in their order."""
+
+    train_dataset: Any
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        return Trainer.train(self, *args, **kwargs)
+        return Trainer.train(self, *args, **kwargs)  # type: ignore[arg-type]
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        return torch.utils.data.SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+class _SimulatedSteps(OwnSteps, HeadOfAGpu):
+    evaluated: Any = None
+    eval_lengths: Lengths | None = None
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         assert self.eval_lengths is not None

@@ -43,40 +43,10 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu, PlannedRun, RunPlan
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
     from trl import SFTConfig
 
     from hf_efficient.data.build import PreferenceData, SftData
     from hf_efficient.data.prompts import PromptData
-
-_BATCH_SIZE = 8
-"""Of transformers' ``TrainingArguments``, where a recipe is silent."""
-
-
-def simulate_shapes(
-    recipe: Recipe, config: PretrainedConfig, shapes: RunShapes, *, on_gpu: bool = True, processes: int | None = None
-) -> Simulation:
-    evaluated = None if shapes.evaluation is None else shapes.evaluation.row_tokens
-    return simulate_rank(
-        _no_more_rows_than_there_are(recipe, shapes),
-        config,
-        shapes.train.row_tokens,
-        padded=shapes.train.padded,
-        evaluation_length=evaluated,
-        on_gpu=on_gpu,
-        processes=processes,
-    )
-
-
-def _no_more_rows_than_there_are(recipe: Recipe, shapes: RunShapes) -> Recipe:
-    """The recipe with batches that its data can fill."""
-    train = dict(recipe.train)
-    for phase, rows in (("train", shapes.rows), ("eval", shapes.evaluation_rows)):
-        name = f"per_device_{phase}_batch_size"
-        wanted = int(train.get(name, _BATCH_SIZE))
-        if 0 < rows < wanted:
-            train[name] = rows
-    return recipe.model_copy(update={"train": train})
 
 
 def shape_remarks(shapes: RunShapes) -> list[str]:
@@ -125,7 +95,7 @@ def plan(
     args, data = known
     ranks = sharding_of(recipe).ranks
     shapes = run_shapes(args, rows_of(data, args), ranks, at_end=recipe.evaluate.at_end)
-    simulation = simulate_shapes(recipe, config, shapes, on_gpu=on_gpu)
+    simulation = simulate_rank(recipe, config, shapes, on_gpu=on_gpu)
     demand = demand_of(recipe, simulation, shapes, ranks)
     examples = planned_data(args, data, shapes, processes=ranks)
     return plan_of(recipe, simulation, demand, devices, shape_remarks(shapes), examples)
@@ -258,7 +228,7 @@ def plan_run(
 
     shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
     on_gpu = args.device.type != "cpu"
-    simulation = simulate_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
+    simulation = simulate_rank(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
     known = None if args.device.type != "cuda" else accelerator_of_device(torch.cuda.get_device_name(args.device))
     assumptions = shape_remarks(shapes)
     if not on_gpu and args.world_size > 1:

@@ -1,7 +1,5 @@
 """The recipe's own training loop on a model without values: what it allocates, when, and what its memory is made of."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math
@@ -11,10 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig
 
 from hf_efficient.estimate.sharding import ZERO, ModelStates, Sharding
 from hf_efficient.model.adapter import check_wrap_classes
@@ -51,9 +50,6 @@ from hf_efficient.simulate.tensor_log import (
     timeline,
 )
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
 _LARGEST = 10
 PROMPT_TOKENS = 256
 """Of a prompt whose data are not known, an assumption."""
@@ -80,7 +76,7 @@ class HeldWeight:
     quantized: bool = False
 
     @classmethod
-    def of(cls, name: str, one: Any, loaded: dict[str, int]) -> HeldWeight:
+    def of(cls, name: str, one: Any, loaded: dict[str, int]) -> "HeldWeight":
         values, size, quantized = values_of(one), one.dtype.itemsize, not one.dtype.is_floating_point
         stored, packed = loaded.get(name, size), values != one.numel()
         return cls(name, tuple(one.shape), values, stored, size, one.requires_grad, packed, quantized)

@@ -1,24 +1,20 @@
 """Software of the machine that a run is planned for, which need not be on this one: attention kernels and Liger's."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.facts.libraries import replaced
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate import liger
 from hf_efficient.simulate.flash import flash_attn_func, flash_attn_varlen_func
-
-if TYPE_CHECKING:
-    from hf_efficient.facts.accelerators import Accelerator
 
 FLASH = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 """They save and return the same shapes."""

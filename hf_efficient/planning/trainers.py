@@ -1,13 +1,12 @@
 """The trainers of a recipe's simulation: its own, on rows of one length."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
-from transformers import Trainer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Trainer
+from trl import DPOConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.prepare import is_packed, is_padding_free
@@ -19,10 +18,6 @@ from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate.offload import OffloadedActivations, keep_the_heads
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-    from trl import DPOConfig, SFTConfig
 
 
 def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> list[dict[str, Any]]:
@@ -52,7 +47,7 @@ class SimulationTrainer(SimulatedTrainer, RecipeTrainerMixin, Trainer):
         return super().train(*args, **kwargs)
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
-        args = cast("SFTConfig", self.args)
+        args = cast(SFTConfig, self.args)
         return longest_rows(args, length, count, packed=is_packed(args, "eval"))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -147,7 +142,6 @@ def any_tokenizer() -> PreTrainedTokenizerBase:
     """TRL wants one for its padding token; the rows are tokenised already."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
 
     words = Tokenizer(WordLevel({"<pad>": 0, "a": 1}, unk_token="a"))
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>")

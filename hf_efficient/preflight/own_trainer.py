@@ -1,9 +1,6 @@
 """A preflight check of a Trainer that never saw a recipe: its longest batch, an evaluation, a save, the disk."""
 
-from __future__ import annotations
-
 import copy
-import dataclasses
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,18 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from accelerate.state import GradientState
-from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_callback import CallbackHandler
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from hf_efficient.errors import HfEfficientError, PreflightError, SetupError, first_line, writing
 from hf_efficient.launch.checkpoints import remove
-from hf_efficient.planning.arguments import SHORT
-from hf_efficient.planning.own_trainer import batch_rows, evaluation_data, row_lengths, saves_of
-from hf_efficient.preflight.launches import MOST_MICRO_BATCHES, STAGES, STEPS, disk_failure, figures_of
-from hf_efficient.preflight.process import Notebook, PreflightWatch, file_bytes, is_out_of_memory, saved_fault
+from hf_efficient.planning.arguments import two_steps
+from hf_efficient.planning.own_trainer import (
+    OwnSteps,
+    batch_rows,
+    evaluation_data,
+    row_lengths,
+    saves_of,
+    untrained_copy,
+)
+from hf_efficient.preflight.launches import STAGES, STEPS, disk_failure, figures_of
+from hf_efficient.preflight.process import Notebook, PreflightWatch, is_out_of_memory, note_saved, run_facts
 from hf_efficient.recording.activations import kept_modes, kept_random_state
 from hf_efficient.records.account import Preflight, PreflightFailure
 from hf_efficient.reporting.run_rows import preflight_words
@@ -109,55 +111,26 @@ def _as_it_was(trainer: Trainer) -> Iterator[None]:
 def _try_out(trainer: Trainer, book: Notebook) -> None:
     args = trainer.args
     book.enter("data")
-    book.note(free_bytes=shutil.disk_usage(book.folder).free, **_facts(trainer))
+    there = len(checkpoints(Path(str(args.output_dir)).expanduser()))
+    book.note(free_bytes=shutil.disk_usage(book.folder).free, **run_facts(args, saves_of(trainer), there))
     book.enter("building")
     made = _copy(trainer, book.folder / "run")
     PreflightWatch(book, made, evaluates=made.eval_dataset is not None)
     made.train()
     book.enter("final")
     made.save_model()
-    output = Path(str(made.args.output_dir))
-    fault = saved_fault(output, sum(one.numel() for one in made.model.parameters() if one.requires_grad))
-    if fault is not None:
-        raise RuntimeError(fault)
-    book.note(
-        checkpoint_bytes=file_bytes((output / "checkpoint-1").rglob("*")),
-        model_bytes=file_bytes(output.glob("*")),
-        merged_bytes=0,
-        micro_batches=made.args.gradient_accumulation_steps,
-        recipe_micro_batches=args.gradient_accumulation_steps,
-    )
+    note_saved(book, Path(str(made.args.output_dir)), made.model)
+    book.note(micro_batches=made.args.gradient_accumulation_steps)
     book.enter("done")
-
-
-def _facts(trainer: Trainer) -> dict[str, Any]:
-    args, on_gpu = trainer.args, trainer.args.device.type == "cuda"
-    memory = torch.cuda.get_device_properties(args.device).total_memory if on_gpu else psutil.virtual_memory().total
-    return {
-        "device": torch.cuda.get_device_name(args.device) if on_gpu else args.device.type,
-        "memory_bytes": int(memory),
-        "saves": saves_of(trainer),
-        "checkpoints_there": len(checkpoints(Path(str(args.output_dir)).expanduser())),
-        "save_total_limit": args.save_total_limit,
-        "keeps_best": bool(args.load_best_model_at_end),
-    }
 
 
 def _copy(trainer: Trainer, directory: Path) -> Any:
     """A trainer of the same class and settings on the same model and the longest rows, for two steps."""
-    own: Any = type(trainer)
-    made: Any = object.__new__(type(own.__name__, (_ShortTraining, own), {}))
-    # A method that somebody has wrapped on the instance would run the original.
-    vars(made).update({name: one for name, one in vars(trainer).items() if not callable(getattr(own, name, None))})
-    made.args = _short_arguments(trainer.args, directory)
-    made.model_wrapped = made.model
+    elsewhere = {"report_to": [], "disable_tqdm": True, "push_to_hub": False, "output_dir": str(directory)}
+    args = two_steps(trainer.args, **elsewhere, resume_from_checkpoint=None, save_total_limit=None)
+    made = untrained_copy(trainer, OwnSteps, args, trainer.model)
     # The optimizer of the user's, with its own state and the same parameters.
-    same = {id(one): one for one in made.model.parameters()}
-    made.optimizer, made.lr_scheduler, made.model_init = copy.deepcopy(trainer.optimizer, same), None, None
-    made.is_in_train, made._created_lr_scheduler, made._train_batch_size = False, False, made.args.train_batch_size
-    made._metrics = copy.deepcopy(getattr(trainer, "_metrics", None))
-    made.state, made.control = TrainerState(is_local_process_zero=True, is_world_process_zero=True), TrainerControl()
-    made.callback_handler = CallbackHandler([DefaultFlowCallback], made.model, trainer.processing_class, None, None)
+    made.optimizer = copy.deepcopy(trainer.optimizer, {id(one): one for one in made.model.parameters()})
     rows = made.args.per_device_train_batch_size
     count = STEPS * made.args.gradient_accumulation_steps * rows
     lengths = row_lengths(trainer, trainer.train_dataset, "train_dataset")
@@ -167,14 +140,6 @@ def _copy(trainer: Trainer, directory: Path) -> Any:
     return made
 
 
-def _short_arguments(args: TrainingArguments, directory: Path) -> TrainingArguments:
-    micro_batches = min(args.gradient_accumulation_steps, MOST_MICRO_BATCHES)
-    changes = {**SHORT, "output_dir": str(directory), "gradient_accumulation_steps": micro_batches, "report_to": []}
-    changes |= {"disable_tqdm": True, "push_to_hub": False, "resume_from_checkpoint": None, "save_total_limit": None}
-    known = {one.name for one in dataclasses.fields(args) if one.init}
-    return dataclasses.replace(args, **{name: value for name, value in changes.items() if name in known})
-
-
 def _longest_evaluation(trainer: Trainer) -> list[Any] | None:
     strategy = trainer.args.eval_strategy
     held = evaluation_data(trainer)
@@ -182,18 +147,6 @@ def _longest_evaluation(trainer: Trainer) -> list[Any] | None:
         return None
     rows = min(trainer.args.per_device_eval_batch_size, len(held))
     return list(batch_rows(held, row_lengths(trainer, held, "eval_dataset"), 1, rows))
-
-
-class _ShortTraining:
-    """Leftmost over the class of a user's trainer: nothing is recorded, and the longest rows come in their order."""
-
-    train_dataset: Any
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        return Trainer.train(self, *args, **kwargs)  # type: ignore[arg-type]
-
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        return torch.utils.data.SequentialSampler(self.train_dataset)
 
 
 def _failure(error: Exception, book: Notebook, args: TrainingArguments) -> PreflightFailure:

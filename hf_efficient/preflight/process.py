@@ -1,7 +1,5 @@
 """One process of a preflight check: it trains on the longest rows and saves, or loads, and notes what it saw."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -13,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
 import numpy as np
@@ -22,7 +20,8 @@ import psutil
 import torch
 from safetensors import safe_open
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl import DPOConfig, SFTConfig
 
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.stats import answer_lengths, lengths
@@ -43,10 +42,6 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.memory import peak_rss_bytes
 from hf_efficient.records.account import FailureKind
 from hf_efficient.run_dir.checkpoints import checkpoints
-
-if TYPE_CHECKING:
-    from transformers import Trainer
-    from trl import DPOConfig, SFTConfig
 
 _CHUNK = 1 << 20  # words at a time: eight times as many bytes are taken for a moment
 _BITS = (1 << 64) - 1
@@ -381,28 +376,36 @@ def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: Notebook) -> None:
     trainer.accelerator.wait_for_everyone()  # all have written their share
     if args.process_index == 0:
         model = trainer.accelerator.unwrap_model(trainer.model)
-        fault = saved_fault(output, sum(full_elements(one) for one in model.parameters() if one.requires_grad))
-        if fault is not None:
-            raise RuntimeError(fault)
-        book.note(
-            checkpoint_bytes=file_bytes((output / "checkpoint-1").rglob("*")),
-            model_bytes=file_bytes(output.glob("*")),
-            merged_bytes=_merged_bytes(model) if recipe.adapter.merge else 0,
-        )
+        note_saved(book, output, model, merged_bytes=_merged_bytes(model) if recipe.adapter.merge else 0)
+
+
+def note_saved(book: Notebook, output: Path, model: nn.Module, merged_bytes: int = 0) -> None:
+    """The room that a checkpoint and the model in the end take. ``RuntimeError``: weights are missing in what was
+    saved."""
+    fault = saved_fault(output, sum(full_elements(one) for one in model.parameters() if one.requires_grad))
+    if fault is not None:
+        raise RuntimeError(fault)
+    checkpoint = file_bytes((output / "checkpoint-1").rglob("*"))
+    book.note(checkpoint_bytes=checkpoint, model_bytes=file_bytes(output.glob("*")), merged_bytes=merged_bytes)
 
 
 def _facts(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData) -> dict[str, Any]:
-    """Of the run, for what it is checked for and for the room that its checkpoints need."""
     given: Any = args
-    on_gpu = args.device.type == "cuda"
     plan = plan_output(recipe)
+    saves = run_shapes(given, rows_of(data, given), args.world_size, at_end=recipe.evaluate.at_end).saves
+    there = 0 if plan.replaces else len(checkpoints(plan.directory))  # of a run that continues
+    return {"fingerprint": fingerprint_of(recipe, args, data), **run_facts(args, saves, there)}
+
+
+def run_facts(args: TrainingArguments, saves: int | None, checkpoints_there: int) -> dict[str, Any]:
+    """Of the run, for what it is checked for and for the room that its checkpoints need."""
+    on_gpu = args.device.type == "cuda"
     memory = torch.cuda.get_device_properties(args.device).total_memory if on_gpu else psutil.virtual_memory().total
     return {
-        "fingerprint": fingerprint_of(recipe, args, data),
         "device": torch.cuda.get_device_name(args.device) if on_gpu else args.device.type,
         "memory_bytes": int(memory),
-        "saves": run_shapes(given, rows_of(data, given), args.world_size, at_end=recipe.evaluate.at_end).saves,
-        "checkpoints_there": 0 if plan.replaces else len(checkpoints(plan.directory)),  # of a run that continues
+        "saves": saves,
+        "checkpoints_there": checkpoints_there,
         "save_total_limit": args.save_total_limit,
         "keeps_best": bool(args.load_best_model_at_end),
         "recipe_micro_batches": args.gradient_accumulation_steps,

@@ -21,27 +21,17 @@ _WIDTH = 32
 _WIDEST = 256
 
 
-def flash_attn_func(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    deterministic: bool = False,
-) -> torch.Tensor:
+def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
     """In place of ``flash_attn.flash_attn_func``; tensors are (rows, tokens, heads, width)."""
-    return _attend(q, k, v, None, None, q.shape[1], k.shape[1], dropout_p, softmax_scale, causal, window_size)
+    return flash_attn_varlen_func(q, k, v, None, None, q.shape[1], k.shape[1], **options)
 
 
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
     max_seqlen_q: Any,
     max_seqlen_k: Any,
     dropout_p: float = 0.0,
@@ -53,36 +43,18 @@ def flash_attn_varlen_func(
 ) -> torch.Tensor:
     """In place of ``flash_attn.flash_attn_varlen_func``; tensors are (tokens, heads, width), documents one after the
     other, and none sees another."""
-    longest = int(max_seqlen_q), int(max_seqlen_k)
-    return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, *longest, dropout_p, softmax_scale, causal, window_size)
-
-
-def _attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bounds_q: torch.Tensor | None,
-    bounds_k: torch.Tensor | None,
-    longest_q: int,
-    longest_k: int,
-    dropout: float,
-    scale: float | None,
-    causal: bool,
-    window: tuple[int, int],
-) -> torch.Tensor:
-    sides = (
-        {} if window == (-1, -1) else {"window_size_left": window[0], "window_size_right": 0 if causal else window[1]}
-    )
-    out: torch.Tensor = FORWARD(
-        q, k, v, bounds_q, bounds_k, longest_q, longest_k, dropout, causal, False, scale=scale, **sides
-    )[0]
+    longest, sides = (int(max_seqlen_q), int(max_seqlen_k)), {}
+    if window_size != (-1, -1):
+        left, right = window_size
+        sides = {"window_size_left": left, "window_size_right": 0 if causal else right}
+    bounds = cu_seqlens_q, cu_seqlens_k
+    out: torch.Tensor = FORWARD(q, k, v, *bounds, *longest, dropout_p, causal, False, scale=softmax_scale, **sides)[0]
     return out
 
 
 def backward_workspace(func: Any, args: Sequence[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Shapes and dtypes of what the backward allocates for itself: the query's gradient summed in float32, a float32
-    per head and token, and where heads share keys, keys' and values' gradients of each head. Hand-worked: 8 heads that
-    share 2, 100 tokens of width 80: 128 x 8 x 96 and 8 x 128 in float32, twice 100 x 8 x 80."""
+    per head and token, and where heads share keys, keys' and values' gradients of each head."""
     query, key = args[1], args[2]
     heads_first = func.overloadpacket is CPU_BACKWARD
     if heads_first:
@@ -105,8 +77,7 @@ def backward_workspace(func: Any, args: Sequence[Any]) -> list[tuple[tuple[int, 
 
 
 def attended_pairs(bounds: Sequence[int], *, causal: bool, window: int | None = None) -> float:
-    """Pairs of a query and a key of documents with these bounds. Hand-worked: one of 100 tokens: 10,000; causal half of
-    it; causal under a window of 20: 20 x 100 - 20 x 20 / 2 = 1,800."""
+    """Pairs of a query and a key of documents with these bounds."""
     pairs = 0.0
     for start, end in pairwise(bounds):
         length = end - start

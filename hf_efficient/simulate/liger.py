@@ -101,7 +101,6 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
 
 
 def chunk_rows(tokens: int, width: int, vocabulary: int) -> int:
-    """Tokens whose logits are there at once: as many as take the bytes of the hidden states, to the next power of 2.
-    Hand-worked: 16,384 tokens of width 4,096, 128,256 words: 32 chunks of 512."""
+    """Tokens whose logits are there at once: as many as take the bytes of the hidden states, to the next power of 2."""
     chunks = -(-vocabulary // width)
     return 1 << (-(-tokens // chunks) - 1).bit_length()

@@ -19,14 +19,9 @@ _UNDER_WAY = 5
 
 
 class OffloadedActivations(saved_tensors_hooks):
-    """May be entered again for each step.
-
-    Attributes:
-        moved_bytes: that went to the host so far.
-    """
+    """May be entered again for each step."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.moved_bytes = 0
         self._weights = {_storage(one) for one in (*model.parameters(), *model.buffers())}
         self._under_way: deque[_Moved] = deque(maxlen=_UNDER_WAY)
         super().__init__(self._pack, self._unpack)
@@ -41,7 +36,6 @@ class OffloadedActivations(saved_tensors_hooks):
             self._under_way[0].tensor = None
         moved = _Moved(tensor.detach())
         self._under_way.append(moved)
-        self.moved_bytes += size
         return moved
 
     def _unpack(self, held: Any) -> torch.Tensor:

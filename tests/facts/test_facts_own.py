@@ -108,23 +108,23 @@ def test_they_are_looked_for_beside_the_users_configuration(tmp_path, monkeypatc
 
 
 WRONG_PRICES = {
-    "- accelerator: L4\n  usd_per_gpu_hour: -1\n": ":1: row 1: usd_per_gpu_hour: is -1; write a number from 0.",
+    "- accelerator: L4\n  usd_per_gpu_hour: -1\n": ": row 1: usd_per_gpu_hour: is -1; write a number from 0.",
     "\n- {accelerator: L4, usd_per_hour: 1}\n": (
-        ":2: row 1: usd_per_gpu_hour: is missing; every row needs it.\n"
-        "FOLDER/prices.yaml:2: row 1: usd_per_hour: is no key of a row. Did you mean usd_per_gpu_hour?"
+        ": row 1: usd_per_gpu_hour: is missing; every row needs it.\n"
+        "FOLDER/prices.yaml: row 1: usd_per_hour: is no key of a row. Did you mean usd_per_gpu_hour?"
     ),
-    "- {accelerator: L4, usd_per_gpu_hour: .nan}\n": ":1: row 1: usd_per_gpu_hour: is nan; ",
+    "- {accelerator: L4, usd_per_gpu_hour: .nan}\n": ": row 1: usd_per_gpu_hour: is nan; ",
     "- {accelerator: L4, usd_per_gpu_hour: '2'}\n": (
-        ":1: row 1: usd_per_gpu_hour: is '2'; input should be a valid number."
+        ": row 1: usd_per_gpu_hour: is '2'; input should be a valid number."
     ),
     "- {accelerator: L4, usd_per_gpu_hour: 1, market: sopt}\n": (
-        ":1: row 1: market: is 'sopt'; write on_demand or spot."
+        ": row 1: market: is 'sopt'; write on_demand or spot."
     ),
     "- {accelerator: RTX 4009, usd_per_gpu_hour: 1}\n": (
         ": accelerator: 'RTX 4009' is no accelerator with known figures. Did you mean RTX 4090"
     ),
     "accelerator: L4\n": ": is no list of rows. Each row begins with `- `",
-    "- L4\n": ":1: row 1: is 'L4'; write `- ` and keys with values",
+    "- L4\n": ": row 1: is 'L4'; write `- ` and keys with values",
     "- {accelerator: L4\n": ": cannot be read: line ",
 }
 WRONG_ACCELERATOR = "- {name: X, memory_gib: 0, peak_tflops: {bf17: 3, bf16: -2}}\n"
@@ -142,7 +142,7 @@ def test_all_that_is_wrong_with_an_accelerator_is_named(own):
     folder = own(accelerators=WRONG_ACCELERATOR)
     with pytest.raises(SetupError) as error:
         accelerators()
-    assert str(error.value).replace(f"{folder}/accelerators.yaml:1: row 1: ", "").split("\n") == [
+    assert str(error.value).replace(f"{folder}/accelerators.yaml: row 1: ", "").split("\n") == [
         "memory_gib: is 0; write a number above 0.",
         "peak_tflops.bf17: is 'bf17'; write fp32, tf32, fp16, bf16, fp8 or int8.",
         "peak_tflops.bf16: is -2; write a number above 0.",

@@ -99,7 +99,7 @@ def test_a_fault_in_the_planning_stops_nothing(recipe, tmp_path, monkeypatch, ca
     def broken(*_args, **_kwargs):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(run_plan, "simulate_shapes", broken)
+    monkeypatch.setattr(run_plan, "simulate_rank", broken)
     assert run_recipe(recipe()).steps == 3
     said = [record.message for record in caplog.records if "planned" in record.message]
     assert said == ["The run is not planned, because of a fault; it continues."]

@@ -8,9 +8,8 @@ from planned_recipes import MIB, device
 from hf_efficient.estimate.allocator import CONTEXT_BYTES, cublas_workspace_bytes
 from hf_efficient.estimate.roofline import Roofs
 from hf_efficient.estimate.sharding import ModelStates, Sharding
-from hf_efficient.facts.plan_errors import PlanError, plan_error
 from hf_efficient.planning import gpu as gpu_module
-from hf_efficient.planning.gpu import Demand, planned_gpu, with_frontier
+from hf_efficient.planning.gpu import Demand, PlanError, plan_error, planned_gpu, with_frontier
 from hf_efficient.planning.ranks import rank as exchange_module
 from hf_efficient.planning.simulation import Rank
 from hf_efficient.records.device import OperatorWork
@@ -72,7 +71,7 @@ def test_an_interval_that_crosses_the_limit_is_tight(monkeypatch):
 
     def error(figure, **kind):
         kinds.append((figure, kind))
-        return PlanError(-0.1, 0.1, 9, "") if figure == "memory" else PlanError(-0.2, 0.25, 9, "")
+        return PlanError(-0.1, 0.1, 9) if figure == "memory" else PlanError(-0.2, 0.25, 9)
 
     monkeypatch.setattr(gpu_module, "plan_error", error)
     found = planned(demand(GIB, adapted=True))
@@ -98,7 +97,7 @@ def test_the_errors_of_every_kind_are_known(figure, adapted, several):
     found = plan_error(figure, adapted=adapted, several=several)
     assert found.low <= found.high
     assert found.trainings >= 5
-    assert PlanError(-0.25, 0.5, 3, "").around(8) == (6, 12)
+    assert PlanError(-0.25, 0.5, 3).around(8) == (6, 12)
 
 
 def test_time():

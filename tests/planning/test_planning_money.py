@@ -11,13 +11,14 @@ from hf_efficient.facts.prices import Price, SpotTerms
 from hf_efficient.planning.money import Terms, checkpoint_bytes, terms_of, with_costs
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.simulation import Rank
+from hf_efficient.recipe.schema import CostSection
 from hf_efficient.records.plan import PlannedGpu
 
 TIMED = PlannedGpu(
     "Toy", 2**32, 2**32, 2**31, 2**31, True, 0, 3.0, 1000 / 3, {"math": 1.0}, ["a note"], run_seconds=3600.0
 )
 ENDLESS = dataclasses.replace(TIMED, run_seconds=None)
-TERMS = Terms(3.6, None, "on_demand", 500.0, 1000, 10**9, SpotTerms(10.0, 720.0, 100.0))
+TERMS = Terms(CostSection(price_usd_per_hour=3.6, grid=500.0), SpotTerms(10.0, 720.0, 100.0), 1000, 10**9)
 
 
 def offer(provider, market, usd, name="Toy"):
@@ -40,7 +41,9 @@ def _offers(monkeypatch, request):
 
 def costs(gpu=TIMED, name="Toy", **changes):
     named = dataclasses.replace(gpu, name=name)
-    return with_costs(named, device(4096, name=name, tdp_watts=360.0), dataclasses.replace(TERMS, **changes))
+    said = {key: changes.pop(key) for key in ("price_usd_per_hour", "price_from", "market") if key in changes}
+    terms = dataclasses.replace(TERMS, cost=TERMS.cost.model_copy(update=said), **changes)
+    return with_costs(named, device(4096, name=name, tdp_watts=360.0), terms)
 
 
 def test_money_and_energy():
@@ -97,9 +100,9 @@ def test_the_list_price_that_counts():
     found = costs(price_usd_per_hour=None)
     assert (found.price_usd_per_hour, found.price_source) == (2.0, "cheap, 2026-11-20")
     assert (found.spot.price_usd_per_hour, found.spot.price_source) == (1.0, "cheap, 2026-11-20")
-    found = costs(price_usd_per_hour=None, provider="Dear")
+    found = costs(price_usd_per_hour=None, price_from="Dear")
     assert (found.price_usd_per_hour, found.spot.price_usd_per_hour) == (4.0, 1.5)
-    nobody = costs(price_usd_per_hour=None, provider="other")
+    nobody = costs(price_usd_per_hour=None, price_from="other")
     assert (nobody.price_usd_per_hour, nobody.spot) == (None, None)
     assert nobody.notes[-1].startswith("no price of it from other is known")
 
@@ -110,7 +113,7 @@ def test_the_users_own_list_price_comes_first(monkeypatch):
     found = costs(price_usd_per_hour=None)
     assert (found.price_usd_per_hour, found.price_source) == (2.5, "your own prices: mine")
     assert found.spot.price_source == "cheap, 2026-11-20"
-    assert costs(price_usd_per_hour=None, provider="cheap").price_usd_per_hour == 2.0
+    assert costs(price_usd_per_hour=None, price_from="cheap").price_usd_per_hour == 2.0
 
 
 def test_spot_beside_and_in_place_of_the_price_on_demand():
@@ -177,19 +180,10 @@ def test_a_save_holds_what_is_trained_and_its_state(method, held):
 
 def test_terms_of_a_recipe(tmp_path):
     found = terms_of(tiny_recipe(tmp_path), HELD, 100)
-    assert (found.price_usd_per_hour, found.provider, found.market) == (None, None, "on_demand")
-    assert (found.tokens, found.checkpoint_bytes, found.grid_grams_per_kwh) == (100, 63, 481)
+    assert (found.tokens, found.checkpoint_bytes) == (100, 63)
     assert len(found.spot.assumed) == 3
-    made = tiny_recipe(
-        tmp_path,
-        "cost.market=spot",
-        "cost.price_from=gcp",
-        "cost.grid=100",
-        "cost.spot.hours_between_preemptions=6",
-        "cost.spot.write_mb_per_second=500",
-    )
-    found = terms_of(made, HELD, 100)
-    assert (found.provider, found.market, found.grid_grams_per_kwh) == ("gcp", "spot", 100)
+    said = ("cost.spot.hours_between_preemptions=6", "cost.spot.write_mb_per_second=500")
+    found = terms_of(tiny_recipe(tmp_path, *said), HELD, 100)
     assert (found.spot.hours_between_preemptions, found.spot.write_mb_per_second) == (6, 500)
     assert found.spot.assumed == ("300 s until the next one trains (assumed, not measured)",)
     made = tiny_recipe(tmp_path, "cost.spot.write_mb_per_second=500")

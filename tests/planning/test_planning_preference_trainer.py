@@ -9,7 +9,8 @@ from hf_efficient.planning import advice as largest_module
 from hf_efficient.planning.advice import with_advice, with_largest
 from hf_efficient.planning.gpu import demand_of
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.plan import plan, simulate_shapes
+from hf_efficient.planning.plan import plan
+from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.run_data import data_at_hand, rows_of
 from hf_efficient.planning.run_shapes import run_shapes
 from hf_efficient.planning.simulation import planned_memory, simulate
@@ -108,7 +109,7 @@ def test_an_evaluation_of_all_pairs_is_as_many_batches(preference, tiny_llama_di
     wanted = on_pairs(built, tiny_llama_dir, tmp_path, rows, "train", "eval")
     args, data = data_at_hand(wanted)
     shapes = run_shapes(args, rows_of(data, args), 1, at_end=True)
-    simulation = simulate_shapes(wanted, model_config(wanted.model), shapes)
+    simulation = simulate_rank(wanted, model_config(wanted.model), shapes)
     assert demand_of(wanted, simulation, shapes).evaluation_batches == 3.0
 
 

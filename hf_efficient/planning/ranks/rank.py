@@ -1,12 +1,10 @@
 """One rank of several: its simulation, what its step exchanges with others, and what a plan takes for granted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import PretrainedConfig
 
 from hf_efficient.estimate.communication import (
     communication_seconds,
@@ -29,15 +27,13 @@ from hf_efficient.planning.ranks.fsdp2 import FullyShardWalk
 from hf_efficient.planning.ranks.log import Score
 from hf_efficient.planning.ranks.shares import Sizes, model_width, sharding_of, shrink_held, states_of
 from hf_efficient.planning.ranks.zero import ZeroWalk, spread_gradients
+from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.planning.simulation import Rank, Simulation, simulate
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedRanks
 from hf_efficient.text import size as size_text
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 _FIRST_BUCKET = 1 << 20
 """DDP's ``kDefaultFirstBucketBytes`` (torch 2.13, ``reducer.cpp``)."""
@@ -49,29 +45,41 @@ _MOST_IN_ONE_MACHINE = 8
 def simulate_rank(
     recipe: Recipe,
     config: PretrainedConfig,
-    length: int | None = None,
+    rows: RunShapes | int | None = None,
     *,
-    padded: bool = False,
-    evaluation_length: int | None = None,
     on_gpu: bool = True,
     processes: int | None = None,
 ) -> Simulation:
-    """``simulate`` on one rank of those that the ``distributed`` section starts; raises what the recipe's run would."""
+    """``simulate`` on one rank of those that the ``distributed`` section starts; raises what the recipe's run would.
+    ``rows``: those of the run's data, or tokens of every row; None: the most that the recipe allows."""
     sharding, mixed = sharding_of(recipe, processes, model_width(config)), mixed_precision(recipe) != "no"
     if not on_gpu:  # what is offloaded goes where all the rest is
         sharding = replace(sharding, offload_optimizer=False, offload_parameters=False)
     # DeepSpeed casts the model, FSDP2 gathers it in 16 bits: the step computes with such weights.
     computes_in = torch.bfloat16 if mixed and sharding.strategy in (*ZERO, "fsdp2") else None
+    if not isinstance(rows, RunShapes):
+        return spread(simulate(recipe, config, rows, on_gpu=on_gpu, computes_in=computes_in), sharding, mixed=mixed)
     simulation = simulate(
-        recipe,
+        _no_more_rows_than_there_are(recipe, rows),
         config,
-        length,
-        padded=padded,
-        evaluation_length=evaluation_length,
+        rows.train.row_tokens,
+        padded=rows.train.padded,
+        evaluation_length=None if rows.evaluation is None else rows.evaluation.row_tokens,
         on_gpu=on_gpu,
         computes_in=computes_in,
     )
     return spread(simulation, sharding, mixed=mixed)
+
+
+def _no_more_rows_than_there_are(recipe: Recipe, shapes: RunShapes) -> Recipe:
+    """The recipe with batches that its data can fill."""
+    train = dict(recipe.train)
+    for phase, rows in (("train", shapes.rows), ("eval", shapes.evaluation_rows)):
+        name = f"per_device_{phase}_batch_size"
+        wanted = int(train.get(name, 8))  # transformers' own, where a recipe is silent
+        if 0 < rows < wanted:
+            train[name] = rows
+    return recipe.model_copy(update={"train": train})
 
 
 def spread(simulation: Simulation, sharding: Sharding, *, mixed: bool) -> Simulation:
@@ -189,8 +197,7 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
 def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
     """Bytes that a rank exchanges with its host, or on to its disk, in an optimizer step. An offloaded optimizer: its
     share of the gradients down, of the weights up. Offloaded weights: its share up whenever they are gathered, and
-    gradients down. Hand-worked: ZeRO-2 with offload, 100 elements of 2 bytes, 2 ranks: 100 bytes of gradients down, 100
-    of weights up."""
+    gradients down."""
     shard = shard_elements(sharding.strategy, [(states.trained,)], sharding.ranks)
     moved = 0.0
     if sharding.offload_optimizer:

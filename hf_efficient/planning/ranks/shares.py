@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.estimate.sharding import WEIGHTS_SHARDED, ZERO, ModelStates, Sharding, Strategy, shard_elements
 from hf_efficient.planning.ranks.log import Score
 from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
@@ -32,37 +31,27 @@ def model_width(config: Any) -> int | None:
 
 def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None = None) -> Sharding:
     """How the recipe's run is spread; ``processes: auto`` counts for one on each machine. ``width``, of the model, sets
-    DeepSpeed's buckets; default: its own sizes. Raises ``RecipeError`` where the strategy cannot have as many
-    processes, or cannot offload what the recipe asks for."""
+    DeepSpeed's buckets; default: its own sizes."""
     distributed = recipe.distributed
     ranks = processes or planned_processes(recipe)
     strategy: Strategy = "none" if ranks == 1 else "ddp"
     if distributed.strategy not in ("auto", "ddp"):
         strategy = distributed.strategy  # type: ignore[assignment]
-    try:
-        return Sharding(
-            strategy,
-            ranks,
-            offload_optimizer=distributed.offload.optimizer,
-            offload_parameters=distributed.offload.parameters,
-            to_disk=distributed.offload.nvme_path is not None,
-            micro_batches=int(recipe.train.get("gradient_accumulation_steps", 1)),
-            **_as_launched(strategy, width),
-        )
-    except ValueError as error:
-        raise RecipeError([Problem(str(recipe.path or recipe.name), "distributed", f"{error}.")]) from error
-
-
-def _as_launched(strategy: Strategy, width: int | None) -> dict[str, Any]:
-    """As the launch writes DeepSpeed's configuration, its ``auto`` filled in; a test holds them together."""
-    if strategy not in ZERO:
-        return {}
-    settings: dict[str, Any] = {"overlap_comm": True}
-    if width is not None:
+    # As the launch writes DeepSpeed's configuration, its ``auto`` filled in; a test holds them together.
+    settings: dict[str, Any] = {"overlap_comm": strategy in ZERO}
+    if width is not None and strategy in ZERO:
         settings["bucket_elements"] = width * width
-        if strategy == "zero3":
-            settings |= {"prefetch_elements": int(0.9 * width * width), "persistent_elements": 10 * width}
-    return settings
+    if width is not None and strategy == "zero3":
+        settings |= {"prefetch_elements": int(0.9 * width * width), "persistent_elements": 10 * width}
+    return Sharding(
+        strategy,
+        ranks,
+        offload_optimizer=distributed.offload.optimizer,
+        offload_parameters=distributed.offload.parameters,
+        to_disk=distributed.offload.nvme_path is not None,
+        micro_batches=int(recipe.train.get("gradient_accumulation_steps", 1)),
+        **settings,
+    )
 
 
 @dataclass(frozen=True)
