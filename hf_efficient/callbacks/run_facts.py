@@ -13,7 +13,7 @@ from transformers import TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
 from hf_efficient.callbacks.checks import gradients_elsewhere, parameters_without_gradient
-from hf_efficient.estimate.forecast import Schedule
+from hf_efficient.estimate.forecast import schedule_of
 from hf_efficient.facts.environment import allowed_cpus, cpu_multiplies_bf16
 from hf_efficient.model.structure import base_model, whole_shape
 from hf_efficient.profilers.calibration import cpu_matmul_peak
@@ -24,24 +24,10 @@ from hf_efficient.recording.timeline import Timeline
 logger = logging.getLogger(__name__)
 
 
-def schedule_of(
-    args: TrainingArguments, state: TrainerState, train_dataloader: Any = None, *, evaluate_at_end: bool = False
-) -> Schedule:
-    """The evaluations and saves of a run; ``evaluate_at_end``: the caller evaluates unless the Trainer has done so."""
-    epoch = state.max_steps
-    if train_dataloader is not None and has_length(train_dataloader):
-        epoch = max(1, math.ceil(len(train_dataloader) / args.gradient_accumulation_steps))
-    evaluate_every = _every(args.eval_strategy, state.eval_steps, epoch)
-    delay = args.eval_delay * (epoch if args.eval_strategy == "epoch" else 1)
-    evaluates_last = evaluate_every is not None and delay <= state.max_steps
-    return Schedule(
-        max_steps=state.max_steps,
-        evaluate_every=evaluate_every,
-        evaluate_from=math.ceil(delay),
-        evaluate_after=evaluate_at_end and (args.load_best_model_at_end or not evaluates_last),
-        save_every=_every(args.save_strategy, state.save_steps, epoch),
-        save_best=args.save_strategy == "best",
-    )
+def epoch_steps(args: TrainingArguments, state: TrainerState, train_dataloader: Any) -> int:
+    if train_dataloader is None or not has_length(train_dataloader):
+        return state.max_steps
+    return max(1, math.ceil(len(train_dataloader) / args.gradient_accumulation_steps))
 
 
 def note_schedule(
@@ -55,17 +41,12 @@ def note_schedule(
         known = timeline.facts.get("run", {})
         at_end = bool(known.get("evaluate_at_end", False))
         startup = known.get("startup_seconds", timeline.lived_seconds())  # of the process: a second call keeps it
-        schedule = schedule_of(args, state, train_dataloader, evaluate_at_end=at_end)
+        epoch, every = epoch_steps(args, state, train_dataloader), (state.eval_steps, state.save_steps)
+        schedule = schedule_of(args, state.max_steps, epoch, *every, evaluate_at_end=at_end)
         live.schedule, live.world_size = schedule, args.world_size
         timeline.state("run", {"world_size": args.world_size, "startup_seconds": startup, **vars(schedule)})
     except Exception:
         logger.warning("The rest of this run is not forecast, because of a fault.", exc_info=True)
-
-
-def _every(strategy: str, steps: float | None, epoch: int) -> int | None:
-    if strategy == "steps" and steps:
-        return int(steps)
-    return epoch if strategy == "epoch" else None
 
 
 _LONGEST = 500

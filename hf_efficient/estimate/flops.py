@@ -160,7 +160,10 @@ def _layer(
     recompute = 0
     # A layer that nothing flows back through keeps nothing and recomputes nothing.
     if checkpointing in ("non_reentrant", "reentrant") and flowed:
-        stops_early = checkpointing == "non_reentrant" and not _recomputes_last(shape, layer)
+        # Non-reentrant checkpointing stops at the last tensor that the backward needs: a norm after the MLP, or the
+        # weighing of experts, needs the layer's last product; a residual addition does not.
+        needs_last = shape.normed_outputs or shape.is_mixture(layer)
+        stops_early = checkpointing == "non_reentrant" and not needs_last
         recompute = walk.flops.forward - (walk.last if stops_early else 0)
     return walk.flops + StepFlops(recompute=recompute), flowed
 
@@ -185,13 +188,6 @@ class _Walk:
         )
         self.last = 2 * self._tokens * linear.outputs * (rank or linear.active * linear.inputs)
         return asks or self._weights_trained or rank > 0
-
-
-def _recomputes_last(shape: ModelShape, layer: int) -> bool:
-    """Whether non-reentrant checkpointing recomputes the layer's last product. It stops at the last tensor that the
-    backward needs: a norm after the MLP, or the weighing of experts, needs that product; a residual addition does
-    not."""
-    return shape.normed_outputs or shape.is_mixture(layer)
 
 
 Kernel = Literal["square", "sdpa", "documents"]

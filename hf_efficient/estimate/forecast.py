@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from hf_efficient.estimate.energy import JOULES_PER_KWH
 
@@ -35,6 +35,37 @@ class Schedule:
     def saves_left(self, step: int) -> int:
         """Checkpoints that follow the one of this step, if it has one; those of ``save_best`` are not known."""
         return _occurrences(step, self.max_steps, self.save_every, 0)
+
+
+def schedule_of(
+    args: Any,
+    max_steps: int,
+    epoch_steps: int,
+    eval_steps: float | None,
+    save_steps: float | None,
+    *,
+    evaluate_at_end: bool = False,
+) -> Schedule:
+    """By transformers' ``TrainingArguments``, as its ``DefaultFlowCallback`` (5.23) decides. ``eval_steps``,
+    ``save_steps``: steps between two, or below 1 their share of all. ``evaluate_at_end``: the caller evaluates unless
+    the Trainer has done so."""
+
+    def every(strategy: str, steps: float | None) -> int | None:
+        if strategy == "steps" and steps:
+            return math.ceil(max_steps * steps) if steps < 1 else int(steps)
+        return epoch_steps if strategy == "epoch" else None
+
+    evaluate_every = every(args.eval_strategy, eval_steps)
+    delay = args.eval_delay * (epoch_steps if args.eval_strategy == "epoch" else 1)
+    evaluates_last = evaluate_every is not None and delay <= max_steps
+    return Schedule(
+        max_steps=max_steps,
+        evaluate_every=evaluate_every,
+        evaluate_from=math.ceil(delay),
+        evaluate_after=evaluate_at_end and (args.load_best_model_at_end or not evaluates_last),
+        save_every=every(args.save_strategy, save_steps),
+        save_best=args.save_strategy == "best",
+    )
 
 
 @dataclass(frozen=True)

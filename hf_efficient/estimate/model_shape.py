@@ -181,9 +181,7 @@ class Trained:
         for module, rank in ranks.items():
             if rank < 1:
                 raise ModelError(f"{module}: an adapter of rank {rank}; a rank is at least 1.")
-            name = module.rsplit(".", 1)[-1]
-            found = re.search(r"(?:^|\.)layers\.(\d+)\.", module)
-            layer = int(found[1]) if found else None
+            name, layer = module.rsplit(".", 1)[-1], layer_of(module)
             if layer is None:
                 _check(module if name != HEAD else name, (HEAD,), "adapter outside the layers")
             elif layer >= shape.layers:
@@ -204,6 +202,12 @@ class Trained:
 
     def ranks_of_layer(self, layer: int) -> Mapping[str, int]:
         return self.ranks[layer] if self.ranks else {}
+
+
+def layer_of(name: str) -> int | None:
+    """The index of the decoder layer that holds a module of this dotted name; None outside of them."""
+    found = re.search(r"(?:^|\.)layers\.(\d+)(?:\.|$)", name)
+    return int(found[1]) if found else None
 
 
 def head_linear(shape: ModelShape) -> Linear:

@@ -23,9 +23,9 @@ def smallest_still_weight(learning_rate: float) -> float:
     return 0.0 if learning_rate <= 0 else 2.0 ** (math.floor(math.log2(learning_rate)) + 9)
 
 
-def still_share(learning_rate: float, deviation: float = USUAL_DEVIATION) -> float:
+def still_share(learning_rate: float) -> float:
     """Of normally distributed weights around 0: ``P(|w| >= t) = erfc(t / (deviation sqrt(2)))``; 84% for 1e-5."""
-    return math.erfc(smallest_still_weight(learning_rate) / (deviation * math.sqrt(2)))
+    return math.erfc(smallest_still_weight(learning_rate) / (USUAL_DEVIATION * math.sqrt(2)))
 
 
 def still_share_of(learning_rate: float, exponents: Mapping[int, int]) -> float:

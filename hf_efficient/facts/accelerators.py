@@ -178,40 +178,25 @@ def overhead_seconds(figure: Literal["launch", "matmul_startup", "collective_ove
     return next(row["microseconds"] for row in _figures(figure)) / 1e6
 
 
-def _link_of(name: str) -> Mapping[str, Any] | None:
-    """Its link as stated, in one direction; with ``neighbours`` each of these has one of its own."""
-    return next((row for row in _table("links") if name in row["of"]), None)
-
-
 def collective_bandwidth(name: str, ranks: int) -> float | None:
     """Bus bandwidth of collectives among so many of an accelerator, bytes per second; None where no link is known.
 
     Stated, times the share that somebody reached on such an accelerator, or else the median share of those with a link
     of the same kind. Where each neighbour has a link of its own, fewer ranks use fewer of them.
     """
-    link = _link_of(name)
+    link = next((row for row in _table("links") if name in row["of"]), None)
     if link is None:
         return None
     used = min(1.0, (ranks - 1) / link["neighbours"]) if "neighbours" in link else 1.0
-
-    def stated(other: str) -> float | None:
-        found = _link_of(other)
-        return found["gb_per_second"] * 1e9 if found is not None and found["kind"] == link["kind"] else None
-
-    return link["gb_per_second"] * 1e9 * used * _share("collectives", name, stated)
+    rows_alike = [row for row in _table("links") if row["kind"] == link["kind"]]
+    alike = {one: row["gb_per_second"] * 1e9 for row in rows_alike for one in row["of"]}
+    return alike[name] * used * _share("collectives", name, alike.get)
 
 
 def host_bandwidth(name: str) -> float | None:
     """Between an accelerator and the host, one direction, bytes per second; None where no link is known."""
-    link = _link_of(name)
-    if link is None:
-        return None
-
-    def stated(other: str) -> float | None:
-        found = _link_of(other)
-        return None if found is None else found["host_gb_per_second"] * 1e9
-
-    return link["host_gb_per_second"] * 1e9 * _share("host_link", name, stated)
+    stated = {one: row["host_gb_per_second"] * 1e9 for row in _table("links") for one in row["of"]}
+    return stated[name] * _share("host_link", name, stated.get) if name in stated else None
 
 
 @functools.cache

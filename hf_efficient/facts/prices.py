@@ -79,23 +79,6 @@ def providers() -> tuple[str, ...]:
     return tuple(dict.fromkeys(offer.provider for offer in prices()))
 
 
-def price(provider: str, accelerator_name: str, *, market: Market = "on_demand", gpus: int = 1) -> Price:
-    """A provider's offer of an accelerator. The largest instance with at most ``gpus`` GPUs, or else the smallest:
-    eight may be cheaper each than one. Raises ``SetupError``: the provider, the accelerator, or this provider's offer
-    of it is not known; names the nearest."""
-    remedy = "Set cost.price_usd_per_hour to what you pay."
-    by_provider = [offer for offer in prices() if plain(offer.provider) == plain(provider)]
-    if not by_provider:
-        raise unknown("provider", provider, providers(), remedy)
-    name = accelerator(accelerator_name).name
-    found = offers(name, market, provider)
-    if not found:
-        held = sorted({f"{offer.accelerator} ({offer.market})" for offer in by_provider})
-        raise SetupError(f"{provider} has no known {market} price for {name}; known: {', '.join(held)}. {remedy}")
-    fitting = [offer for offer in found if offer.gpus <= gpus]
-    return max(fitting, key=lambda one: one.gpus) if fitting else min(found, key=lambda one: one.gpus)
-
-
 @dataclass(frozen=True)
 class Rates:
     """Price and grid of a run, as its user knows them.
@@ -181,10 +164,15 @@ def grid_facts(rates: Rates) -> dict[str, Any]:
 
 
 def _listed(provider: str, market: Market, name: str, gpus: int) -> dict[str, Any]:
-    try:
-        offer = price(provider, name, market=market, gpus=gpus)
-    except SetupError as error:
-        raise SetupError(f"price_from: {error}") from error
+    """Of the largest instance with at most ``gpus`` GPUs, or else the smallest: eight may be cheaper each than one."""
+    found = offers(name, market, provider)
+    if not found:
+        known = (offer for offer in prices() if plain(offer.provider) == plain(provider))
+        held = ", ".join(sorted({f"{offer.accelerator} ({offer.market})" for offer in known}))
+        why = f"{provider} has no known {market} price for {name}; known: {held}"
+        raise SetupError(f"price_from: {why}. Set cost.price_usd_per_hour to what you pay.")
+    fitting = [offer for offer in found if offer.gpus <= gpus]
+    offer = max(fitting, key=lambda one: one.gpus) if fitting else min(found, key=lambda one: one.gpus)
     rented = math.ceil(gpus / offer.gpus) * offer.gpus  # an instance is rented whole
     share = f"{gpus} of {rented} GPUs rented" if rented > gpus else _gpus(gpus)
     whose = f"your own {offer.provider}" if offer.own else f"{offer.provider}'s"

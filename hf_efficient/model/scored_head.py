@@ -114,27 +114,18 @@ class _ScoredTokens(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        given = grads[0][:, None]
-        rest = (None,) * 4
-        if len(ctx.saved_tensors) == 1:
-            (at_once,) = ctx.saved_tensors
-            return at_once * given.to(at_once.dtype), None, None, *rest
-        hidden, weight, bias, targets, positions = ctx.saved_tensors
-        with maybe_gather_lm_head_ctx(weight, bias):  # ZeRO-3 has taken the head apart again after the forward
-            found = _recomputed(ctx, hidden, weight, bias, targets, positions, given)
-        return *found, *rest
+        given, saved, rest = grads[0][:, None], ctx.saved_tensors, (None,) * 4
+        if len(saved) == 1:
+            return saved[0] * given.to(saved[0].dtype), None, None, *rest
+        with maybe_gather_lm_head_ctx(*saved[1:3]):  # ZeRO-3 has taken the head apart again after the forward
+            return *_recomputed(ctx, saved, given), *rest
 
 
 def _recomputed(
-    ctx: Any,
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    targets: torch.Tensor,
-    positions: torch.Tensor,
-    given: torch.Tensor,
+    ctx: Any, saved: tuple[Any, ...], given: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The gradients of hidden states, weight and bias of a head that is trained; ``given`` is that of the scores."""
+    hidden, weight, bias, targets, positions = saved
     weight_used, bias_used = weight.to(ctx.dtype), None if bias is None else bias.to(ctx.dtype)
     grad_hidden = torch.zeros_like(hidden)
     grad_weight = torch.zeros_like(weight, dtype=torch.float32)

@@ -1,7 +1,6 @@
 """What a live model is made of, held against its configuration; and which parameters of it are trained."""
 
 import dataclasses
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import ModelShape, Trained, head_linear, linears_of_layer, shape_of
+from hf_efficient.estimate.model_shape import ModelShape, Trained, head_linear, layer_of, linears_of_layer, shape_of
 
 
 def whole_shape(parameter: torch.Tensor) -> torch.Size:
@@ -60,12 +59,6 @@ def linear_modules(base: nn.Module) -> dict[str, tuple[int, int]]:
         if isinstance(sizes[0], int) and isinstance(sizes[1], int):
             found.setdefault(".".join(kept), (sizes[0], sizes[1]))
     return found
-
-
-def layer_of(name: str) -> int | None:
-    """The index of the decoder layer that holds a module of this dotted name; None outside of them."""
-    found = re.search(r"(?:^|\.)layers\.(\d+)(?:\.|$)", name)
-    return int(found[1]) if found else None
 
 
 def _check(shape: ModelShape, modules: dict[str, tuple[int, int]]) -> None:

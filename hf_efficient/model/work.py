@@ -13,9 +13,9 @@ from torch import nn
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.flops import Checkpointing, Coefficients, Head, Kernel, WorkFormula, coefficients
-from hf_efficient.estimate.model_shape import ModelShape, Trained
+from hf_efficient.estimate.model_shape import ModelShape, Trained, layer_of
 from hf_efficient.model.peak import Peak, accelerators_of, matmul_dtype, peak_of
-from hf_efficient.model.structure import adapter_of, base_model, layer_of, shape_of_model, trained_of
+from hf_efficient.model.structure import adapter_of, base_model, shape_of_model, trained_of
 from hf_efficient.recording.holders import is_wrapped
 
 

@@ -44,7 +44,9 @@ def process_kept() -> Iterator[None]:
     python, arrays = random.getstate(), numpy.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        _as_if_alone()
+        for name in variables:
+            if name in _LAUNCHED or name.startswith(("ACCELERATE_", "FSDP_", "TORCHELASTIC_")):
+                del os.environ[name]
         deepspeed.unset_hf_deepspeed_config()
         torch.distributed.is_initialized = lambda: False
         for own in shared:
@@ -61,12 +63,6 @@ def process_kept() -> Iterator[None]:
         for own, before in zip(shared, held, strict=True):
             own.clear()
             own.update(before)
-
-
-def _as_if_alone() -> None:
-    for name in list(os.environ):
-        if name in _LAUNCHED or name.startswith(("ACCELERATE_", "FSDP_", "TORCHELASTIC_")):
-            del os.environ[name]
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hf_efficient.estimate.forecast import Schedule, schedule_of
 from hf_efficient.planning.arguments import process_kept, run_arguments
 from hf_efficient.planning.batches import Batching, BatchShapes, Lengths, batch_shapes, packs
 from hf_efficient.planning.simulated_trainer import SimulatedEvaluation
@@ -21,48 +21,18 @@ if TYPE_CHECKING:
 
 
 def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
-    """How many evaluations a run makes, as transformers' ``DefaultFlowCallback`` (5.23) decides."""
-    reached = _evaluated_after(args, train)
-    last = at_end and (train.steps not in reached or args.load_best_model_at_end)
-    return len(reached) + bool(args.eval_on_start) + bool(last)
+    return _schedule(args, train, at_end).evaluations_left(0) + bool(args.eval_on_start)
 
 
 def saves_of(args: SFTConfig, train: BatchShapes) -> int:
-    """How many checkpoints a run writes, at most for ``save_strategy: best``. Hand-worked, 10 steps: ``save_steps`` 4
-    saves after 4, 8 and the last step; 0.25 every ceil(2.5) = 3, and the last."""
-    strategy = _named(args.save_strategy)
-    if strategy == "steps":
-        return len(_every(args.save_steps, train.steps))
-    if strategy == "epoch":
-        return len(_epoch_ends(train))
-    return len(_evaluated_after(args, train)) if strategy == "best" else 0
+    """At most for ``save_strategy: best``, which saves after evaluations; that before the first step is not saved."""
+    schedule = _schedule(args, train)
+    return schedule.evaluations_left(0) if schedule.save_best else schedule.saves_left(0)
 
 
-def _evaluated_after(args: SFTConfig, train: BatchShapes) -> list[int]:
-    """Steps of the training; an evaluation before the first one is not saved."""
-    strategy = _named(args.eval_strategy)
-    if strategy == "steps":
-        reached = _every(args.eval_steps or args.logging_steps, train.steps)
-        return [step for step in reached if step >= args.eval_delay]
-    if strategy == "epoch":
-        return [step for step in _epoch_ends(train) if step / train.epoch_steps >= args.eval_delay]
-    return []
-
-
-def _every(wanted: float, steps: int) -> list[int]:
-    """So many steps, or such a share of all of them; and the last one."""
-    every = math.ceil(steps * wanted) if wanted < 1 else int(wanted)
-    reached = list(range(every, steps + 1, every)) if every else []
-    return reached if steps in reached else [*reached, steps]
-
-
-def _epoch_ends(train: BatchShapes) -> list[int]:
-    ends = math.ceil(train.steps / train.epoch_steps)
-    return [min(end * train.epoch_steps, train.steps) for end in range(1, ends + 1)]
-
-
-def _named(strategy: Any) -> str:
-    return str(getattr(strategy, "value", strategy))
+def _schedule(args: SFTConfig, train: BatchShapes, at_end: bool = False) -> Schedule:
+    every = args.eval_steps or args.logging_steps, args.save_steps
+    return schedule_of(args, train.steps, train.epoch_steps, *every, evaluate_at_end=at_end)
 
 
 @dataclass(frozen=True)
@@ -165,7 +135,7 @@ def unread_pauses(
     with process_kept(), tempfile.TemporaryDirectory() as directory:
         args = run_arguments(recipe, directory)
     run = BatchShapes(1, 1.0, steps, epoch_steps=steps, step_content=1.0)  # its epoch is read by nothing below
-    by_epoch, saving = _named(args.eval_strategy) == "epoch", _named(args.save_strategy)
+    by_epoch, saving = args.eval_strategy == "epoch", args.save_strategy
     saves = None if saving == "epoch" or (saving == "best" and by_epoch) else saves_of(args, run)
     times = 0 if evaluation is None else evaluations_of(args, run, at_end=recipe.evaluate.at_end)
     if evaluation is None or (not by_epoch and times == 0):

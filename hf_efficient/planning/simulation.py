@@ -165,9 +165,9 @@ def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None =
         own = {id(one): None for part in parts for one in part.parameters() if id(one) not in taken}
         taken.update(own)
         modules = tuple(names[id(part)] for part in parts)
-        kind = {"stays": name == "tail", "ends_last": embedding in parts, "is_layer": name != "tail"}
-        kind["is_layer"] &= embedding not in parts
-        found.append(Unit(name, tuple(weights[one] for one in own), modules, **kind))
+        stays, ends_last = name == "tail", embedding in parts
+        held = tuple(weights[one] for one in own)
+        found.append(Unit(name, held, modules, stays, ends_last, is_layer=not (stays or ends_last)))
     rest = tuple(one for key, one in weights.items() if key not in taken)
     return (*found, Unit("root", rest, (), stays=True))
 

@@ -118,19 +118,14 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
     if packet in _ADDMM:
         return int(2 * args[1].numel() * args[2].shape[-1])
     if packet is _aten._grouped_mm:
-        return _grouped_flops(args[0], args[1])
+        # Products of groups of rows, one weight for each; which rows are in which does not change their sum.
+        left, right = args[:2]
+        batch = left.shape[0] if left.dim() == right.dim() == 3 else 1
+        return int(2 * batch * left.shape[-2] * left.shape[-1] * right.shape[-1])
     if packet in _LINEAR or packet.__name__ == _INT8_PRODUCT:
         return int(2 * out.numel() * args[0].shape[-1])
     formula: Callable[..., int] | None = flop_registry.get(packet)
     return int(formula(*args, **kwargs, out_val=out)) if formula is not None else 0
-
-
-def _grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
-    """Products of groups of rows, one weight for each; which rows are in which does not change their sum.
-    ``(rows, inputs)`` with ``(groups, inputs, outputs)``, in the backward ``(outputs, rows)`` with ``(rows, inputs)``,
-    or a weight for each of as many equal groups."""
-    batch = left.shape[0] if left.dim() == right.dim() == 3 else 1
-    return int(2 * batch * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
 
 def _launches(func: Any) -> bool:

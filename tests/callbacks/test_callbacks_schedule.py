@@ -1,8 +1,8 @@
 import pytest
 from transformers import TrainerState, TrainingArguments
 
-from hf_efficient.callbacks.run_facts import schedule_of
-from hf_efficient.estimate.forecast import Schedule
+from hf_efficient.callbacks.run_facts import epoch_steps
+from hf_efficient.estimate.forecast import Schedule, schedule_of
 
 STEPS = {"eval_strategy": "steps", "eval_steps": 10}
 
@@ -12,7 +12,8 @@ def schedule(max_steps=30, batches=None, at_end=False, **arguments):
     args = TrainingArguments("out", use_cpu=True, report_to=[], **arguments)
     state = TrainerState(max_steps=max_steps)
     state.compute_steps(args, max_steps)
-    return schedule_of(args, state, None if batches is None else range(batches), evaluate_at_end=at_end)
+    epoch = epoch_steps(args, state, None if batches is None else range(batches))
+    return schedule_of(args, max_steps, epoch, state.eval_steps, state.save_steps, evaluate_at_end=at_end)
 
 
 def test_by_steps():

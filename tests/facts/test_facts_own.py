@@ -4,7 +4,7 @@ import pytest
 
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.accelerators import accelerator, accelerator_of_device, accelerators
-from hf_efficient.facts.prices import Rates, offers, price, price_facts, prices, providers
+from hf_efficient.facts.prices import Rates, offers, price_facts, prices, providers
 from hf_efficient.facts.tables import own_facts_folder
 
 ACCELERATORS = """\
@@ -79,7 +79,7 @@ def test_own_prices_come_before_the_shipped_ones_of_the_same_market(own):
     assert offers("H100 SXM", "on_demand", "lambda")[0].provider == "lambda"
     assert offers("Thing One", "on_demand")[0].usd_per_gpu_hour == 0.0
     assert "our cluster" in providers()
-    assert price("Our Cluster", "H100 SXM").usd_per_gpu_hour == 3.1
+    assert offers("H100 SXM", "on_demand", "Our Cluster")[0].usd_per_gpu_hour == 3.1
     assert offers("H100 SXM", "on_demand")[0].label == "your own prices: our cluster, 2026-11-01"
     assert offers("H100 SXM", "spot")[0].label == "your own prices: own"
 

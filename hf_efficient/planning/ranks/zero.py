@@ -158,11 +158,7 @@ def _cut_whole(simulation: Simulation, score: Score, made: list[int], bucket_ele
         if is_large and place + 1 < len(made):
             end = lives[made[place + 1]].born_at + 1
         elif is_large:  # the last one of a backward, which its end sends
-            over = (at for at in range(end, len(events)) if _is_after_backward(simulation, at))
+            later = enumerate(events[end:], end)
+            over = (at for at, (born, size) in later if size > 0 and lives[born].phase not in _BACKWARD)
             end = next(over, len(events))
         score.end(index, end)
-
-
-def _is_after_backward(simulation: Simulation, event: int) -> bool:
-    index, size = simulation.log.events[event]
-    return size > 0 and simulation.log.lives[index].phase not in _BACKWARD
