@@ -69,8 +69,6 @@ def scaling_efficiency(
 
     None where a rate is not known, or the reference did nothing.
     """
-    if ranks < 1 or reference_ranks < 1:
-        raise ValueError(f"{ranks} and {reference_ranks} ranks; each must be at least 1")
     if rate is None or not reference_rate:
         return None
     return (rate / ranks) / (reference_rate / reference_ranks)

@@ -6,12 +6,10 @@ import dataclasses
 import gc
 import math
 import os
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy
 import torch
 from torch import nn
 
@@ -21,6 +19,7 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
+from hf_efficient.recording.activations import kept_random_state
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -41,8 +40,6 @@ def process_kept() -> Iterator[None]:
     held = [dict(one) for one in shared]
     variables = dict(os.environ)
     group, engine = torch.distributed.is_initialized, deepspeed._hf_deepspeed_config_weak_ref
-    python, arrays = random.getstate(), numpy.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         for name in variables:
             if name in _LAUNCHED or name.startswith(("ACCELERATE_", "FSDP_", "TORCHELASTIC_")):
@@ -51,12 +48,10 @@ def process_kept() -> Iterator[None]:
         torch.distributed.is_initialized = lambda: False
         for own in shared:
             own.clear()
-        with torch.random.fork_rng(devices):
+        with kept_random_state("cuda" if torch.cuda.is_initialized() else "cpu"):
             yield
     finally:
         torch.distributed.is_initialized, deepspeed._hf_deepspeed_config_weak_ref = group, engine
-        random.setstate(python)
-        numpy.random.set_state(arrays)
         for added in set(os.environ) - set(variables):
             del os.environ[added]
         os.environ.update(variables)

@@ -23,7 +23,6 @@ IN_FLOAT32 = ("adamw_torch", "adamw_torch_fused", "paged_adamw_32bit")
 _MATTERS = 0.01
 _MUCH_PADDING = 0.05
 _SHORTEST = 128
-_FIRST_WITH_BFLOAT16 = (8, 0)
 _EVERY = "every_n_layers"
 _ROWS = "train.per_device_train_batch_size"
 
@@ -198,8 +197,7 @@ def smaller_micro_batch(situation: Situation) -> Change | None:
 
 @_change()
 def weights_in_bfloat16(situation: Situation) -> Change | None:
-    capability = situation.device.compute_capability
-    if situation.weights != "float32" or (capability is not None and capability < _FIRST_WITH_BFLOAT16):
+    if situation.weights != "float32" or situation.device.lacks_bfloat16:
         return None
     trains_all = situation.recipe.adapter.method == "full"
     gives = "the weights take half of the memory"

@@ -13,9 +13,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
-import numpy.typing as npt
 import psutil
 import torch
 from safetensors import safe_open
@@ -24,7 +22,6 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from trl import DPOConfig, SFTConfig
 
 from hf_efficient.data.build import PreferenceData, SftData
-from hf_efficient.data.stats import answer_lengths, lengths
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.launch.arguments import settle, training_arguments
 from hf_efficient.launch.build import build
@@ -34,8 +31,10 @@ from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import locked, plan_output
 from hf_efficient.launch.preflight_wanted import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
+from hf_efficient.planning.batches import Lengths
 from hf_efficient.planning.run_data import rows_of
 from hf_efficient.planning.run_shapes import run_shapes
+from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.preflight import launches
 from hf_efficient.preflight.launches import STAGES, Part, RankNotes, Stage
 from hf_efficient.recipe.schema import Recipe
@@ -116,12 +115,12 @@ def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, st
     """Data of so many optimizer steps and one evaluation batch, each the longest on every process."""
     world_size = args.world_size
     batches = args.gradient_accumulation_steps * world_size * steps
-    rows = longest_rows(_lengths(data, data.train, args), args.per_device_train_batch_size)
+    held, count = rows_of(data, args), args.per_device_eval_batch_size
+    rows = longest_rows(held.train, args.per_device_train_batch_size)
     changes: dict[str, Any] = {"train": data.train.select(rows * batches)}
-    if data.eval is not None:
-        held, count = _lengths(data, data.eval, args), args.per_device_eval_batch_size
+    if data.eval is not None and held.evaluation is not None:
         # Of fewer rows than a batch has, several processes get full batches (accelerate begins again), one does not.
-        rows = longest_rows(held, count if world_size > 1 else min(count, len(held)))
+        rows = longest_rows(held.evaluation, count if world_size > 1 else min(count, len(held.evaluation)))
         changes["eval"] = data.eval.select(rows * world_size)
     if isinstance(data, SftData):
         prompts = sorted(data.eval_examples, key=lambda one: len(json.dumps(one["prompt"])), reverse=True)
@@ -129,18 +128,11 @@ def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, st
     return replace(data, **changes)
 
 
-def longest_rows(held: npt.NDArray[np.int64], count: int) -> list[int]:
-    """Indices of the ``count`` longest rows, the longest first; from the first one again where there are fewer."""
-    longest = np.argsort(-held, kind="stable")[:count].tolist()
+def longest_rows(held: Lengths, count: int) -> list[int]:
+    """Indices of the ``count`` longest rows (or pairs), the longest first; from the first one again where there are
+    fewer."""
+    longest = np.argsort(-held.reshape(len(held), -1).max(axis=1), kind="stable")[:count].tolist()
     return list(islice(cycle(longest), count))
-
-
-def _lengths(
-    data: SftData | PreferenceData, dataset: datasets.Dataset, args: SFTConfig | DPOConfig
-) -> npt.NDArray[np.int64]:
-    if isinstance(data, PreferenceData):
-        return answer_lengths(dataset, args.max_length).max(axis=1)
-    return lengths(dataset)
 
 
 def saved_fault(folder: Path, trained_elements: int) -> str | None:
@@ -363,7 +355,7 @@ def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: Notebook) -> None:
     trainer = built.trainer
     for evaluator in built.answers:
         evaluator.after_training = True  # else it answers at the ends of a run alone
-    PreflightWatch(book, trainer, evaluates=_evaluates(recipe, args, trainer))
+    PreflightWatch(book, trainer, evaluates=is_evaluated(recipe))
     output = Path(str(trainer.args.output_dir))
     if not saves:
         book.enter("loading")
@@ -410,13 +402,6 @@ def run_facts(args: TrainingArguments, saves: int | None, checkpoints_there: int
         "keeps_best": bool(args.load_best_model_at_end),
         "recipe_micro_batches": args.gradient_accumulation_steps,
     }
-
-
-def _evaluates(recipe: Recipe, args: SFTConfig | DPOConfig, trainer: Trainer) -> bool:
-    if trainer.eval_dataset is None:
-        return False
-    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
-    return recipe.evaluate.at_end or bool(args.eval_on_start) or strategy != "no"
 
 
 def _freed(recipe: Recipe) -> int:

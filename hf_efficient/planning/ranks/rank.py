@@ -233,8 +233,7 @@ def rank_remarks(recipe: Recipe, simulation: Simulation) -> list[str]:
     return [
         _MODELS[rank.sharding.strategy],
         *_weight_remarks(simulation, rank.sharding),
-        *_machine_remarks(rank.sharding, several_machines=recipe.distributed.nodes > 1),
-        *_optimizer_remarks(recipe, rank),
+        *_run_remarks(recipe, rank.sharding),
     ]
 
 
@@ -261,23 +260,18 @@ def _weight_remarks(simulation: Simulation, sharding: Sharding) -> Iterator[str]
         yield f"{few:,} parameters have fewer rows than there are ranks: some ranks hold none of them"
 
 
-def _machine_remarks(sharding: Sharding, *, several_machines: bool) -> Iterator[str]:
+def _run_remarks(recipe: Recipe, sharding: Sharding) -> Iterator[str]:
     if sharding.to_disk:
         yield "DeepSpeed's pinned buffers for what goes to the NVMe disk are in the host's memory, and are not planned"
     elif sharding.offload_optimizer or sharding.offload_parameters:
         yield "transfers to the host wait for PCIe in full; the optimizer's step on the host is not in the time"
         yield "the host's memory holds what is offloaded; the processes themselves and the loading come on top"
-    if several_machines or sharding.ranks > _MOST_IN_ONE_MACHINE:
+    if recipe.distributed.nodes > 1 or sharding.ranks > _MOST_IN_ONE_MACHINE:
         yield f"{sharding.ranks} GPUs exchange data as if all were in one machine: no network between machines"
 
-
-def _optimizer_remarks(recipe: Recipe, rank: Rank) -> Iterator[str]:
-    if (
-        OBJECTIVES[recipe.objective].reference
-        and recipe.adapter.method == "full"
-        and rank.sharding.strategy in WEIGHTS_SHARDED
-    ):
+    has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
+    if has_reference and sharding.strategy in WEIGHTS_SHARDED:
         yield "the reference model is planned whole on each rank: an upper bound"
     name = str(recipe.train.get("optim", ""))
-    if is_bitsandbytes(name) and rank.sharding.strategy == "fsdp2":
+    if is_bitsandbytes(name) and sharding.strategy == "fsdp2":
         yield f"train.optim={name} crashes under FSDP2 (bitsandbytes issue 1633, open when read): adamw_torch runs"

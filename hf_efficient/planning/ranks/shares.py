@@ -20,13 +20,9 @@ _SCALAR = 8
 def model_width(config: Any) -> int | None:
     """The width by which transformers (5.23, ``trainer_config_finalize``) sets DeepSpeed's ``auto``; None: it would
     refuse."""
-    places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
-    for one in places:
-        if hasattr(one, "hidden_size"):
-            return int(one.hidden_size)
-        if hasattr(one, "hidden_sizes"):
-            return int(max(one.hidden_sizes))
-    return None
+    held = config if hasattr(config, "hidden_size") else getattr(config, "text_config", None)
+    width: int | None = getattr(held, "hidden_size", None)
+    return width
 
 
 def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None = None) -> Sharding:

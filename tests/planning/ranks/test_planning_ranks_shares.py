@@ -49,10 +49,8 @@ def test_what_a_launch_adds(recipe):
 
 def test_the_width_of_a_model():
     config = SimpleNamespace
-    assert model_width(config(hidden_size=64, hidden_sizes=[128])) == 64
-    assert model_width(config(hidden_sizes=[16, 96, 32], text_config=config(hidden_size=8))) == 96
+    assert model_width(config(hidden_size=64, text_config=config(hidden_size=8))) == 64
     assert model_width(config(text_config=config(hidden_size=48))) == 48
-    assert model_width(config(text_config=config(hidden_sizes=[8, 24]))) == 24
     assert model_width(config(d_model=512)) is None
 
 
