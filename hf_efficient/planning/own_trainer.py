@@ -75,7 +75,8 @@ def plan(
     on_gpu = not names_cpu(gpus)
     if ranks > 1 and not on_gpu:
         raise SetupError(f"cpu: is planned for one process, not for {ranks}. Leave num_gpus out.")
-    model = _checked(what)
+    _check_simulated(what)
+    model: Any = what.model
     recipe = _as_recipe(what, model, ranks)
     rows = _lengths(what, recipe)
     shapes = run_shapes(_with_rows(what, rows), rows, ranks, at_end=False)  # type: ignore[arg-type]
@@ -86,15 +87,21 @@ def plan(
     return plan_of(recipe, simulation, demand, devices, remarks, _planned_data(rows, shapes))
 
 
-def _checked(trainer: Trainer) -> PreTrainedModel | nn.Module:
-    """The model; raises ``SetupError`` for a trainer whose step cannot be simulated, with what to do instead."""
-    model = getattr(trainer, "model", None)
-    if model is None:
-        raise SetupError("plan: the trainer has no model. Build it as Trainer(model=..., args=...), then plan it.")
-    if trainer.state.global_step > 0 or trainer.model_wrapped is not model:
-        raise SetupError("plan: this trainer has trained already. Plan it before train(), or build a new one.")
+def check_untrained(trainer: Trainer, caller: str) -> None:
+    """``SetupError``, in the name of ``caller``: it has trained, or has no data or no model of transformers."""
+    model: Any = trainer.model
     if not isinstance(getattr(model, "get_base_model", lambda: model)(), PreTrainedModel):
-        raise SetupError(f"plan: the model is {type(model).__name__}, and must be one of transformers, or PEFT on one.")
+        kind = type(model).__name__
+        raise SetupError(f"{caller}: the model is {kind}, and must be one of transformers, or PEFT on one.")
+    if trainer.state.global_step > 0 or trainer.model_wrapped is not model:
+        raise SetupError(f"{caller}: this trainer has trained already. Call it before train(), or on a new one.")
+    if trainer.train_dataset is None:
+        raise SetupError(f"{caller}: the trainer has no train_dataset, so that the length of its rows is not known.")
+
+
+def _check_simulated(trainer: Trainer) -> None:
+    """``SetupError`` for a trainer whose step cannot be simulated, with what to do instead."""
+    check_untrained(trainer, "plan")
     args = trainer.args
     for name, strategy in (("deepspeed", "zero3"), ("fsdp", "fsdp2")):
         if getattr(args, name, None):
@@ -110,9 +117,6 @@ def _checked(trainer: Trainer) -> PreTrainedModel | nn.Module:
             f"plan: {kind} trains on completions that it generates, and cannot be simulated. "
             "Train a few steps, and read their account."
         )
-    if trainer.train_dataset is None:
-        raise SetupError("plan: the trainer has no train_dataset, so that the length of its rows is not known.")
-    return model
 
 
 def saves_of(trainer: Trainer) -> int | None:

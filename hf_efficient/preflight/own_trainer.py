@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from accelerate.state import GradientState
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from hf_efficient.errors import HfEfficientError, PreflightError, SetupError, first_line, writing
 from hf_efficient.launch.checkpoints import remove
@@ -18,6 +18,7 @@ from hf_efficient.planning.arguments import two_steps
 from hf_efficient.planning.own_trainer import (
     OwnSteps,
     batch_rows,
+    check_untrained,
     evaluation_data,
     row_lengths,
     saves_of,
@@ -71,17 +72,11 @@ def preflight_check(trainer: Trainer) -> Preflight:
 def _check_kind(trainer: Trainer) -> None:
     if not isinstance(trainer, Trainer):
         raise SetupError(f"preflight_check: takes a Trainer, not {type(trainer).__name__}.")
-    model: Any = trainer.model
-    if not isinstance(getattr(model, "get_base_model", lambda: model)(), PreTrainedModel):
-        raise SetupError("preflight_check: trainer.model must be a model of transformers, or PEFT on one.")
-    if trainer.state.global_step > 0 or trainer.model_wrapped is not trainer.model:
-        raise SetupError("preflight_check: this trainer has trained already. Check it before train().")
+    check_untrained(trainer, "preflight_check")
     several = next((name for name in _ALONE if getattr(trainer.args, name, None)), None)
     if several is not None or trainer.args.world_size > 1:
         what = several or f"{trainer.args.world_size} processes"
         raise SetupError(f"preflight_check: is for one process without {what}. Check a recipe: train --preflight-only.")
-    if trainer.train_dataset is None:
-        raise SetupError("preflight_check: the trainer has no train_dataset to take the longest rows from.")
 
 
 @contextmanager

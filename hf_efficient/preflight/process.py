@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
@@ -22,6 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from trl import DPOConfig, SFTConfig
 
 from hf_efficient.data.build import PreferenceData, SftData
+from hf_efficient.data.prompts import PromptData
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.launch.arguments import settle, training_arguments
 from hf_efficient.launch.build import build
@@ -33,7 +34,7 @@ from hf_efficient.launch.preflight_wanted import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
 from hf_efficient.planning.batches import Lengths
 from hf_efficient.planning.run_data import rows_of
-from hf_efficient.planning.run_shapes import run_shapes
+from hf_efficient.planning.run_shapes import RunRows, run_shapes
 from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.preflight import launches
 from hf_efficient.preflight.launches import STAGES, Part, RankNotes, Stage
@@ -108,14 +109,16 @@ def _state_digests(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[s
                 yield f"{name} {key}", repr(value)
 
 
+_Data = TypeVar("_Data", SftData, PreferenceData, PromptData)
 ANSWERED_AT_ONCE = 8  # prompts that ``AnswerEvaluator`` answers together, per process
 
 
-def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, steps: int) -> SftData | PreferenceData:
+def longest_data(data: _Data, args: SFTConfig | DPOConfig, steps: int) -> _Data:
     """Data of so many optimizer steps and one evaluation batch, each the longest on every process."""
     world_size = args.world_size
     batches = args.gradient_accumulation_steps * world_size * steps
-    held, count = rows_of(data, args), args.per_device_eval_batch_size
+    held = RunRows(data.lengths, data.eval_lengths) if isinstance(data, PromptData) else rows_of(data, args)
+    count = args.per_device_eval_batch_size
     rows = longest_rows(held.train, args.per_device_train_batch_size)
     changes: dict[str, Any] = {"train": data.train.select(rows * batches)}
     if data.eval is not None and held.evaluation is not None:
@@ -258,7 +261,7 @@ class PreflightWatch(TrainerCallback):
         step = trainer.training_step
 
         def noted(model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-            ids = inputs.get("input_ids")
+            ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None  # GRPO's are rows
             if "batch_rows" not in book.notes.figures and isinstance(ids, torch.Tensor) and ids.ndim == 2:
                 book.note(batch_rows=int(ids.shape[0]), batch_tokens=int(ids.shape[1]))
             loss = step(model, inputs, *args, **kwargs)

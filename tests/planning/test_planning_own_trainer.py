@@ -99,7 +99,7 @@ def test_its_own_loss_is_planned_and_nothing_of_it_changes(build, tmp_path):
     logits, plain = (one.memory.category_peak_bytes["logits"] for one in (found, hf_efficient.plan(build(), ["A10"])))
     assert logits > plain + 2 * TOKENS * 96 * 8  # in float64, and their exponentials
     trainer.train()
-    with pytest.raises(SetupError, match=r"trained already\. Plan it before train\(\)"):
+    with pytest.raises(SetupError, match=r"trained already\. Call it before train\(\)"):
         hf_efficient.plan(trainer, ["A10"])
 
 
@@ -181,7 +181,7 @@ def test_trainers_of_trl(kind, adapted, saved, tiny_tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"model": None}, "the trainer has no model. Build it as Trainer"),
+        ({"model": None}, "the model is NoneType, and must be one of transformers"),
         ({"train_dataset": None}, "has no train_dataset"),
         ({"train_dataset": Dataset.from_dict({"text": ["a"]})}, r"have text and no input_ids, .* Tokenise the rows"),
         ({"train_dataset": [{"text": "a"}], "data_collator": lambda rows: {"input_ids": torch.zeros(2, 3)}}, "one row"),
