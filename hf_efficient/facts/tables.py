@@ -127,8 +127,9 @@ def own_rows(folder: Path | None, table: Literal["accelerators", "prices"]) -> l
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
         raise SetupError(f"{path}: cannot be read: {_reason(error)}") from error
     model = _OWN_TABLES[table]
+    rows_of: TypeAdapter[list[_Row]] = TypeAdapter(list[model])  # type: ignore[valid-type]
     try:
-        checked = TypeAdapter(list[model]).validate_python([] if held is None else held)  # type: ignore[valid-type]
+        checked = rows_of.validate_python([] if held is None else held)
     except ValidationError as error:
         raise SetupError("\n".join(f"{path}: {_problem(one, model)}" for one in error.errors())) from error
     return [row.model_dump(exclude_none=True) for row in checked]
