@@ -36,7 +36,7 @@ def tune(
     max_memory: Annotated[float | None, typer.Option(metavar="GIB", help="Accept no higher peak.")] = None,
     eval_tolerance: Annotated[
         float, typer.Option(metavar="SHARE", help="Refuse a loss that is higher by more.")
-    ] = 0.01,
+    ] = 0.02,
     without: Annotated[
         str, typer.Option(metavar="KNOB,KNOB", help="Knobs to leave as they are: cadence, packing.")
     ] = "",

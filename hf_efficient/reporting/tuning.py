@@ -83,7 +83,7 @@ def notes(found: Tuning) -> Iterator[str]:
         "it is. A gain is of the figure of the objective; its interval errs with 5% for each change, over all looks"
     )
     yield (
-        f"loss: on held-out rows after equal tokens, against the recipe before the change; more than "
+        "loss: on held-out rows after equal tokens, against the original; more than "
         f"{found.settings['tolerance']:+.0%} is refused"
     )
     firsts = {one.knob: one for one in reversed(found.tried)}  # a knob can be turned twice

@@ -34,7 +34,7 @@ class Goal:
     keeps_p95: bool = False
     most_p95_seconds: float | None = None
     most_bytes: int | None = None
-    tolerance: float = 0.01
+    tolerance: float = 0.02
     minutes: float = 20.0
     without: frozenset[str] = frozenset()
 
@@ -51,7 +51,7 @@ class Goal:
             if value is not None and not value > 0:
                 raise SetupError(f"{flag}: {value:g} is not above zero. Write a positive number.")
         if not 0 <= self.tolerance < 1:
-            raise SetupError(f"--eval-tolerance: {self.tolerance:g} is no share of the loss. Write 0.01 for 1%.")
+            raise SetupError(f"--eval-tolerance: {self.tolerance:g} is no share of the loss. Write 0.02 for 2%.")
 
     @property
     def saves(self) -> str:

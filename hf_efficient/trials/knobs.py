@@ -146,7 +146,8 @@ def _pack(here: Here) -> dict[str, Any] | None:
     if train("packing") or train("padding_free") or length is None or here.run.row_tokens > _SPARSE * length:
         return None
     tokens = here.rows * here.accumulated * here.run.row_tokens
-    packs = max(1, round(tokens / length))
+    packs = max(1, math.floor(tokens / length))
+    packs += (packs + 1) * length / tokens < tokens / (packs * length)  # whichever is nearer as a ratio
     rows = max(1, min(packs, round(here.rows * here.run.row_tokens / length)))
     changes = {"train.packing": True, **here.batch(rows, max(1, round(packs / rows)))}
     if train("train_sampling_strategy") == "group_by_length":

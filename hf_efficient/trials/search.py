@@ -228,7 +228,8 @@ class Search:
             except RunFailed as error:
                 return replace(told, verdict="does_not_fit" if error.kind == "no_room" else "failed", why=str(error))
             refused = self._refused(one, rounds)
-            told = replace(told, rounds=len(rounds), gain=self._gain(one, rounds), loss_ratio=_loss_ratio(*rounds[-1]))
+            ratio = self._loss_ratio(rounds[-1][1])
+            told = replace(told, rounds=len(rounds), gain=self._gain(one, rounds), loss_ratio=ratio)
             if refused:
                 return replace(told, verdict=refused[0], why=refused[1])
             assert told.gain is not None
@@ -255,7 +256,7 @@ class Search:
             raise SetupError(f"tune: the recipe so far trained before, and does not any more: {error}") from error
 
     def _refused(self, one: Candidate, rounds: list[Pair]) -> tuple[Any, str] | None:
-        (base, run), ratio = rounds[-1], _loss_ratio(*rounds[-1])
+        (base, run), ratio = rounds[-1], self._loss_ratio(rounds[-1][1])
         if ratio is None:
             return "no_gain", "it was too slow to reach as many tokens"
         if ratio > 1 + self._goal.tolerance:
@@ -267,6 +268,10 @@ class Search:
             return None
         measured = size(run.peak_bytes or 0) if limit == "memory" else f"{short_seconds(p95([run]))} for p95"
         return "over_limit", f"it took {measured}"
+
+    def _loss_ratio(self, run: TrialRun) -> float | None:
+        """Against the original's, so that small losses do not add up; None where the run did not get so far."""
+        return None if run.loss is None or not self._first.loss else run.loss / self._first.loss
 
     def _gain(self, one: Candidate, rounds: list[Pair]) -> Gain:
         before, after = self._figures(self.base, one.configuration, rounds)
@@ -302,6 +307,9 @@ class Search:
         except RunFailed as error:
             self.notes.append(f"the tuned recipe was not compared with the original: {error}")
             return
+        if (ratio := self._loss_ratio(last)) is not None:
+            seen = f"{self._first.loss_tokens:,} tokens"
+            self.notes.append(f"loss on held-out rows after {seen}: {ratio:.3f} times the original's")
         before, after = self._figures(original, tuned, [pair])
         found = compared_rounds(before, after, earlier=self._noise(list(pair)))
         self.total = _turned(found, "measured: the tuned recipe beside the original", before, after)
@@ -313,11 +321,6 @@ def _turned(found: Compared | None, how: str, before: list[float], after: list[f
         mean = sum(map(math.log, before)) - sum(map(math.log, after))
         return Gain(math.exp(mean / len(before)), None, None, how)
     return Gain(1 / found.ratio, 1 / found.high, 1 / found.low, how)
-
-
-def _loss_ratio(base: TrialRun, candidate: TrialRun) -> float | None:
-    """None where one of the two did not get so far."""
-    return candidate.loss / base.loss if base.loss and candidate.loss is not None else None
 
 
 def _ranked(knob: Knob, changes: Mapping[str, Any], here: Here) -> tuple[int, float | None]:

@@ -39,6 +39,7 @@ from hf_efficient.trials.meter import on_batches, synchronise, timed, token_coun
 from hf_efficient.trials.process import NoRoom
 
 _MOST_EXAMPLES = 2000  # that a trial tokenises
+_NEXT_STEP = 1.5  # times the tokens of the latest step, which the next one may have
 _WHERE_SET: dict[str, Any] = {"warmup_ratio": None, "lr_scheduler_kwargs": None, "auto_find_batch_size": False}
 
 
@@ -156,6 +157,7 @@ class TrialClock(TrainerCallback):
         self._all_tokens = 0
         self.loss: float | None = None
         self._loss_tokens = 0
+        self._earlier: tuple[int, float] | None = None  # tokens and loss of the step before
         self.seconds: list[float] = []
         self.loss_seconds = 0.0
         on_batches(trainer, self._count)
@@ -177,13 +179,27 @@ class TrialClock(TrainerCallback):
             self.seconds.append(took)
         wanted = self._wanted
         timed = len(self.seconds) >= wanted.steps and sum(self.seconds) >= wanted.seconds
-        if self.loss is None and (self._all_tokens >= wanted.tokens if wanted.tokens else timed):
+        if self.loss is None:
             began = self._now()
-            self.loss, self._loss_tokens = self._held_out(), self._all_tokens
-            self.loss_seconds = self._now() - began
+            self._look(timed)
+            self.loss_seconds += self._now() - began
         late = self._now() - self._called > wanted.most_seconds
         control.should_training_stop = late or (timed and self.loss is not None)
         self._began = self._now()
+
+    def _look(self, timed: bool) -> None:
+        """The loss after exactly ``wanted.tokens``, on the line between the two steps around them: a loss falls by
+        percents from step to step here. Else the loss at the end."""
+        target, seen = self._wanted.tokens, self._all_tokens
+        if not target and timed:
+            self.loss, self._loss_tokens = self._held_out(), seen
+        elif target and seen + _NEXT_STEP * self._counts[-1][0] >= target:
+            loss = self._held_out()
+            if seen >= target:
+                tokens, before = self._earlier or (0, loss)
+                self.loss = before + (loss - before) * (target - tokens) / (seen - tokens)
+                self._loss_tokens = target
+            self._earlier = seen, loss
 
     def figures(self) -> dict[str, Any]:
         first = self._wanted.warm_up

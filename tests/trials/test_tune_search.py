@@ -63,6 +63,13 @@ def test_faster_and_worse_is_refused():
     assert "train.packing" in searched(Machine(losses={"train.packing": 1.03}), tolerance=0.05).base.changes
 
 
+def test_small_losses_do_not_add_up():
+    found = searched(Machine(losses={"train.packing": 1.015, "train.bf16": 1.015}))
+    verdicts = {verdict(found, "packing"), verdict(found, "precision")}
+    assert verdicts == {"accepted", "worse_loss"}
+    assert found.notes[-1] == "loss on held-out rows after 6,400 tokens: 1.015 times the original's"
+
+
 @pytest.mark.parametrize(
     ("machine", "goal", "knob"),
     [

@@ -1,8 +1,10 @@
 """The journal, knobs, goals, and the files of a tuning."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from hf_efficient.errors import OutputError, SetupError
@@ -11,6 +13,7 @@ from hf_efficient.records.tuning import Gain, TriedChange, Tuning
 from hf_efficient.trials import tune as module
 from hf_efficient.trials.goal import Goal, Wanted, goal_of
 from hf_efficient.trials.process import RunFailed
+from hf_efficient.trials.trial_run import TrialClock
 from hf_efficient.trials.tune import Trials, tuned_recipe
 
 WANTED = Wanted(5, 1.0, 60.0)
@@ -34,6 +37,39 @@ def counted(monkeypatch):
 
     monkeypatch.setattr(module, "run_to_end", run_to_end)
     return asked
+
+
+class OneBatch:
+    """A trainer whose steps have one batch each, of so many tokens."""
+
+    args = SimpleNamespace(device=torch.device("cpu"))
+
+    def __init__(self, *tokens):
+        self._tokens = iter(tokens)
+
+    def get_batch_samples(self):
+        return [{"input_ids": torch.ones(1, next(self._tokens), dtype=torch.long)}], None
+
+    def add_callback(self, clock):
+        self.clock = clock
+
+
+@pytest.mark.parametrize(
+    ("tokens", "losses", "expected"),
+    [
+        ((30, 40, 40), (2.0, 1.0), 1.25),  # after 70 and 110 tokens, and 100 are wanted
+        ((50, 50), (2.0, 1.0), 1.0),
+        ((120,), (3.0,), 3.0),
+    ],
+)
+def test_the_loss_is_of_exactly_as_many_tokens(tokens, losses, expected):
+    trainer, held_out = OneBatch(*tokens), iter(losses)
+    clock = TrialClock(trainer, Wanted(1, 0.0, 60.0, tokens=100), lambda: next(held_out))
+    for step in range(1, len(tokens) + 1):
+        trainer.get_batch_samples()
+        clock.on_step_end(None, SimpleNamespace(global_step=step), SimpleNamespace())
+    assert (clock.figures()["loss"], clock.figures()["loss_tokens"]) == (expected, 100)
+    assert next(held_out, None) is None
 
 
 def trials(folder, **about):
