@@ -32,13 +32,26 @@ if TYPE_CHECKING:
 
     _Model: TypeAlias = str | PreTrainedModel | PeftModel
     _Data: TypeAlias = Dataset | IterableDataset
-    _EvalData: TypeAlias = _Data | DatasetDict | IterableDatasetDict | dict[str, _Data]
-    _Collator = Callable[[list[Any]], dict[str, Any]]
-    _Metrics = Callable[[EvalPrediction], dict[str, Any]]
-    _Optimizers = tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None]
-    _OptimizerClass = tuple[type[torch.optim.Optimizer], dict[str, Any]]
-    _Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     _Reward = str | PreTrainedModel | Callable[..., Any]
+
+    class _Options(EfficientOptions, total=False):
+        """Arguments of all of TRL's trainers."""
+
+        train_dataset: _Data | None
+        eval_dataset: _Data | DatasetDict | IterableDatasetDict | dict[str, _Data] | None
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None
+        callbacks: list[TrainerCallback] | None
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None]
+        quantization_config: BitsAndBytesConfig | None
+        peft_config: PeftConfig | None
+
+    class _ReferenceOptions(_Options, total=False):
+        data_collator: Callable[[list[Any]], dict[str, Any]] | None
+        compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None
+
+    class _RowOptions(_ReferenceOptions, total=False):
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None
+        preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None
 
 
 @with_signature
@@ -51,20 +64,10 @@ class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
             self,
             model: _Model,
             args: SFTConfig | TrainingArguments | None = None,
-            data_collator: _Collator | None = None,
-            train_dataset: _Data | None = None,
-            eval_dataset: _EvalData | None = None,
-            processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+            *,
             compute_loss_func: Callable[..., Any] | None = None,
-            compute_metrics: _Metrics | None = None,
-            callbacks: list[TrainerCallback] | None = None,
-            optimizers: _Optimizers = (None, None),
-            optimizer_cls_and_kwargs: _OptimizerClass | None = None,
-            preprocess_logits_for_metrics: _Logits | None = None,
-            quantization_config: BitsAndBytesConfig | None = None,
-            peft_config: PeftConfig | None = None,
             formatting_func: Callable[[dict[str, Any]], str] | None = None,
-            **options: Unpack[EfficientOptions],
+            **options: Unpack[_RowOptions],
         ) -> None: ...
 
 
@@ -79,16 +82,7 @@ class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
             model: _Model,
             ref_model: PreTrainedModel | None = None,
             args: DPOConfig | None = None,
-            data_collator: _Collator | None = None,
-            train_dataset: _Data | None = None,
-            eval_dataset: _EvalData | None = None,
-            processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
-            compute_metrics: _Metrics | None = None,
-            callbacks: list[TrainerCallback] | None = None,
-            optimizers: _Optimizers = (None, None),
-            quantization_config: BitsAndBytesConfig | None = None,
-            peft_config: PeftConfig | None = None,
-            **options: Unpack[EfficientOptions],
+            **options: Unpack[_ReferenceOptions],
         ) -> None: ...
 
 
@@ -103,16 +97,7 @@ class EfficientKTOTrainer(EfficientTrainerMixin, KTOTrainer):
             model: _Model,
             ref_model: PreTrainedModel | None = None,
             args: KTOConfig | None = None,
-            data_collator: _Collator | None = None,
-            train_dataset: _Data | None = None,
-            eval_dataset: _EvalData | None = None,
-            processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
-            compute_metrics: _Metrics | None = None,
-            callbacks: list[TrainerCallback] | None = None,
-            optimizers: _Optimizers = (None, None),
-            quantization_config: BitsAndBytesConfig | None = None,
-            peft_config: PeftConfig | None = None,
-            **options: Unpack[EfficientOptions],
+            **options: Unpack[_ReferenceOptions],
         ) -> None: ...
 
 
@@ -122,23 +107,7 @@ class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            model: _Model,
-            args: RewardConfig | None = None,
-            data_collator: _Collator | None = None,
-            train_dataset: _Data | None = None,
-            eval_dataset: _EvalData | None = None,
-            processing_class: PreTrainedTokenizerBase | None = None,
-            compute_metrics: _Metrics | None = None,
-            callbacks: list[TrainerCallback] | None = None,
-            optimizers: _Optimizers = (None, None),
-            optimizer_cls_and_kwargs: _OptimizerClass | None = None,
-            preprocess_logits_for_metrics: _Logits | None = None,
-            quantization_config: BitsAndBytesConfig | None = None,
-            peft_config: PeftConfig | None = None,
-            **options: Unpack[EfficientOptions],
-        ) -> None: ...
+        def __init__(self, model: _Model, args: RewardConfig | None = None, **options: Unpack[_RowOptions]) -> None: ...
 
 
 @with_signature
@@ -152,16 +121,10 @@ class EfficientGRPOTrainer(EfficientTrainerMixin, GRPOTrainer):
             model: _Model,
             reward_funcs: _Reward | list[_Reward] | None = None,
             args: GRPOConfig | None = None,
-            train_dataset: _Data | None = None,
-            eval_dataset: _EvalData | None = None,
-            processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+            *,
             reward_processing_classes: PreTrainedTokenizerBase | list[PreTrainedTokenizerBase] | None = None,
-            callbacks: list[TrainerCallback] | None = None,
-            optimizers: _Optimizers = (None, None),
-            quantization_config: BitsAndBytesConfig | None = None,
-            peft_config: PeftConfig | None = None,
             tools: list[Callable[..., Any]] | None = None,
             rollout_func: Callable[..., Any] | None = None,
             environment_factory: Callable[..., Any] | dict[str, Callable[..., Any]] | None = None,
-            **options: Unpack[EfficientOptions],
+            **options: Unpack[_Options],
         ) -> None: ...

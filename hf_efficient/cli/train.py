@@ -128,13 +128,12 @@ def _launch(
         check_engine,
         check_installed,
         check_port,
-        check_wrap_classes_without_weights,
         launch_environment,
         nsight_command,
     )
     from hf_efficient.launch.output import plan_output
     from hf_efficient.model.source import resolve_model_source
-    from hf_efficient.recipe.data_files import check_data_files
+    from hf_efficient.recipe.load import check_data_files
     from hf_efficient.recipe.rules.distributed import with_accumulation
 
     devices = accelerator_count()
@@ -148,7 +147,6 @@ def _launch(
         command = [*nsight_command(tool, recipe, has_gpu=devices > 0), *command]
     print(f"$ {shlex.join(command)}", flush=True)
     if not dry_run:
-        check_wrap_classes_without_weights(recipe)
         if tool is not None:
             check_installed(tool)
         check_port(layout)

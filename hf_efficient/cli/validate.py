@@ -27,8 +27,7 @@ def validate(
     Example: hf-efficient validate recipes/llama3.1-8b/qlora.yaml train.max_length=4096
     """
     from hf_efficient.errors import RecipeError
-    from hf_efficient.recipe.data_files import check_data_files
-    from hf_efficient.recipe.load import load_recipe
+    from hf_efficient.recipe.load import check_data_files, load_recipe
     from hf_efficient.recipe.remarks import recipe_remarks
 
     try:

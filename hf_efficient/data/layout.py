@@ -8,7 +8,7 @@ from pathlib import Path
 from hf_efficient.data.formats import convert, formats_of, recognise, rename
 from hf_efficient.data.sources import Row, open_source
 from hf_efficient.errors import DataError
-from hf_efficient.recipe.data_files import looks_local
+from hf_efficient.recipe.load import looks_local
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import SourceSection
 

@@ -79,14 +79,14 @@ class DataLook:
     tokens: int
     target_tokens: int
     lengths: Mapping[str, int]
-    truncated: int
-    truncated_tokens: int
-    dropped: int
-    without_target: int
-    packing: Packing | None
     sources: tuple[SourceCount, ...]
     evaluation_examples: int
     shown: tuple[ShownExample, ...]
+    truncated: int = 0
+    truncated_tokens: int = 0
+    dropped: int = 0
+    without_target: int = 0
+    packing: Packing | None = None
     generations: int = 0
     completion_tokens: int = 0
 
@@ -170,8 +170,6 @@ def _of_preferences(
         truncated=int((sizes > cut).any(axis=1).sum()),
         truncated_tokens=int((sizes - cut).sum()),
         dropped=sum(one.rows for one in kept.left_out),
-        without_target=0,
-        packing=None,
         sources=_sources(recipe, raw, np.array([tokens[where] // times[where] for where in places])),
         evaluation_examples=0 if evaluation is None else len(evaluation.dataset),
         shown=tuple(
@@ -195,11 +193,6 @@ def _of_prompts(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase
         tokens=int(data.lengths.sum()),
         target_tokens=0,
         lengths=_percentiles(data.lengths),
-        truncated=0,
-        truncated_tokens=0,
-        dropped=0,
-        without_target=0,
-        packing=None,
         sources=_sources(recipe, raw, data.lengths),
         evaluation_examples=0 if data.eval is None else len(data.eval),
         shown=tuple(

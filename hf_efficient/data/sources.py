@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from hf_efficient.data.docstrings import SPLITS, docstring_pairs, docstring_split
 from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import hub_reachable, replaced
-from hf_efficient.recipe.data_files import missing_file
+from hf_efficient.recipe.load import missing_file
 from hf_efficient.recipe.schema import SourceSection
 
 

@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hf_efficient.diagnosis.case import RESOLVED, Case
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.schema import DERIVED
-from hf_efficient.recipe.writing import dump_yaml, origins_with_new_names, with_new_names
+from hf_efficient.recipe.writing import dump_yaml, resolved_parts
 from hf_efficient.records.findings import Diagnosis, Finding, Remedy
 from hf_efficient.version import __version__
 
@@ -58,7 +56,13 @@ def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: 
     """The text of a recipe file: what the run's recipe had set, with the remedy in it, and an output of its own.
     ``directory`` is the ``efficiency`` folder of the run; ``confirms`` is what the next run is to confirm (see
     ``confirmation.prediction``). Raises ``OutputError``: the run left no recipe, or it cannot be read."""
-    recipe, provenance = _resolved(directory / RESOLVED, remedy)
+    path = directory / RESOLVED
+    if not path.is_file():
+        changes = ", ".join(f"{key.removeprefix('train.')}={value}" for key, value in remedy.overrides.items())
+        raise OutputError(
+            f"--apply: the run left no {RESOLVED}, so it was not a recipe's. Set in its TrainingArguments: {changes}."
+        )
+    recipe, provenance, _ = resolved_parts(path)
     values: dict[str, Any] = {}
     derived = {key for key, origin in provenance.items() if str(origin).startswith(f"{DERIVED}: ")}
     for key in provenance:
@@ -72,22 +76,6 @@ def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: 
     _confirm(values, confirms)
     remark = f"# {finding.title}: {remedy.what}. By hf-efficient diagnose {__version__}."
     return f"{remark}\n{dump_yaml(values)}"
-
-
-def _resolved(path: Path, remedy: Remedy) -> tuple[dict[str, Any], dict[str, Any]]:
-    try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        changes = ", ".join(f"{key.removeprefix('train.')}={value}" for key, value in remedy.overrides.items())
-        raise OutputError(
-            f"--apply: the run left no {RESOLVED}, so it was not a recipe's. Set in its TrainingArguments: {changes}."
-        ) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise OutputError(f"{path}: cannot be read: {error}") from error
-    parts = [held.get(name) if isinstance(held, dict) else None for name in ("recipe", "provenance")]
-    if not isinstance(parts[0], dict) or not isinstance(parts[1], dict):
-        raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
-    return with_new_names(parts[0]), origins_with_new_names(parts[1])
 
 
 def _confirm(values: dict[str, Any], confirms: Mapping[str, Any] | None) -> None:

@@ -14,7 +14,6 @@ from hf_efficient.errors import OutputError
 from hf_efficient.launch.command import Engine
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
-from hf_efficient.recipe.writing import with_new_names
 from hf_efficient.run_dir.checkpoints import checkpoints, has_fsdp_shards, has_zero_shares
 
 EFFICIENCY = "efficiency"  # folder of the records inside the output directory
@@ -182,11 +181,8 @@ _FREE = {
 
 def check_same_run(directory: Path, recipe: Recipe) -> None:
     """Refuse to resume with a recipe that differs in what the coming steps depend on."""
-    try:
-        stored = with_new_names(
-            yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))["recipe"]
-        )
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+    stored = resolved_of(directory).get("recipe")
+    if not isinstance(stored, dict):
         return  # not written by us: transformers' own checks remain
     now = recipe.resolved()
     now["adapter"] = _as_settled(now["adapter"], stored.get("adapter") or {})

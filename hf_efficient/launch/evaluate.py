@@ -14,8 +14,8 @@ from hf_efficient.data.sources import replaced
 from hf_efficient.errors import ModelError, OutputError, SetupError, first_line
 from hf_efficient.estimate.statistics import paired_test
 from hf_efficient.launch.checkpoints import EFFICIENCY
-from hf_efficient.launch.merge import ADAPTER_CONFIG, check_whole, find_adapter, load_trained, recipe_of_run
-from hf_efficient.launch.trained import on_accelerator
+from hf_efficient.launch.merge import TrainedAdapter, recipe_of_run
+from hf_efficient.launch.trained import find_source, load_source, on_accelerator
 from hf_efficient.model.load import load_dense_base, load_tokenizer
 from hf_efficient.recipe.schema import ModelSection
 from hf_efficient.records.task_scores import EVALUATION_JSON, EVALUATION_VERSION, TaskScore, TaskScores
@@ -48,8 +48,7 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
     """
     harness = _harness()
     names, manager = _tasks(harness, how.tasks)
-    run = Path(target).expanduser()
-
+    run, source = Path(target).expanduser(), find_source(target)
     seconds = 0.0
 
     def scored(model: Any, tokenizer: Any) -> dict[str, Any]:
@@ -60,27 +59,16 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
         return found
 
     before, base = None, None
-    if (run / ADAPTER_CONFIG).is_file():
-        source = find_adapter(run)
-        model, tokenizer = load_trained(source)
-        model = on_accelerator(model).eval()
-        after = scored(model, tokenizer)
-        if with_base:
-            base = source.model.id
-            with model.disable_adapter():
-                before = scored(model, tokenizer)
-    else:
-        if run.is_dir() and not (run / "config.json").is_file():
-            raise ModelError(f"{target} holds neither an adapter nor a model. Write the output directory of a run.")
-        check_whole(run)
-        section = ModelSection(id=target)
-        tokenizer = load_tokenizer(section, {})
-        recipe = recipe_of_run(run) if with_base else None
-        if recipe is not None:
-            base = recipe.model.id
-            before = scored(_loaded_base(recipe.model, run), tokenizer)
-        model = on_accelerator(load_dense_base(section)).eval()
-        after = scored(model, tokenizer)
+    recipe = recipe_of_run(run) if with_base and isinstance(source, ModelSection) else None
+    if recipe is not None:
+        base = recipe.model.id
+        before = scored(_loaded_base(recipe.model, run), load_tokenizer(ModelSection(id=target), {}))
+    model, tokenizer = load_source(source)
+    after = scored(model, tokenizer)
+    if with_base and isinstance(source, TrainedAdapter):
+        base = source.model.id
+        with model.disable_adapter():
+            before = scored(model, tokenizer)
     version = importlib.metadata.version("lm-eval")
     device = str(next(model.parameters()).device)
     scores = _scores(after, before)

@@ -15,7 +15,6 @@ from hf_efficient.errors import HfEfficientError, SetupError
 from hf_efficient.facts.libraries import hub_reachable, is_installed
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.command import Engine, Layout, is_zero, strategy_of
-from hf_efficient.model.adapter import check_wrap_classes
 from hf_efficient.model.source import resolve_model_source, resolve_tokenizer_source
 from hf_efficient.recipe.schema import CaptureSection, Recipe, told_where
 from hf_efficient.run_dir.json_file import PROFILE
@@ -155,24 +154,6 @@ def _exists(path: str) -> bool:
         return Path(path).expanduser().exists()
     except OSError:
         return True
-
-
-def check_wrap_classes_without_weights(recipe: Recipe) -> None:
-    """Refuse classes that are not in the model, as far as its configuration is known here; the run checks again."""
-    if recipe.distributed.wrap_classes is None:
-        return
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from hf_efficient.planning.model_config import model_config
-
-    try:
-        config = model_config(recipe.model)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=recipe.model.trust_remote_code)
-    except (HfEfficientError, ImportError, ValueError, KeyError, RuntimeError):
-        return
-    check_wrap_classes(model, recipe.distributed.wrap_classes)
 
 
 NsightTool = Literal["nsys", "ncu"]

@@ -27,7 +27,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
 from pydantic import ValidationError
 
 from hf_efficient.errors import ModelError, OutputError, first_line
@@ -36,7 +35,7 @@ from hf_efficient.model.load import auto_class, load_base, load_dense_base, load
 from hf_efficient.model.source import weights_mark
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
-from hf_efficient.recipe.writing import with_new_names
+from hf_efficient.recipe.writing import resolved_parts
 from hf_efficient.run_dir.checkpoints import checkpoints, damage_of
 
 if TYPE_CHECKING:
@@ -207,9 +206,8 @@ def find_adapter(folder: Path) -> TrainedAdapter:
         raise ModelError(without_adapter(folder))
     config = _adapter_config(folder)
     _check_adapter_weights(folder)
-    recipe = recipe_of_run(folder)
+    recipe = recipe_of_run(folder, check_base=True)
     if recipe is not None:
-        _check_base(recipe, folder)
         return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not base or not isinstance(base, str):
@@ -227,14 +225,28 @@ def check_whole(folder: Path) -> None:
         raise ModelError(f"{folder}: {damage}. {_whole_ones(folder.parent, folder)}")
 
 
-def recipe_of_run(folder: Path) -> Recipe | None:
-    """The resolved recipe of a run directory or one of its checkpoints; None without one. Raises ``ModelError``."""
-    return next((_recipe(path) for path in _resolved(folder)), None)
-
-
-def _resolved(folder: Path) -> Iterator[Path]:
+def recipe_of_run(folder: Path, *, check_base: bool = False) -> Recipe | None:
+    """The resolved recipe of a run directory or one of its checkpoints; None without one. Raises ``ModelError``: it is
+    not readable, or, with ``check_base``, the weights that the run started from have changed since."""
     places = (place / EFFICIENCY / RESOLVED for place in (folder, folder.parent))
-    return (path for path in places if path.is_file())
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
+        return None
+    try:
+        recipe, _, environment = resolved_parts(path)
+        held = Recipe.model_validate(recipe)
+    except (OutputError, ValidationError) as error:
+        raise ModelError(
+            f"{path} is not a resolved recipe of this version of hf_efficient: "
+            f"{str(error).splitlines()[0]}. Move it away to merge into the base that PEFT noted."
+        ) from error
+    noted = environment.get(BASE_WEIGHTS)
+    if check_base and noted is not None and weights_mark(held.model) not in (None, noted):
+        raise ModelError(
+            f"the weights in {held.model.id} have changed since the run that trained the adapter. Put the earlier "
+            f"ones back, or remove the line {BASE_WEIGHTS} from {path} to use the adapter on these."
+        )
+    return held
 
 
 def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -300,28 +312,6 @@ def _whole_ones(run_dir: Path, damaged: Path | None = None) -> str:
     if not whole:
         return " ".join([*words, "No checkpoint of the run is whole."])
     return " ".join([*words, f"Write one that is whole: {', '.join(map(str, whole))}."])
-
-
-def _recipe(path: Path) -> Recipe:
-    try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return Recipe.model_validate(with_new_names(held["recipe"]))
-    except (OSError, yaml.YAMLError, ValidationError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{path} is not a resolved recipe of this version of hf_efficient: "
-            f"{str(error).splitlines()[0]}. Move it away to merge into the base that PEFT noted."
-        ) from error
-
-
-def _check_base(recipe: Recipe, folder: Path) -> None:
-    path = next(_resolved(folder))
-    environment = yaml.safe_load(path.read_text(encoding="utf-8")).get("environment") or {}
-    noted = environment.get(BASE_WEIGHTS)
-    if noted is not None and weights_mark(recipe.model) not in (None, noted):
-        raise ModelError(
-            f"the weights in {recipe.model.id} have changed since the run that trained the adapter. Put the earlier "
-            f"ones back, or remove the line {BASE_WEIGHTS} from {path} to use the adapter on these."
-        )
 
 
 def _weights(source: TrainedAdapter, wanted: BaseWeights | None) -> BaseWeights:

@@ -18,7 +18,7 @@ from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED, check_same_run
 from hf_efficient.launch.started import ALONE, Launch
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.writing import dump_yaml
-from hf_efficient.run_dir.checkpoints import MANIFEST, checkpoints, damage_of, fault_of, step_of, was_cut_off
+from hf_efficient.run_dir.checkpoints import MANIFEST, checkpoints, fault_of, step_of, was_cut_off
 from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.run_dir.paths import STARTING, rank_files
 
@@ -70,16 +70,6 @@ def plan_output(recipe: Recipe, launch: Launch = ALONE, damaged: Damaged = Mappi
     """Decide where the run starts from; changes nothing but creating the directory. A launch that has come to train
     there before continues, whatever the recipe says. Of checkpoints names and sizes of files are looked at alone."""
     return replace(_plan(recipe, launch, damaged), agents=launch.agents)
-
-
-def verified_output(recipe: Recipe) -> OutputPlan:
-    """``plan_output``, for which every byte of the checkpoint was read."""
-    damaged: dict[Path, str] = {}
-    while True:
-        plan = plan_output(recipe, damaged=damaged)
-        if plan.checkpoint is None or (damage := damage_of(plan.checkpoint, hashes=True)) is None:
-            return plan
-        damaged[plan.checkpoint] = damage
 
 
 def _plan(recipe: Recipe, launch: Launch, damaged: Damaged) -> OutputPlan:

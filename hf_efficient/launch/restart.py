@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.errors import HfEfficientError, OutputError
-from hf_efficient.launch.output import OutputPlan, plan_output, verified_output
-from hf_efficient.launch.started import MET_AT, STATUS_FILE, Launch, own_agent, started_nodes
+from hf_efficient.launch.output import OutputPlan, plan_output
+from hf_efficient.launch.started import ALONE, MET_AT, STATUS_FILE, Launch, own_agent, started_nodes
 from hf_efficient.recipe.schema import Recipe, told_where
 from hf_efficient.run_dir.checkpoints import damage_of
 
@@ -57,12 +57,10 @@ def restarts_remark(recipe: Recipe, environment: Mapping[str, str]) -> str | Non
 def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> OutputPlan:
     """What becomes of the output directory, which all processes have to see alike. The bytes of the checkpoint, if any,
     were read on the main process."""
-    agent = own_agent(environment)
-    if agent is None:
-        return verified_output(recipe)
-    directory = Path(recipe.output_dir).expanduser().resolve()
-    nodes = started_nodes(environment)
-    launch = _launch(_from_all((agent, _restarts(environment), directory in _begun), args.world_size), nodes)
+    directory, nodes = Path(recipe.output_dir).expanduser().resolve(), started_nodes(environment)
+    launch = ALONE
+    if agent := own_agent(environment):
+        launch = _launch(_from_all((agent, _restarts(environment), directory in _begun), args.world_size), nodes)
     _begun.add(directory)
     damaged: dict[Path, str] = {}
     while True:

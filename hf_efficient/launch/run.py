@@ -30,7 +30,7 @@ from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.started import started_engine
 from hf_efficient.model.fast_step import fast_step_lines
 from hf_efficient.model.source import resolve_model_source, weights_mark
-from hf_efficient.recipe.data_files import check_data_files
+from hf_efficient.recipe.load import check_data_files
 from hf_efficient.recipe.remarks import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal, RunStopped, stop_request

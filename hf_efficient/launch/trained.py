@@ -39,14 +39,12 @@ def find_source(target: str) -> TrainedAdapter | ModelSection:
     return ModelSection(id=target)
 
 
-def load_run_or_model(target: str) -> tuple[Any, PreTrainedTokenizerBase, TrainedAdapter | None]:
-    """The model in evaluation mode, on the accelerator where there is one, its tokenizer, and its adapter, if any."""
-    found = find_source(target)
-    source = found if isinstance(found, TrainedAdapter) else None
+def load_source(found: TrainedAdapter | ModelSection) -> tuple[Any, PreTrainedTokenizerBase]:
+    """The model in evaluation mode, on the accelerator where there is one, and its tokenizer."""
     model, tokenizer = (
         (load_dense_base(found), load_tokenizer(found, {})) if isinstance(found, ModelSection) else load_trained(found)
     )
-    return on_accelerator(model).eval(), tokenizer, source
+    return on_accelerator(model).eval(), tokenizer
 
 
 def on_accelerator(model: Any) -> Any:
@@ -67,7 +65,9 @@ class Answerer:
     """A loaded run or model."""
 
     def __init__(self, target: str, sampling: Sampling) -> None:
-        self.model, self.tokenizer, self._adapter = load_run_or_model(target)
+        source = find_source(target)
+        self.model, self.tokenizer = load_source(source)
+        self._has_adapter = isinstance(source, TrainedAdapter)
         self.sampling = sampling
         self._stop_ids = end_of_answer_ids(self.tokenizer)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -76,7 +76,7 @@ class Answerer:
             raise SetupError(f"--max-new-tokens: the model has {limit} positions in all. Write fewer.")
 
     def without_adapter(self) -> AbstractContextManager[Any]:
-        if self._adapter is None:
+        if not self._has_adapter:
             raise ModelError("--compare base: the model has no adapter. Write a run of LoRA or QLoRA, or leave it out.")
         manager: AbstractContextManager[Any] = self.model.disable_adapter()
         return manager

@@ -23,7 +23,6 @@ _BASES = "bases"  # layers to extend: nothing that can be run by itself
 _OTHER = "accelerate"  # configurations of accelerate are no recipes at all
 _MOST_NEAR = 5
 _LARGEST_FILE_BYTES = 256 * 1024
-_MOST_FILES = 64
 
 _KEY = re.compile(r"[^\s.=]+(\.[^\s.=]+)*\Z")
 _FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.path=chats.jsonl."
@@ -152,17 +151,10 @@ def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Probl
 class _Reader:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._files = 0
 
     def read(self, path: Path, chain: tuple[Path, ...], said_at: Origin | None = None) -> Node | None:
         """The tree of one file with its bases merged in; None where a problem was found."""
         chain = (*chain, path)
-        self._files += 1
-        if self._files == _MOST_FILES + 1:
-            message = f"leads to more than {_MOST_FILES} files."
-            self._complain(said_at or Origin(str(path)), message, "Extend fewer files.")
-        if self._files > _MOST_FILES:
-            return None
         try:
             tree = written_out(file_tree(path, "a recipe", "name: my-run"))
         except RecipeError as error:

@@ -31,7 +31,6 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
     "less_than_equal": ("at most", "le"),
 }
-_LARGEST = 2**53
 _TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
 
 # Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
@@ -267,8 +266,7 @@ def _number(text: str) -> int | float | None:
 
 
 def _no_setting(tree: Node) -> list[Finding]:
-    """What no key takes: ``.nan``; ``.inf``, but for ``train.max_grad_norm``, where it never clips; whole numbers that
-    no machine counts to; text of spaces."""
+    """What no key takes: ``.nan``; ``.inf``, but for ``train.max_grad_norm``, where it never clips; text of spaces."""
     return [Finding(path, said) for path, node in tree.leaves() if (said := _oddity(path, node.value))]
 
 
@@ -276,8 +274,6 @@ def _oddity(path: KeyPath, value: Any) -> str:
     never_clips = (("train", "max_grad_norm"), math.inf)
     if isinstance(value, float) and not math.isfinite(value) and (path, value) != never_clips:
         return f"is {found(value)}, but must be a finite number."
-    if isinstance(value, int) and abs(value) > _LARGEST:
-        return f"is {found(value)}, but must be at most 2^53."
     is_blank = isinstance(value, str) and value.isspace() and path[:1] != ("train",)  # which has names of tokens
     return "holds spaces alone, but must be text." if is_blank else ""
 

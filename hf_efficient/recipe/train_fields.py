@@ -50,7 +50,7 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     **{name: {"ge": 0, "le": 2**32 - 1} for name in ("seed", "data_seed")},
     "num_train_epochs": {"gt": 0},
     "save_steps": {"gt": 0},
-    "max_steps": {"le": _MOST, "json_schema_extra": {"not": {"const": 0}}},
+    "max_steps": {"le": _MOST},
 }
 
 

@@ -21,10 +21,7 @@ from hf_efficient.recipe.schema import Origin
 
 KeyPath = tuple[str | int, ...]
 
-_MOST_NODES = 20_000
 NESTING_LIMIT = 32
-# No setting needs more digits, and Python itself refuses to convert very long ones.
-_MOST_DIGITS = 100
 
 _CONSTANTS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -39,7 +36,7 @@ _NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def read_scalar(text: str) -> str | int | float | bool | None:
-    """The value of an unquoted scalar: null, bool, number or text; ``ValueError``: a number over 100 characters."""
+    """The value of an unquoted scalar: null, bool, number or text; ``ValueError``: of thousands of digits."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _NO_NUMBER.fullmatch(text):
@@ -47,8 +44,6 @@ def read_scalar(text: str) -> str | int | float | bool | None:
     is_int = _INT.fullmatch(text)
     if not is_int and not _FLOAT.fullmatch(text):
         return text
-    if len(text) > _MOST_DIGITS:
-        raise ValueError("is a number of more than 100 characters.")
     base = {"0o": 8, "0x": 16}.get(text[:2], 10)
     return int(text, base) if is_int else float(text)
 
@@ -155,13 +150,15 @@ def dotted(path: KeyPath) -> str:
 
 def parse_yaml(text: str, origin: Origin) -> Node:
     """The tree of one YAML document; with an ``origin.text`` (a flag) all values share the origin. Raises
-    ``RecipeError``: bad syntax; or all duplicate or non-text keys, tags, merge keys and exploding aliases together."""
+    ``RecipeError``: bad syntax; or all duplicate or non-text keys, tags and merge keys together."""
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise RecipeError([_syntax_problem(error, origin)]) from error
     except ReaderError as error:
-        raise RecipeError([_character_problem(error, text, origin)]) from error
+        where = origin if origin.text else Origin(origin.source, text.count("\n", 0, error.position) + 1)
+        message = f"holds the control character U+{ord(text[error.position]):04X}."
+        raise RecipeError([Problem(str(where), "", message, "Remove it; in quoted text, write an escape.")]) from error
     except (ValueError, OverflowError) as error:
         # PyYAML passes escapes such as "\UFFFFFFFF" and %YAML 9999... on to chr() and int() unchecked.
         message = "holds an escape or a directive that stands for no value."
@@ -201,18 +198,11 @@ class _Builder:
     def __init__(self, origin: Origin) -> None:
         self.problems: list[Problem] = []
         self._origin = origin
-        self._count = 0
         self._open: set[int] = set()
 
     def build(self, node: Any, path: KeyPath, line: int | None = None) -> Node:
         """Build one value; ``line`` (0-based) is the line of its key where it has one."""
         origin = self._at(node.start_mark.line if line is None else line)
-        self._count += 1
-        if self._count == _MOST_NODES + 1:
-            message = f"holds more than {_MOST_NODES} values once its aliases are written out."
-            self._complain(origin, (), message, "Write the values out, or fewer of them.")
-        if self._count > _MOST_NODES:
-            return Node(None, origin)
         if id(node) in self._open:
             self._complain(origin, path, "is an alias that contains itself.", "Write the value out.")
             return Node(None, origin)
@@ -269,8 +259,8 @@ class _Builder:
             return ""
         try:
             return text if node.tag == "text" else read_scalar(text)
-        except ValueError as error:
-            self._complain(origin, path, str(error), "Write it shorter, for instance as 1e9.")
+        except ValueError:
+            self._complain(origin, path, "is a number of too many digits.", "Write it shorter, for instance as 1e9.")
             return None
 
     def _at(self, line: int) -> Origin:
@@ -296,10 +286,3 @@ def _syntax_problem(error: yaml.MarkedYAMLError, origin: Origin) -> Problem:
     }
     remedy = next((remedy for part, remedy in remedies.items() if part in fault), "")
     return Problem(str(where), "", f"is not valid YAML: {fault}{column}.", remedy)
-
-
-def _character_problem(error: ReaderError, text: str, origin: Origin) -> Problem:
-    where = origin if origin.text else Origin(origin.source, text.count("\n", 0, error.position) + 1)
-    code = error.character if isinstance(error.character, int) else ord(error.character[0])
-    message = f"holds the control character U+{code:04X}."
-    return Problem(str(where), "", message, "Remove it; in quoted text, write an escape.")

@@ -1,6 +1,5 @@
 """Recipes written and read back: YAML, new files, and the resolved recipe in a run directory."""
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ import yaml
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.files import SUFFIXES, shipped_files, shipped_root
 from hf_efficient.recipe.schema import Origin, Recipe
-from hf_efficient.recipe.schema_check import RENAMED
 from hf_efficient.recipe.tree import dotted, read_scalar, wrap
 
 
@@ -108,28 +106,6 @@ def put_nested(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def with_new_names(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe that an earlier version resolved, under today's names."""
-    made = copy.deepcopy(dict(resolved))
-    for old, new in RENAMED.items():
-        *around, last = map(str, old)
-        place = made.get(around[0]) if around else made
-        if isinstance(place, dict) and last in place:
-            put_nested(made, dotted(new), place.pop(last))
-    return made
-
-
-def origins_with_new_names(origins: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for where its values were set, by dotted key."""
-    names = {dotted(old): dotted(new) for old, new in RENAMED.items()}
-
-    def today(key: str) -> str:
-        old = next((one for one in names if f"{key}.".startswith(f"{one}.")), "")
-        return names[old] + key.removeprefix(old) if old else key
-
-    return {today(key): origin for key, origin in origins.items()}
-
-
 def _name_of(original: Path, folder: Path) -> str:
     """A shipped recipe by its name, another one by its path from the folder."""
     whole = original.resolve()
@@ -177,8 +153,8 @@ class ResolvedRecipe:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_resolved(path: Path) -> ResolvedRecipe:
-    """The recipe that a run has written, with provenance; ``OutputError``: unreadable, or no resolved recipe."""
+def resolved_parts(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Recipe, provenance and environment that a run has written; ``OutputError``: unreadable, or no resolved recipe."""
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -189,7 +165,12 @@ def read_resolved(path: Path) -> ResolvedRecipe:
     )
     if not recipe:
         raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
-    recipe, origins = with_new_names(recipe), origins_with_new_names(origins)
+    return recipe, origins, environment
+
+
+def read_resolved(path: Path) -> ResolvedRecipe:
+    """The same as rows; raises as ``resolved_parts``."""
+    recipe, origins, environment = resolved_parts(path)
     leaves = ((dotted(keys), node.value) for keys, node in wrap(recipe, Origin("default")).leaves())
     return ResolvedRecipe(
         name=str(recipe.get("name") or ""),

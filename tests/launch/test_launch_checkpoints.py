@@ -14,7 +14,7 @@ import torch
 
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch.merge import merge_run
-from hf_efficient.launch.output import verified_output
+from hf_efficient.launch.restart import agreed_output
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recording import checkpoints as recording
@@ -96,7 +96,8 @@ def run_dir(trained, tmp_path):
 def resumed(trained, run_dir):
     def decide(*overrides):
         given = [f"output_dir={run_dir}", "train.save_total_limit=2", "existing_output=resume", *overrides]
-        return verified_output(load_recipe(trained / "tiny.yaml", given))
+        alone = types.SimpleNamespace(world_size=1, process_index=0)
+        return agreed_output(load_recipe(trained / "tiny.yaml", given), alone, {})
 
     return decide
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.errors import SetupError
 from hf_efficient.launch import command
 from hf_efficient.launch import machine as checks
 from hf_efficient.launch.command import (
@@ -308,19 +308,6 @@ def test_freed_memory_is_used_again_without_page_faults(call, expected):
         if int(done.stdout) in expected:
             return
     raise AssertionError(f"{done.stdout.strip()} page faults")
-
-
-def test_wrap_classes_are_checked_by_the_configuration_alone(tiny_llama_dir, tmp_path):
-    (tmp_path / "config.json").write_text((tiny_llama_dir / "config.json").read_text())  # no weights
-
-    def checked(*overrides):
-        model = [f"model.id={tmp_path}", "distributed.strategy=fsdp2", *overrides]
-        checks.check_wrap_classes_without_weights(load_recipe("quickstart/lora", model))
-
-    checked()
-    checked("distributed.wrap_classes=[LlamaDecoderLayer]")
-    with pytest.raises(ModelError, match=r"MistralDecoderLayer is no class .* LlamaDecoderLayer"):
-        checked("distributed.wrap_classes=[MistralDecoderLayer]")
 
 
 def test_the_command_of_nsight():

@@ -155,5 +155,5 @@ def test_a_task_that_cannot_be_run_is_named_before_the_model_loads(name, message
 
 
 def test_a_folder_without_a_model(tmp_path, task):
-    with pytest.raises(ModelError, match="holds neither an adapter nor a model"):
+    with pytest.raises(ModelError, match="holds no adapter"):
         scores(tmp_path, task)

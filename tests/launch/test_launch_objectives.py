@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 
 import pytest
 import torch
@@ -9,13 +10,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, TrainerCallback
 
 from hf_efficient.accounting.account import read_account
+from hf_efficient.jobs.job import standalone_recipe
 from hf_efficient.launch import build as building
 from hf_efficient.launch import run as running
+from hf_efficient.launch.command import accelerate_command, layout_of
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.train_fields import trl_class
 from hf_efficient.recording.stop import RunStopped, StopRequest
-from tests.conftest import logged_values
+from tests.conftest import logged_values, own_environment
 
 
 @pytest.fixture
@@ -95,21 +98,25 @@ class AsksInStepThree(TrainerCallback):
 @pytest.mark.parametrize("objective", ["dpo", "kto", "reward", "orpo", "cpo"])
 def test_a_stopped_run_resumes_bit_for_bit(objective, preferences, tmp_path, monkeypatch):
     """In its first epoch, with dropout and an evaluation before the stop."""
-    own = (f"objective={objective}", "adapter.dropout=0.1", "train.max_steps=6", "train.eval_strategy=steps")
+    assert_resumed_alike(lambda *own: preferences(f"objective={objective}", *own), tmp_path, monkeypatch)
+
+
+def assert_resumed_alike(recipe_of, folder, monkeypatch):
+    own = ("adapter.dropout=0.1", "train.max_steps=6", "train.eval_strategy=steps")
     own += ("train.eval_steps=2", "train.save_steps=6")
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run_recipe(preferences(*own, f"output_dir={whole}"))
+    whole, parts = folder / "whole", folder / "parts"
+    run_recipe(recipe_of(*own, f"output_dir={whole}"))
     request = StopRequest()
     with monkeypatch.context() as patched:
         patched.setattr(running, "stop_request", lambda: request)
         patched.setattr(building, "_callbacks", lambda recipe: [AsksInStepThree(request)])
         with pytest.raises(RunStopped, match="after step 3 of 6"):
-            run_recipe(preferences(*own, f"output_dir={parts}"))
+            run_recipe(recipe_of(*own, f"output_dir={parts}"))
     torch.rand(7)  # another process would have another state
-    run_recipe(preferences(*own, f"output_dir={parts}", "existing_output=resume"))
+    run_recipe(recipe_of(*own, f"output_dir={parts}", "existing_output=resume"))
     for key in ("loss", "grad_norm", "eval_loss"):
         assert logged_values(parts, key) == logged_values(whole, key)
-    assert len(logged_values(parts)) == 6
+    assert len(set(logged_values(parts, "grad_norm"))) == 6
     one, other = (load_file(out / "adapter_model.safetensors") for out in (whole, parts))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -157,12 +164,17 @@ def evens(completion_ids, **_):
 """
 
 
-def test_completions_are_rewarded_and_the_account_closes(prompts, tmp_path, monkeypatch):
+@pytest.fixture
+def evens(tmp_path, monkeypatch):
+    """A reward of the user's own, which differs from completion to completion."""
     (tmp_path / "evens_of_a_test.py").write_text(OWN_REWARD)
     monkeypatch.syspath_prepend(tmp_path)
+    return "{function: 'evens_of_a_test:evens', run_code: true, weight: 0.5}"
+
+
+def test_completions_are_rewarded_and_the_account_closes(prompts, evens, tmp_path):
     out = tmp_path / "out"
-    own = "{function: 'evens_of_a_test:evens', run_code: true, weight: 0.5}"
-    result = run_recipe(prompts(f"rewards=[{own}, {{name: length, tokens: 3}}]", "train.eval_on_start=true"))
+    result = run_recipe(prompts(f"rewards=[{evens}, {{name: length, tokens: 3}}]", "train.eval_on_start=true"))
     assert len(logged_values(out)) == 4
     assert {"reward", "rewards/evens/mean", "rewards/length/mean"} <= result.after.keys()
     means = [result.after[f"rewards/{name}/mean"] for name in ("evens", "length")]
@@ -184,3 +196,35 @@ def test_equal_rewards_move_nothing(prompts, tmp_path):
     assert logged_values(tmp_path / "out", "grad_norm") == [0.0] * 4
     saved = load_file(tmp_path / "out/adapter_model.safetensors")
     assert all(weight.abs().max() == 0 for name, weight in saved.items() if "lora_B" in name)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_of_completions_resumes_bit_for_bit(prompts, evens, tmp_path, monkeypatch):
+    """The same prompts are answered with the same tokens; evaluations between generate answers too."""
+    own = (f"rewards={evens}", "train.gradient_accumulation_steps=2", "train.beta=0.1")
+    assert_resumed_alike(lambda *more: prompts(*own, *more), tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="two processes want two accelerators")
+def test_completions_in_two_processes(prompts, evens, tmp_path):
+    """A prompt has two of its four completions on each."""
+    recipe = prompts(f"rewards={evens}", "train.per_device_train_batch_size=2", "distributed.processes=2")
+    path = tmp_path / "standalone.yaml"
+    path.write_text(standalone_recipe(recipe), encoding="utf-8")
+    command = accelerate_command(recipe, str(path), [], layout_of(recipe, device_count=0, cores=2))
+    done = subprocess.run(command, env=own_environment(tmp_path), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    out = tmp_path / "out"
+    account = read_account(out / "efficiency/run.json")
+    assert (account.steps.count, len(account.time.processes)) == (4, 2)
+    for process in account.time.processes:
+        assert min(process.phase_seconds[name] for name in ("generation", "reward", "forward", "backward")) > 0
+        closed = math.fsum(process.phase_seconds.values()) + process.unattributed_seconds
+        assert closed == pytest.approx(process.wall_seconds)
+        assert abs(process.unattributed_seconds) <= 0.02 * process.wall_seconds
+    assert account.sequences.rows == 4 * 2 * 2
+    assert 0 < account.tokens.target <= 4 * 2 * 2 * 6
+    assert all(map(math.isfinite, logged_values(out)))
+    saved = load_file(out / "adapter_model.safetensors")
+    assert any(weight.abs().max() > 0 for name, weight in saved.items() if "lora_B" in name)

@@ -63,10 +63,10 @@ def test_processes_that_do_not_divide_it(load):
     assert str(said) == (
         "command line: distributed.global_batch_size=64: distributed.global_batch_size: is 64, which 12 sequences at "
         "a time (train.per_device_train_batch_size 4 x 3 processes) do not divide. Take "
-        "distributed.global_batch_size=60 or 72, or 2 processes."
+        "distributed.global_batch_size=60 or 72, or other rows or processes."
     )
     said = fault(load, "global_batch_size=6", "processes=2")
-    assert said.remedy == "Take distributed.global_batch_size=8, or train.per_device_train_batch_size=3."
+    assert said.remedy == "Take distributed.global_batch_size=8, or other rows or processes."
 
 
 def test_no_number_of_processes_divides_it(load):

@@ -50,7 +50,6 @@ def test_invalid(validator):
         ("data: {train: {weight: 2}}", "$.data.train: 'path' is a required property"),
         ("train: {learning_rate: fast}", "$.train.learning_rate: 'fast' is not of type 'number', 'null'"),
         ("train: {seed: 4294967296}", "$.train.seed: 4294967296 is greater than the maximum of 4294967295"),
-        ("train: {max_steps: 0}", "$.train.max_steps: 0 should not be valid under {'const': 0}"),
         ("adapter: {method: qlra}", "$.adapter.method: 'qlra' is not one of ['full', 'lora', 'qlora', None]"),
         ("objective: dpo\ntrain: {packing: true}", "$.train.packing: True is not of type 'null'"),
         ("objective: sft\ntrain: {beta: 0.1}", "$.train.beta: 0.1 is not of type 'null'"),

@@ -31,10 +31,6 @@ adapter.method=full | adapter.dora=true | adapter.rslora=true | adapter.bias=all
     adapter.modules_to_save: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it,
     adapter.bias: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
     adapter.merge: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
-adapter.method=qlora | adapter.quantization={bits: 8, type: fp4, double_quant: true} | adapter.quantization.compute_dtype=float16
-    adapter.quantization.type: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8. Remove it,
-    adapter.quantization.double_quant: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8.
-    adapter.quantization.compute_dtype: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8.
 train.lr_scheduler_type=cosine | train.lr_scheduler_kwargs={num_cycle: 1}
     train.lr_scheduler_kwargs.num_cycle: is no parameter of `train.lr_scheduler_type: cosine`. Did you mean num_cycles?
 train.lr_scheduler_kwargs={power: 2}
@@ -43,24 +39,12 @@ train.lr_scheduler_type=cosine_with_min_lr
     train.lr_scheduler_kwargs: must hold min_lr or min_lr_rate, one of them, for `train.lr_scheduler_type: cosine_with
 train.lr_scheduler_type=warmup_stable_decay
     train.lr_scheduler_kwargs: must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`. Write, for
-train.gradient_checkpointing=true | train.gradient_checkpointing_kwargs={use_reentrent: false}
-    train.gradient_checkpointing_kwargs.use_reentrent: is no parameter of torch's checkpointing. It takes every_n_layers, use_reentrant
-train.optim_args=nope
-    train.optim_args: is 'nope', which names no value. Write name=value,name=value.
-output_dir=/
-    output_dir: is /, the root folder. Write a folder of its own, for instance outputs/my-run.
-output_dir=~/
-    output_dir: is ~/, the home folder. Write a folder of its own
 train.adam_beta1=2.0
     train.adam_beta1: is the number 2.0, but must be less than 1.
 train.adam_epsilon=-1.0
     train.adam_epsilon: is the number -1.0, but must be at least 0.
 train.save_steps=0
     train.save_steps: is the number 0, but must be greater than 0.
-train.max_steps=100000000000000000000000000
-    train.max_steps: is the number 100000000000000000000000000, but must be at most 2^53.
-train.max_length=1000000000000000000
-    train.max_length: is the number 1000000000000000000, but must be at most 2^53.
 train.max_length=3000000000
     train.max_length: is the number 3000000000, but must be at most 2147483647
 adapter.r=1000000000000
@@ -73,13 +57,6 @@ name=" "
     name: holds spaces alone, but must be text.
 train.bf16=true | train.fp16=true
     train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16.
-train.gradient_checkpointing=false | train.gradient_checkpointing_kwargs={use_reentrant: false}
-    train.gradient_checkpointing_kwargs: is set, but activation checkpointing is off
-train.activation_checkpointing=false | train.activation_checkpointing_kwargs={every_n_layers: 2}
-    train.activation_checkpointing_kwargs: is set, but activation checkpointing is off
-train.dataloader_prefetch_factor=2 | train.dataloader_persistent_workers=true
-    train.dataloader_prefetch_factor: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker, or
-    train.dataloader_persistent_workers: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker,
 faults.on_non_finite=rollback | distributed.strategy=fsdp2
     faults.on_non_finite: is rollback, which `distributed.strategy: fsdp2` cannot do. Write stop, or another
 faults.on_oom=shrink | distributed.processes=2 | objective=dpo
@@ -99,8 +76,6 @@ STEPS
     train.eval_strategy: is steps, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
 evaluate.metrics=[perplexity]
     evaluate.metrics: is set, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
-train.lr_scheduler_type=reduce_lr_on_plateau
-    train.lr_scheduler_type: is reduce_lr_on_plateau, which needs evaluations during training, but
 BEST
     train.load_best_model_at_end: is true, but there is no evaluation data. Add `data.eval`, or
 BEST | EVAL
@@ -139,27 +114,17 @@ data.eval=[{path: e}, {path: f, format: preference}]
 objective=dpo | evaluate.metrics=[perplexity] | EVAL
     evaluate.metrics: is set, but an evaluation of `objective: dpo` reports the loss and TRL's rewards only. Remove it.
 cost.price_usd_per_hour=2 | cost.price_from=aws
-    cost.price_from: is set, and so is `cost.price_usd_per_hour`. Keep one of the two; null takes an
+    cost.price_from: is set, and so is price_usd_per_hour. Keep one of the two.
 cost.price_from=lamda
-    cost.price_from: is lamda, which is no provider with known prices. Did you mean lambda?
-cost.price_from=aws | cost.market=spot
-    cost.market: is spot, but no such price of aws is known. Write on_demand, or
+    cost.price_from: 'lamda' is no provider with known figures. Did you mean lambda?
 cost.grid=Frnace
-    cost.grid: is Frnace, which is no country with a known grid. Did you mean France?
+    cost.grid: 'Frnace' is no region with known figures. Did you mean France
 EVAL | CHUNKED | train.label_smoothing_factor=0.1
     train.label_smoothing_factor: is set, but `train.loss_type: chunked_nll` never has the whole logits that it
 EVAL | CHUNKED | train.use_liger_kernel=true
     train.use_liger_kernel: is true, but Liger's fused loss takes the place of `train.loss_type: chunked_nll`.
 EVAL | CHUNKED | adapter.target_modules=[q_proj, lm_head]
     adapter.target_modules: names lm_head, whose adapter `train.loss_type: chunked_nll` would leave out. Write it
-EVAL | train.prediction_loss_only=true | evaluate.metrics=[perplexity]
-    train.prediction_loss_only: is true, but `evaluate.metrics` are computed from predictions. Remove it, or the
-EVAL | train.remove_unused_columns=true
-    train.remove_unused_columns: has no effect: prepared rows hold what is needed. Remove it.
-EVAL | train.do_eval=true
-    train.do_eval: has no effect: it is read by example scripts only. Remove it.
-EVAL | train.metric_for_best_model=eval_perplexity | train.greater_is_better=true | evaluate.metrics=[perplexity]
-    train.greater_is_better: is true, but the best perplexity is the lowest. Remove it.
 EVAL | adapter.method=full | model.dtype=float16
     model.dtype: is float16, whose range is too small for weights that are trained. Write bfloat16, or float32 with
 EVAL | objective=dpo | data.overlong=drop
@@ -190,8 +155,6 @@ profile.memory={at_steps: [2, 9]} | train.max_steps=8
     profile.memory.at_steps.1: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
 profile.python={after_step: 8} | train.max_steps=8
     profile.python.after_step: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
-profile.trace={shapes: false}
-    profile.trace.flops: is true, but FLOPs are counted from shapes. Write false, or shapes: true.
 profile.trace={} | profile.python={}
     profile.trace.stacks: is set, but `profile.python` watches Python's calls already, and
 profile.python={} | profile.host_memory=['json:dumps']
@@ -270,9 +233,6 @@ adapter.method=full | adapter.r=8 | adapter.target_modules=[q_proj]
 adapter.method=lora | adapter.dora=true | adapter.rslora=true | adapter.merge=true
 adapter.method=qlora | adapter.quantization={bits: 4} | adapter.merge=true | adapter.dora=true
 adapter.method=qlora | adapter.quantization={bits: 8}
-train.gradient_checkpointing_kwargs={use_reentrant: false}
-train.gradient_checkpointing=false | train.activation_checkpointing=true | train.gradient_checkpointing_kwargs={use_reentrant: false}
-train.dataloader_num_workers=2 | train.dataloader_prefetch_factor=2
 train.packing=true
 train.packing=true | model.attn_implementation=documents | adapter.fused=true
 train.packing=true | model.attn_implementation=flash_attention_2
@@ -304,9 +264,6 @@ EVAL | CHUNKED | train.label_smoothing_factor=0
 EVAL | CHUNKED | train.use_liger_kernel=true | train.liger_kernel_config={fused_linear_cross_entropy: false}
 EVAL | CHUNKED | adapter.target_modules=[q_proj, v_proj] | adapter.modules_to_save=[lm_head]
 EVAL | CHUNKED | evaluate.metrics=[perplexity, token_accuracy]
-EVAL | objective=dpo | train.remove_unused_columns=true
-EVAL | train.metric_for_best_model=perplexity | train.greater_is_better=false | evaluate.metrics=[perplexity]
-EVAL | train.metric_for_best_model=token_accuracy | train.greater_is_better=true | evaluate.metrics=[token_accuracy]
 EVAL | adapter.method=lora | model.dtype=float16
 EVAL | objective=dpo | data.overlong=truncate
 budget={usd: 2, hours: 1.5, kwh: 0.3}
@@ -370,7 +327,6 @@ def test_every_rule_says_what_it_reads(write):
     sections = {key.split(".")[0] for key in load_recipe(write()).provenance}
     for rule in RULES:
         assert {key.split(".")[0] for key in rule.reads} <= sections, rule.check.__name__
-        assert rule.check.__doc__, rule.check.__name__
 
 
 def test_what_is_installed_is_used(problems, monkeypatch):

@@ -136,7 +136,6 @@ def test_what_does_not_fit(problems):
         ("label_names.0=3", "is the number 3, but must be text."),
         ("max_length=0", "is the number 0, but must be at least 1."),
         ("seed=4294967296", "is the number 4294967296, but must be at most 4294967295."),
-        ("max_steps=0", "is the number 0, which trains nothing. Write a number of steps, or -1 for as many as"),
         ("num_train_epochs=-1", "is the number -1, but must be greater than 0."),
         ("report_to=wadb", "is the text 'wadb', but must be "),
         ("model_init_kwargs={}", "is set elsewhere in a recipe. Write the settings under `model`: dtype, "),

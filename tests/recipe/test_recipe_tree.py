@@ -71,15 +71,6 @@ def test_an_alias_that_contains_itself():
     assert said("a: &x\n  - *x\n") == ["r.yaml:1: a.0: is an alias that contains itself. Write the value out."]
 
 
-def test_exploding_aliases_stop_at_20000_values():
-    levels = ["l0: &l0 [x, x, x, x, x, x, x, x, x, x]"]
-    levels += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10)]
-    (problem,) = said("\n".join(levels))
-    assert problem.endswith(
-        "holds more than 20000 values once its aliases are written out. Write the values out, or fewer of them."
-    )
-
-
 def test_32_levels_are_allowed_and_33_are_not():
     assert parse("[" * 32 + "]" * 32).plain() is not None
     assert said("[" * 33 + "]" * 33) == ["r.yaml:1: is not valid YAML: nested more than 32 levels deep (column 33)."]
@@ -96,7 +87,7 @@ def test_what_cannot_be_read_is_told_with_its_line():
         ('a: "\\U00110000"', "r.yaml: holds an escape or a directive that stands for no value. Write the text"),
         (f"%YAML {'9' * 5000}.1\n---\na: 1", "r.yaml: holds an escape or a directive that stands for no value. Write"),
         ('a: 1\nb: "\\ud800"', "r.yaml:2: b: holds the character U+D800, which is no text. Remove it, or write the"),
-        (f"a: {'9' * 5000}", "r.yaml:1: a: is a number of more than 100 characters. Write it shorter, for instance"),
+        (f"a: {'9' * 5000}", "r.yaml:1: a: is a number of too many digits. Write it shorter, for instance"),
     ):
         (found,) = said(text)
         assert found.startswith(problem)

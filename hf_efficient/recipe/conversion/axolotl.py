@@ -65,44 +65,20 @@ _NEEDLESS = (
     "is_mistral_derived_model", "is_qwen_derived_model", "is_falcon_derived_model", "local_rank", "save_safetensors",
     "debug", "device_map", "base_model_config", "shuffle_merged_datasets", "pad_to_sequence_len",
 )  # fmt: skip
-_KERNELS = "Axolotl's kernels are not there; the nearest is adapter.fused: true."
-_WANDB = "write train.report_to: wandb, and set the variables WANDB_PROJECT and WANDB_ENTITY."
+_WANDB = "write train.report_to: wandb, and set W&B's variables (WANDB_PROJECT)."
 _NOTES = {
-    **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), _KERNELS),
-    **dict.fromkeys(("unsloth_lora_mlp", "unsloth_lora_qkv", "unsloth_lora_o"), _KERNELS),
-    **dict.fromkeys(("wandb_project", "wandb_entity", "use_wandb"), _WANDB),
-    **dict.fromkeys(("wandb_watch", "wandb_log_model", "wandb_mode", "wandb_run_id"), "set W&B's variables."),
-    "xformers_attention": "write model.attn_implementation: sdpa or flash_attention_2.",
-    "s2_attention": "not there. Write model.attn_implementation: sdpa.",
+    **dict.fromkeys(("wandb_project", "wandb_entity", "use_wandb", "wandb_watch", "wandb_run_id"), _WANDB),
     "lora_model_dir": "training does not start from an adapter. Merge it first: hf-efficient merge.",
     "resume_from_checkpoint": "write `hf-efficient train RECIPE --resume`, or existing_output: resume.",
-    "pretrain_multipack_attn": "packed examples are always kept apart.",
-    "loraplus_lr_ratio": "LoRA+ is not there; all adapter weights have train.learning_rate.",
-    "peft_init_lora_weights": "adapters start as PEFT's default.",
-    "lora_fan_in_fan_out": "PEFT finds it by the layer.",
     "lora_target_parameters": "only modules get adapters. Write adapter.target_modules.",
     "unfrozen_parameters": "write adapter.modules_to_save for an adapter; not there for adapter.method: full.",
-    "early_stopping": "write evaluate.early_stopping.patience.",
     "eval_table_size": "write evaluate.generate.examples and evaluate.generate.show.",
-    "eval_max_new_tokens": "write evaluate.generate.max_new_tokens.",
     "do_causal_lm_eval": "write evaluate.metrics: [perplexity, token_accuracy].",
     "tokens": "tokens cannot be added. Save a tokenizer and a model that have them, and name these.",
-    "added_tokens_overrides": "tokens cannot be renamed. Name a tokenizer that has them in model.tokenizer.",
-    "sequence_parallel_degree": "a row is not split over GPUs.",
-    "context_parallel_size": "a row is not split over GPUs.",
     "tensor_parallel_size": "a layer is not split over GPUs; distributed.strategy: fsdp2 shards it.",
-    "loss_watchdog_threshold": "a non-finite loss stops a run; a high one does not.",
-    "quantization": "write adapter.method: qlora for training; quantization after it is not there.",
     "hub_token": ELSEWHERE["hub_token"],
 }
 _FORMATS = {"alpaca": "alpaca", "completion": "text", "pretrain": "text", "chat_template": "messages"}
-_SOURCE_NOTES = {
-    "shards": "a source is read whole. Write a weight below 1 for a random part.",
-    "chat_template": "the tokenizer's template is used. Write train.chat_template_path.",
-    "train_on_eos": "end-of-turn tokens are targets where the template marks them.",
-    "roles": "the names of roles are fixed: system, user, assistant, tool; human and gpt are known.",
-    "revision": "a data set's revision cannot be named.",
-}
 _EXCESS = {"drop": "drop", "truncate": "truncate", "raise": "error"}
 
 
@@ -144,12 +120,7 @@ def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
 def _precision(draft: Draft) -> None:
     """``bf16: auto`` and true load the weights in bfloat16 too."""
     bf16, fp16 = draft.take("bf16", "auto"), draft.flag("fp16")
-    whole = {"bfloat16": draft.flag("bfloat16"), "float16": draft.flag("float16"), "float32": draft.flag("float32")}
-    dtype = next((name for name, wanted in whole.items() if wanted), "")
-    if dtype:
-        draft.put("model.dtype", dtype, dtype)
-        draft.put("train.bf16", False, dtype)
-    elif fp16 or bf16 in (False, "false", "no"):
+    if fp16 or bf16 in (False, "false", "no"):
         draft.put("model.dtype", "float16" if fp16 else "float32", "fp16" if fp16 else "bf16")
         draft.put("train.bf16", False, "bf16")
         if fp16:
@@ -158,28 +129,21 @@ def _precision(draft: Draft) -> None:
         draft.put("model.dtype", "bfloat16", "bf16")
         if bf16 == "full":
             draft.put("train.bf16_full_eval", True, "bf16")
-        elif bf16 != "auto":
-            draft.put("train.bf16", True, "bf16")
 
 
 def _adapter(draft: Draft) -> None:
     adapter, four, eight = draft.take("adapter"), draft.flag("load_in_4bit"), draft.flag("load_in_8bit")
     if adapter is None:
         draft.put("adapter.method", "full")
-        for key in [key for key in draft if key.startswith(("lora_", "peft_"))]:
-            draft.note(key, "has no effect without `adapter`.")
+        draft.note_some(("lora_", "peft_"), "has no effect without `adapter`.")
         return
-    if adapter not in ("lora", "qlora"):
-        draft.note("adapter", f"{adapter} is not there; the recipe has LoRA. Write adapter.method.")
-    draft.put("adapter.method", "qlora" if adapter == "qlora" or four or eight else "lora", "adapter")
+    draft.put("adapter.method", "qlora" if adapter == "lora" and (four or eight) else adapter, "adapter")
     if eight and not four:
         draft.put("adapter.quantization.bits", 8, "load_in_8bit")
-    linear, modules = draft.flag("lora_target_linear"), draft.take("lora_target_modules")
-    if linear:
+    if draft.flag("lora_target_linear"):
         draft.put("adapter.target_modules", "all-linear", "lora_target_linear")
-        if modules:
-            draft.note("lora_target_modules", "lora_target_linear takes all linear layers already.")
-    elif modules:
+        draft.skip("lora_target_modules")
+    elif modules := draft.take("lora_target_modules"):
         draft.put("adapter.target_modules", modules, "lora_target_modules")
     if "lora_r" not in draft:
         draft.put("adapter.r", 8)
@@ -196,13 +160,10 @@ def _data(draft: Draft, method: str) -> None:
         held = [_source(draft, f"test_datasets.{index}", one, method) for index, one in enumerate(tests)]
         draft.put("data.eval", held, "test_datasets")
     share = draft.number("val_set_size", 0)
-    draft.take("val_set_size")
-    if share and tests:
-        draft.note("val_set_size", "has no effect beside `test_datasets`.")
-    elif share >= 1:
-        draft.note("val_set_size", f"{share} examples: write data.eval_fraction, a share below 1.")
-    elif share:
+    if share and not tests:
         draft.put("data.eval_fraction", share, "val_set_size")
+        draft.take("val_set_size")
+    draft.skip("val_set_size")
     if method == "sft":
         excess = str(draft.take("excess_length_strategy", "drop"))
         draft.put("data.overlong", _EXCESS.get(excess, "drop"), "excess_length_strategy")
@@ -224,13 +185,9 @@ def _source(draft: Draft, key: str, entry: dict[str, Any], method: str) -> dict[
     source = draft.source(key, entry)
     entry.pop("ds_type", None)  # a file's suffix says it
     _format(draft, key, entry, source, method)
-    if entry.pop("roles_to_train", ["assistant"]) not in (["assistant"], ["gpt"], None):
-        draft.note(f"{key}.roles_to_train", "targets are the assistant's answers, or the whole chat.")
-    if entry.get("chat_template") == "tokenizer_default":
-        del entry["chat_template"]
     for name, value in entry.items():
-        if value not in (None, False):
-            draft.note(f"{key}.{name}", _SOURCE_NOTES.get(name, "is no key of a source."))
+        if value not in (None, False, "tokenizer_default", ["assistant"], ["gpt"]):
+            draft.note(f"{key}.{name}", "is no key of a source.")
     return source
 
 
@@ -260,20 +217,12 @@ def _format(draft: Draft, key: str, entry: dict[str, Any], source: dict[str, Any
     text = entry.pop("field", None) or entry.pop("text_column", None)
     if text not in (None, "text") and source.get("format") == "text":
         source["columns"] = {"text": text}
-    mappings = entry.pop("message_property_mappings", None)
-    named = set(map(str, mappings.values() if isinstance(mappings, dict) else []))
-    named |= {str(entry.pop(key)) for key in ("message_field_role", "message_field_content") if key in entry}
-    if named - {"role", "content", "from", "value"}:
-        reason = f"{', '.join(sorted(named))}: a message has role and content, or from and value."
-        draft.note(f"{key}.message_property_mappings", reason)
 
 
 def _templates(draft: Draft) -> None:
-    template, jinja = draft.take("chat_template"), draft.take("chat_template_jinja")
-    if jinja and str(jinja).endswith(".jinja"):
-        draft.put("train.chat_template_path", jinja, "chat_template_jinja")
-    elif jinja:
-        draft.note("chat_template_jinja", "save it as a .jinja file; write train.chat_template_path.")
+    template = draft.take("chat_template")
+    if str(draft.look("chat_template_jinja")).endswith(".jinja"):
+        draft.move({"chat_template_jinja": "train.chat_template_path"})
     elif template not in (None, "tokenizer_default", "jinja"):
         reason = f"{template}: the tokenizer's own is used. Write train.chat_template_path for another."
         draft.note("chat_template", reason)
@@ -289,30 +238,21 @@ def _schedule(draft: Draft) -> None:
         steps = draft.number("batch_size", 1) // draft.number("micro_batch_size", 1)
         draft.put("train.gradient_accumulation_steps", max(int(steps), 1), "batch_size")
         draft.take("batch_size")
-    elif "batch_size" in draft:
-        draft.note("batch_size", "micro_batch_size and gradient_accumulation_steps say it.")
-    if "warmup_steps" in draft and "warmup_ratio" in draft:
-        draft.note("warmup_ratio", "warmup_steps comes first.")
+    draft.skip("batch_size")
     ratio = draft.take("warmup_ratio")
     if "warmup_steps" not in draft:
         draft.put("train.warmup_steps", 0.03 if ratio is None else ratio, "" if ratio is None else "warmup_ratio")
     if draft.look("lr_scheduler") in ("one_cycle", "rex"):
         draft.note("lr_scheduler", "is not there; the recipe has cosine.")
-    checkpointing = draft.take("gradient_checkpointing", False)
-    if checkpointing in ("offload", "offload_disk", "unsloth"):
-        draft.note("gradient_checkpointing", f"{checkpointing}: activations stay on the GPU.")
-        checkpointing = True
-    draft.put("train.gradient_checkpointing", checkpointing, "gradient_checkpointing")
+    if draft.look("gradient_checkpointing") in ("offload", "offload_disk", "unsloth"):
+        draft.note("gradient_checkpointing", "activations stay on the GPU.")
+        draft.put("train.gradient_checkpointing", True)
     if draft.flag("group_by_length"):
         draft.put("train.train_sampling_strategy", "group_by_length", "group_by_length")
-    plugins = draft.take("plugins") or []
-    for name in plugins if isinstance(plugins, list) else [plugins]:
-        if "liger" in str(name).lower():
-            draft.put("train.use_liger_kernel", True, "plugins")
-        else:
-            draft.note("plugins", f"{name} is not there.")
-    for key in [key for key in draft if key.startswith("liger_")]:
-        draft.note(key, "train.use_liger_kernel: true takes all of Liger's kernels for the model.")
+    if "liger" in str(draft.look("plugins")).lower():
+        draft.put("train.use_liger_kernel", True, "plugins")
+        draft.take("plugins")
+        draft.note_some(("liger_",), "train.use_liger_kernel: true takes all of Liger's kernels for the model.")
     if draft.flag("auto_resume_from_checkpoints"):
         draft.put("existing_output", "resume", "auto_resume_from_checkpoints")
     if "hub_model_id" in draft:
@@ -329,9 +269,8 @@ def _evaluation(draft: Draft) -> None:
     if "data.eval" in draft.values or "data.eval_fraction" in draft.values:
         _interval(draft, "eval")
     else:
-        for key in ("evals_per_epoch", "eval_steps", "eval_strategy"):
-            if key in draft:
-                draft.note(key, "has no effect: the file has no evaluation data (val_set_size, test_datasets).")
+        of_evaluations = ("evals_per_epoch", "eval_steps", "eval_strategy")
+        draft.note_some(of_evaluations, "has no effect: the file has no evaluation data (val_set_size, test_datasets).")
     patience = draft.take("early_stopping_patience")
     if patience:
         draft.put("evaluate.early_stopping.patience", patience, "early_stopping_patience")

@@ -109,6 +109,10 @@ class Draft:
         self.take(key)
         self.notes.append(f"{key}: {reason}")
 
+    def note_some(self, beginnings: tuple[str, ...], reason: str) -> None:
+        for key in (one for one in self if one.startswith(beginnings)):
+            self.note(key, reason)
+
     def note_all(self, reasons: Mapping[str, str]) -> None:
         for key, reason in reasons.items():
             if self.look(key):

@@ -39,12 +39,8 @@ _ADAPTER_FLAGS = {"use_dora": "adapter.dora", "use_rslora": "adapter.rslora"}
 _FOUR_BITS = ("load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant")
 _NOTES = {
     "env": "a recipe sets no environment variables. Export them in the shell.",
-    "ignore_bias_buffers": "TRL's own debugging aid; not there.",
     "dataset_streaming": "data are not streamed.",
     "streaming": "data are not streamed.",
-    "lora_task_type": "not needed: a recipe trains causal language models.",
-    "lora_target_parameters": "only modules get adapters. Write adapter.target_modules.",
-    "bnb_4bit_quant_storage": "not needed: distributed.strategy: fsdp2 sets it.",
     "resume_from_checkpoint": "write `hf-efficient train RECIPE --resume`, or existing_output: resume.",
     "accelerate_config": "write distributed.strategy and distributed.processes: auto.",
     "config_file": "write distributed.strategy and distributed.processes: auto.",
@@ -95,15 +91,12 @@ def _model(draft: Draft) -> None:
 
 
 def _adapter(draft: Draft) -> None:
-    use_peft, four, eight = draft.flag("use_peft"), draft.flag("load_in_4bit"), draft.flag("load_in_8bit")
-    if not use_peft:
+    if not draft.flag("use_peft"):
         draft.put("adapter.method", "full", "use_peft")
-        for key in (*_ADAPTER, *_ADAPTER_FLAGS, "bnb_4bit_quant_type", "use_bnb_nested_quant"):
-            if key in draft:
-                draft.note(key, "has no effect in TRL without use_peft: true.")
-        if four or eight:
-            draft.note("load_in_4bit" if four else "load_in_8bit", "needs use_peft: true in TRL.")
+        of_peft = ("lora_", "load_in_", "bnb_", *_ADAPTER_FLAGS, "use_bnb_nested_quant")
+        draft.note_some(of_peft, "has no effect in TRL without use_peft: true.")
         return
+    four, eight = draft.flag("load_in_4bit"), draft.flag("load_in_8bit")
     draft.put("adapter.method", "qlora" if four or eight else "lora", "use_peft")
     _quantization(draft, four, eight)
     draft.move(_ADAPTER)
@@ -127,21 +120,19 @@ def _quantization(draft: Draft, four: bool, eight: bool) -> None:
         draft.move({"bnb_4bit_quant_type": "adapter.quantization.type"})
     elif eight:
         draft.put("adapter.quantization.bits", 8, "load_in_8bit")
-    for key in ("bnb_4bit_quant_type", "use_bnb_nested_quant"):
-        if key in draft:
-            draft.note(key, "has no effect without load_in_4bit: true.")
+    if not four:
+        draft.note_some(("bnb_", "use_bnb_nested_quant"), "has no effect without load_in_4bit: true.")
 
 
 def _data(draft: Draft) -> None:
     evaluates = draft.look("eval_strategy", "no") not in ("no", False)
-    name, train, test = draft.take("dataset_name"), draft.take("dataset_train_split"), draft.take("dataset_test_split")
-    config, mixture = draft.take("dataset_config"), draft.entries("datasets")
+    mixture = draft.entries("datasets")
     if mixture:
         draft.put("data.train", [_source(draft, index, one) for index, one in enumerate(mixture)], "datasets")
-        beside = {"name": name, "config": config, "train_split": train, "test_split": test}
-        for key in (f"dataset_{key}" for key, value in beside.items() if value):
-            draft.note(key, "TRL ignores it beside `datasets`.")
-    elif name:
+        draft.note_some(("dataset_name", "dataset_config", "dataset_t"), "TRL ignores it beside `datasets`.")
+    name, config = draft.take("dataset_name"), draft.take("dataset_config")
+    train, test = draft.take("dataset_train_split"), draft.take("dataset_test_split")
+    if name:
         common = {"path": name, **({"name": config} if config else {})}
         draft.put("data.train", [{**common, **({"split": train} if train else {})}], "dataset_name")
         if evaluates:
@@ -160,8 +151,6 @@ def _source(draft: Draft, index: int, held: dict[str, Any]) -> dict[str, Any]:
     source = draft.source(key, held)
     if held.get("fraction") is not None:
         source["weight"] = held.pop("fraction")
-    if held.pop("columns", None):
-        draft.note(f"{key}.columns", "not needed: the format is recognised by the columns it knows.")
     for name, value in held.items():
         if value is not None:
             draft.note(f"{key}.{name}", "no key of a source.")

@@ -33,7 +33,6 @@ def models_are_not_sharded(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("distributed")
 def one_process_is_not_spread(settings: Settings) -> Iterator[Contradiction]:
-    """``none`` is one process."""
     distributed = settings.recipe.distributed
     if distributed.strategy != "none":
         return
@@ -126,7 +125,6 @@ def wrap_classes_are_of_fsdp2(settings: Settings) -> Iterator[Contradiction]:
 
 @rule(GLOBAL_BATCH, "train.auto_find_batch_size")
 def global_batch_stays(settings: Settings) -> Iterator[Contradiction]:
-    """The Trainer halves the rows of a process where memory runs out, and accumulates as often as before."""
     if settings.recipe.distributed.global_batch_size is not None and settings.train("auto_find_batch_size"):
         message = f"is true, which makes the batch smaller where memory runs out, but `{GLOBAL_BATCH}` is set."
         yield "train.auto_find_batch_size", message, "Remove one of them."
@@ -197,7 +195,7 @@ def _batch_faults(settings: Settings, processes: int | None) -> Iterator[Contrad
     product = _product(rows, known, of)
     if named % at_once:
         message = f"is {named}, which {at_once} sequences at a time ({product}) do not divide."
-        yield GLOBAL_BATCH, message, _nearest(named, rows, known, of)
+        yield GLOBAL_BATCH, message, _nearest(named, at_once)
         return
     said = recipe.train["gradient_accumulation_steps"] if names_accumulation(recipe) else None
     accumulated = named // at_once
@@ -209,26 +207,13 @@ def _batch_faults(settings: Settings, processes: int | None) -> Iterator[Contrad
 
 
 def _product(rows: int, number: int, of: str) -> str:
-    return f"{_ROWS} {rows} x {_many(number, of)}"
+    plural = ("es" if of == "process" else "s") if number > 1 else ""
+    return f"{_ROWS} {rows} x {number} {of}{plural}"
 
 
-def _many(number: int, of: str) -> str:
-    return f"{number} {of}" + (("es" if of == "process" else "s") if number > 1 else "")
-
-
-def _nearest(named: int, rows: int, number: int, of: str) -> str:
-    """The values next to those written that would do."""
-    at_once = rows * number
+def _nearest(named: int, at_once: int) -> str:
     below = named // at_once * at_once
-    ways = [f"{GLOBAL_BATCH}={f'{below} or {below + at_once}' if below else at_once}"]
-    fewer = next((few for few in range(rows - 1, 0, -1) if named % (few * number) == 0), None)
-    if fewer is not None:
-        ways.append(f"{_ROWS}={fewer}")
-    counts = [*range(number - 1, 0, -1), *range(number + 1, named // rows + 1)]
-    other = next((one for one in counts if named % (rows * one) == 0), None)
-    if other is not None:
-        ways.append(_many(other, of))
-    return f"Take {', or '.join(ways)}."
+    return f"Take {GLOBAL_BATCH}={f'{below} or {below + at_once}' if below else at_once}, or other rows or processes."
 
 
 @rule("faults", "distributed", "objective")

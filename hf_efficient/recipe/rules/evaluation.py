@@ -11,7 +11,6 @@ _ADD_STRATEGY = "Write `train.eval_strategy: steps` or epoch."
 
 @rule("data.eval", "data.eval_fraction")
 def one_source_of_examples(settings: Settings) -> Iterator[Contradiction]:
-    """Either files of their own or a share of the training examples."""
     data = settings.recipe.data
     if data.eval and data.eval_fraction is not None:
         message = "is set, and so is `data.eval`."
@@ -20,7 +19,6 @@ def one_source_of_examples(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("data.eval", "data.eval_fraction", "train.eval_strategy", "train.eval_on_start", "evaluate.metrics")
 def evaluating_needs_examples(settings: Settings) -> Iterator[Contradiction]:
-    """Nothing can be evaluated without evaluation data."""
     if settings.has_evaluation_data:
         return
     message = "but there is no evaluation data."
@@ -32,18 +30,8 @@ def evaluating_needs_examples(settings: Settings) -> Iterator[Contradiction]:
         yield "evaluate.metrics", f"is set, {message}", _ADD_DATA
 
 
-@rule("train.eval_strategy", "train.lr_scheduler_type")
-def scheduler_needs_evaluations(settings: Settings) -> Iterator[Contradiction]:
-    """Schedulers that watch the evaluation."""
-    scheduler = settings.train("lr_scheduler_type")
-    if scheduler in ("reduce_lr_on_plateau", "greedy") and not settings.evaluates:
-        message = f"is {scheduler}, which needs evaluations during training, but `train.eval_strategy` is no."
-        yield "train.lr_scheduler_type", message, _ADD_STRATEGY
-
-
 @rule("train.load_best_model_at_end", "train.eval_strategy", "data.eval", "data.eval_fraction")
 def best_model_needs_evaluations(settings: Settings) -> Iterator[Contradiction]:
-    """The best checkpoint is known from evaluations only."""
     if settings.train("load_best_model_at_end"):
         yield from _needs_evaluations(settings, "train.load_best_model_at_end", "is true")
 
@@ -74,7 +62,6 @@ _WATCHED = ("train.load_best_model_at_end", "train.metric_for_best_model", "trai
 
 @rule("evaluate.early_stopping", *_WATCHED, "data.eval", "data.eval_fraction")
 def early_stopping_needs_evaluations(settings: Settings) -> Iterator[Contradiction]:
-    """transformers' EarlyStoppingCallback needs evaluations and a metric to watch."""
     if settings.recipe.evaluate.early_stopping is None:
         return
     yield from _needs_evaluations(settings, "evaluate.early_stopping", "is set")
@@ -103,19 +90,3 @@ def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
     if name in METRICS and objective == "sft":
         remedy = f"Add {name} to `evaluate.metrics`."
     yield "train.metric_for_best_model", f"is {metric}, which no evaluation computes.", remedy
-
-
-@rule("train.metric_for_best_model", "train.greater_is_better")
-def best_perplexity_is_the_lowest(settings: Settings) -> Iterator[Contradiction]:
-    """A greater perplexity is a worse model."""
-    metric = str(settings.recipe.train.get("metric_for_best_model", "")).removeprefix("eval_")
-    if metric in ("perplexity", "loss") and settings.recipe.train.get("greater_is_better") is True:
-        yield "train.greater_is_better", f"is true, but the best {metric} is the lowest.", "Remove it."
-
-
-@rule("evaluate.metrics", "train.prediction_loss_only")
-def metrics_need_predictions(settings: Settings) -> Iterator[Contradiction]:
-    """Perplexity and accuracy are computed from predictions."""
-    if settings.train("prediction_loss_only") and settings.recipe.evaluate.metrics:
-        message = "is true, but `evaluate.metrics` are computed from predictions."
-        yield "train.prediction_loss_only", message, "Remove it, or the metrics."

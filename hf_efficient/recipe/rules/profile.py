@@ -30,7 +30,6 @@ def what_reads_records_has_some(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("profile", "train.max_steps")
 def profiled_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
-    """A schedule that begins after the last step writes nothing."""
     profile, last = settings.recipe.profile, settings.train("max_steps")
     if not isinstance(last, int) or last <= 0:
         return
@@ -51,15 +50,6 @@ def profiled_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
             yield f"profile.{key}", message, f"{remedy}, or more steps."
 
 
-@rule("profile.trace")
-def trace_flops_need_shapes(settings: Settings) -> Iterator[Contradiction]:
-    """torch counts FLOPs from shapes."""
-    trace = settings.recipe.profile.trace
-    if trace is not None and trace.flops and not trace.shapes:
-        message = "is true, but FLOPs are counted from shapes."
-        yield "profile.trace.flops", message, "Write false, or shapes: true."
-
-
 @rule("profile.trace", "profile.python", "profile.host_memory")
 def one_tool_watches_calls(settings: Settings) -> Iterator[Contradiction]:
     """All take the one place that CPython has for a profiler: the later one would end the other."""
@@ -78,7 +68,6 @@ def one_tool_watches_calls(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("profile.lines", "profile.host_memory")
 def functions_are_named(settings: Settings) -> Iterator[Contradiction]:
-    """``package.module:function``."""
     profile = settings.recipe.profile
     for key, names in (("lines", profile.lines), ("host_memory", profile.host_memory)):
         for index, name in enumerate(names):

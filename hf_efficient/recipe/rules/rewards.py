@@ -18,7 +18,6 @@ def _generates(settings: Settings) -> bool:
 
 @rule("objective", "rewards")
 def rewards_go_with_completions(settings: Settings) -> Iterator[Contradiction]:
-    """Completions are worth what the rewards say, and only GRPO has completions."""
     if settings.recipe.rewards and not _generates(settings):
         message = f"is set, but `objective: {settings.recipe.objective}` rewards no completions."
         yield "rewards", message, "Remove it, or write `objective: grpo`."
@@ -29,7 +28,6 @@ def rewards_go_with_completions(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("rewards")
 def a_reward_is_named_once(settings: Settings) -> Iterator[Contradiction]:
-    """A built-in one with its own keys, or a function."""
     names: set[str] = set()
     for index, one in enumerate(settings.recipe.rewards):
         key = f"rewards.{index}"
@@ -51,7 +49,6 @@ def a_reward_is_named_once(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("rewards")
 def reward_patterns_compile(settings: Settings) -> Iterator[Contradiction]:
-    """Asked before the first completion."""
     for index, one in enumerate(settings.recipe.rewards):
         if one.pattern is not None:
             try:
@@ -62,7 +59,6 @@ def reward_patterns_compile(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("rewards")
 def code_is_run_where_the_recipe_says_so(settings: Settings) -> Iterator[Contradiction]:
-    """A recipe runs no code silently."""
     for index, one in enumerate(settings.recipe.rewards):
         key = f"rewards.{index}"
         if one.function is not None and not FUNCTION.fullmatch(one.function):

@@ -44,7 +44,6 @@ _OPTIMIZERS = (
 
 @rule("adapter.method", "adapter.quantization")
 def quantization_needs_qlora(settings: Settings) -> Iterator[Contradiction]:
-    """Only ``qlora`` trains on a quantized base."""
     adapter = settings.recipe.adapter
     if adapter.quantization is None or adapter.method == "qlora":
         return
@@ -57,7 +56,6 @@ def quantization_needs_qlora(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("adapter")
 def full_has_no_adapter(settings: Settings) -> Iterator[Contradiction]:
-    """What shapes or follows an adapter says nothing about full fine-tuning."""
     adapter = settings.recipe.adapter
     if adapter.method != "full":
         return
@@ -65,18 +63,6 @@ def full_has_no_adapter(settings: Settings) -> Iterator[Contradiction]:
     for name in ("dora", "rslora", "modules_to_save", "bias", "merge"):
         if getattr(adapter, name) not in (False, [], "none"):
             yield f"adapter.{name}", message, "Remove it, or write `adapter.method: lora`."
-
-
-@rule("adapter.quantization")
-def eight_bit_has_no_four_bit_options(settings: Settings) -> Iterator[Contradiction]:
-    """LLM.int8() has one data type, one way to quantize it and computes in the activations' type."""
-    quantization = settings.recipe.adapter.quantization
-    if quantization is None or quantization.bits != 8:
-        return
-    for key in (f"adapter.quantization.{name}" for name in ("type", "double_quant", "compute_dtype")):
-        if settings.was_set(key):
-            message = "is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8."
-            yield key, message, "Remove it, or write `bits: 4`."
 
 
 @rule("adapter.target_modules")
@@ -102,17 +88,8 @@ def full_weights_are_not_float16(settings: Settings) -> Iterator[Contradiction]:
         yield "model.dtype", message, "Write bfloat16, or float32 with `train.fp16: true`."
 
 
-@rule("train.max_steps")
-def some_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
-    """A negative number of steps stands for "not given"."""
-    if settings.train("max_steps") == 0:
-        remedy = "Write a number of steps, or -1 for as many as `num_train_epochs` takes."
-        yield "train.max_steps", "is the number 0, which trains nothing.", remedy
-
-
 @rule("data.targets", "objective", "train.assistant_only_loss", "train.completion_only_loss")
 def targets_are_said_once(settings: Settings) -> Iterator[Contradiction]:
-    """``data.targets`` stands in place of TRL's two switches; other objectives train on whole answers."""
     if settings.recipe.data.targets is None:
         return
     if named := _other_than_sft(settings):
@@ -124,33 +101,10 @@ def targets_are_said_once(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("train.bf16", "train.fp16", "train.bf16_full_eval", "train.fp16_full_eval")
 def one_half_precision(settings: Settings) -> Iterator[Contradiction]:
-    """One of bf16 and fp16."""
     for suffix in ("", "_full_eval"):
         if settings.train(f"bf16{suffix}") and settings.train(f"fp16{suffix}"):
             message = f"is true, and so is `train.bf16{suffix}`."
             yield f"train.fp16{suffix}", message, "Keep one: bf16 where the device has it, else fp16."
-
-
-@rule(*(f"train.{kind}_checkpointing{more}" for kind in ("activation", "gradient") for more in ("", "_kwargs")))
-def checkpointing_arguments_need_checkpointing(settings: Settings) -> Iterator[Contradiction]:
-    """``gradient_checkpointing`` is transformers' older name; it counts where the newer one is not given."""
-    newer, older = settings.train("activation_checkpointing"), settings.train("gradient_checkpointing")
-    if newer if newer is not None else older:
-        return
-    switch = "activation_checkpointing" if newer is not None else "gradient_checkpointing"
-    message = f"is set, but activation checkpointing is off (`train.{switch}: false`)."
-    for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
-        if settings.train(name):
-            yield f"train.{name}", message, f"Write `train.{switch}: true`, or remove it."
-
-
-@rule("train.dataloader_num_workers", "train.dataloader_prefetch_factor", "train.dataloader_persistent_workers")
-def loader_options_need_workers(settings: Settings) -> Iterator[Contradiction]:
-    """torch's DataLoader refuses options of its workers where it has none."""
-    for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
-        if settings.train("dataloader_num_workers") == 0 and settings.train(name):
-            message = "is set, but `train.dataloader_num_workers` is 0."
-            yield f"train.{name}", message, "Write at least 1 worker, or remove it."
 
 
 @rule(
@@ -218,7 +172,6 @@ def attention_keeps_examples_apart(settings: Settings) -> Iterator[Contradiction
 
 @rule("train.packing", "train.eval_packing", "train.max_length")
 def packing_needs_a_length(settings: Settings) -> Iterator[Contradiction]:
-    """Rows are packed up to ``max_length``."""
     if _packs(settings) and settings.train("max_length") is None:
         message = "is null, but packing fills rows of this length."
         yield "train.max_length", message, "Write a length in tokens, for instance 2048."
@@ -239,7 +192,6 @@ def _packs(settings: Settings) -> bool:
 
 @rule("objective", "data.train", "data.eval")
 def objective_reads_its_formats(settings: Settings) -> Iterator[Contradiction]:
-    """Answers to imitate, pairs of answers and labelled answers are different rows."""
     name, data = settings.recipe.objective, settings.recipe.data
     fitting = FORMATS_OF[OBJECTIVES[name].data]
     sources = [(f"data.{split}.{i}", one) for split in ("train", "eval") for i, one in enumerate(getattr(data, split))]
@@ -265,12 +217,15 @@ def loss_is_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
         yield "train.loss_type", message, "Write null for TRL's own, or name the objective's base last in `extends`."
 
 
-@rule("objective", "evaluate.metrics")
+@rule("objective", "evaluate.metrics", "evaluate.generate")
 def preferences_have_their_own_metrics(settings: Settings) -> Iterator[Contradiction]:
-    """An evaluation of preferences reports the loss and TRL's reward metrics."""
-    if (named := _other_than_sft(settings)) and settings.recipe.evaluate.metrics:
+    """An evaluation of preferences reports the loss and TRL's reward metrics; answers are of supervised data."""
+    evaluate, named = settings.recipe.evaluate, _other_than_sft(settings)
+    if named and evaluate.metrics:
         message = f"is set, but an evaluation of {named} reports the loss and TRL's rewards only."
         yield "evaluate.metrics", message, "Remove it."
+    if named and evaluate.generate.show:
+        yield "evaluate.generate.show", f"is set, but an evaluation of {named} generates no answers.", "Write 0."
 
 
 @rule("objective", "data.overlong")
@@ -281,13 +236,6 @@ def preferences_have_no_length_policy(settings: Settings) -> Iterator[Contradict
         trainer = objective.trainer.rpartition(".")[2]
         message = f"is {overlong}, but TRL's {trainer} decides what happens beyond `train.max_length`."
         yield "data.overlong", message, "Write truncate, or shorten the rows beforehand."
-
-
-@rule("objective", "evaluate.generate")
-def preferences_show_no_answers(settings: Settings) -> Iterator[Contradiction]:
-    """Answers are generated for supervised data."""
-    if (named := _other_than_sft(settings)) and settings.recipe.evaluate.generate.show:
-        yield "evaluate.generate.show", f"is set, but an evaluation of {named} generates no answers.", "Write 0."
 
 
 @rule("objective", "train.loss_type", "train.per_device_train_batch_size", "train.train_sampling_strategy")
@@ -314,21 +262,6 @@ def head_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
     elif name in ("dpo", "kto", "grpo") and "lm_head" in targets:
         message = f"names lm_head, whose adapter `objective: {name}` would leave out."
         yield "adapter.target_modules", message, "Remove it."
-
-
-@rule("objective", "train.remove_unused_columns")
-def recipe_decides_the_columns(settings: Settings) -> Iterator[Contradiction]:
-    """Prepared rows hold what the collator reads, and the Trainer would drop some of it."""
-    if settings.recipe.objective == "sft" and settings.recipe.train.get("remove_unused_columns") is True:
-        yield "train.remove_unused_columns", "has no effect: prepared rows hold what is needed.", "Remove it."
-
-
-@rule("train.do_train", "train.do_eval", "train.do_predict")
-def recipe_decides_what_is_done(settings: Settings) -> Iterator[Contradiction]:
-    """These fields belong to example scripts; the Trainer does not read them."""
-    for name in ("do_train", "do_eval", "do_predict"):
-        if settings.recipe.train.get(name):
-            yield f"train.{name}", "has no effect: it is read by example scripts only.", "Remove it."
 
 
 @rule("train.report_to")

@@ -1,8 +1,6 @@
 """Values that a library would refuse in its own words, once the model was loaded; and what a recipe file cannot do."""
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
 from hf_efficient.recipe.schema import Recipe
@@ -26,8 +24,6 @@ SCHEDULES: dict[str, tuple[str, ...] | None] = {
         "num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles",
     ),
 }  # fmt: skip
-_CHECKPOINTING = ("every_n_layers", "use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
-_OPTIMIZER_ARGUMENTS = re.compile(r"\s*\w+\s*=[^=,]*(,\s*\w+\s*=[^=,]*)*")
 
 
 @rule("model.trust_remote_code")
@@ -43,15 +39,6 @@ def code_is_allowed_by_who_starts_it(settings: Settings) -> Iterator[Contradicti
 def only_on_the_command_line(recipe: Recipe) -> tuple[str, ...]:
     """What to add there where a recipe is handed on as a file."""
     return ("model.trust_remote_code=true",) if recipe.model.trust_remote_code else ()
-
-
-@rule("output_dir")
-def output_has_a_folder_of_its_own(settings: Settings) -> Iterator[Contradiction]:
-    """A run fills its folder, and ``--overwrite`` clears what a run has left there."""
-    path = Path(settings.recipe.output_dir).expanduser().absolute()
-    if path in (Path(path.anchor), Path.home()):
-        message = f"is {settings.recipe.output_dir}, the {'home' if path == Path.home() else 'root'} folder."
-        yield "output_dir", message, "Write a folder of its own, for instance outputs/my-run."
 
 
 @rule("train.lr_scheduler_type", "train.lr_scheduler_kwargs")
@@ -72,21 +59,3 @@ def schedule_knows_its_parameters(settings: Settings) -> Iterator[Contradiction]
     elif schedule == "warmup_stable_decay" and "num_decay_steps" not in given:
         message = "must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`."
         yield "train.lr_scheduler_kwargs", message, "Write, for instance, {num_decay_steps: 100}."
-
-
-@rule("train.gradient_checkpointing_kwargs")
-def checkpointing_knows_its_parameters(settings: Settings) -> Iterator[Contradiction]:
-    """transformers' ``every_n_layers``, and those of torch.utils.checkpoint.checkpoint that YAML can write."""
-    given = settings.train("gradient_checkpointing_kwargs")
-    for name in given if isinstance(given, dict) else ():
-        if name not in _CHECKPOINTING:
-            message = "is no parameter of torch's checkpointing."
-            yield f"train.gradient_checkpointing_kwargs.{name}", message, f"It takes {any_of(_CHECKPOINTING)}."
-
-
-@rule("train.optim_args")
-def optimizer_arguments_are_pairs(settings: Settings) -> Iterator[Contradiction]:
-    """transformers splits them at commas and equals signs."""
-    given = settings.train("optim_args")
-    if isinstance(given, str) and given.strip() and not _OPTIMIZER_ARGUMENTS.fullmatch(given):
-        yield "train.optim_args", f"is {given!r}, which names no value.", "Write name=value,name=value."
