@@ -123,7 +123,6 @@ def _build(
 
 
 def read_raw(recipe: Recipe, args: SFTConfig | DPOConfig, sources: tuple[list[Source], list[Source]]) -> RawData:
-    """The examples of a recipe before they are tokenised."""
     if recipe.objective != "sft":
         return build_raw(recipe.data, sources, args.seed, objective=recipe.objective)
     assert isinstance(args, SFTConfig)

@@ -33,8 +33,6 @@ _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class _Found(NamedTuple):
-    """A documented definition: where it is, what its head looks like, and what is said of it."""
-
     module: str
     qualname: str
     owner: str
@@ -61,7 +59,6 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
 
 
 def docstring_split(split: str) -> list[dict[str, Any]]:
-    """This Python's examples of one of ``SPLITS``, see :func:`build_docstring_chats`."""
     return [chat for chat in _of_this_python() if chat["split"] == split]
 
 

@@ -53,7 +53,6 @@ class _Opened:
 
 
 def open_sources(data: DataSection) -> tuple[list[Source], list[Source]]:
-    """All sources of training and of evaluation, found but not read; raises as ``sources.open_source``."""
     train = [open_source(section, f"data.train.{index}") for index, section in enumerate(data.train)]
     return train, [open_source(section, f"data.eval.{index}") for index, section in enumerate(data.eval)]
 
@@ -106,10 +105,8 @@ class FirstRows:
 def check_first_rows(recipe: Recipe, most: int = 1000) -> dict[str, FirstRows]:
     """Read the first rows of each source by key (``data.train.0``). Raises ``RecipeError``: for each source the first
     fault, with its row."""
-    named = [("train", recipe.data.train), ("eval", recipe.data.eval)]
-    sections = {f"data.{side}.{index}": one for side, held in named for index, one in enumerate(held)}
     found, problems = {}, []
-    for key, section in sections.items():
+    for key, section in recipe.data.sources().items():
         try:
             found[key] = _first_rows(section, key, recipe, most)
         except DataError as error:

@@ -218,7 +218,6 @@ def _sources(recipe: Recipe, raw: RawData, sizes: npt.NDArray[np.int64]) -> tupl
 
 
 def _spread(sizes: Sequence[int], show: int) -> list[int]:
-    """Rows of the first examples of each source, in turn."""
     starts = np.cumsum([0, *sizes[:-1]])
     each = zip(starts.tolist(), sizes, strict=True)
     turns = [(place, start + place) for start, size in each for place in range(min(size, show))]

@@ -81,7 +81,6 @@ def _labelled(rows: datasets.Dataset) -> datasets.Dataset:
 
 
 def _usable(rows: datasets.Dataset, name: str) -> tuple[datasets.Dataset, tuple[LeftOut, ...]]:
-    """Without rows whose answers are equal or empty."""
     faults: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         fault = _fault(row)

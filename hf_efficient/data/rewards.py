@@ -49,7 +49,6 @@ def make_rewards(sections: Sequence[RewardSection]) -> list[Reward]:
 
 
 def check_answers(sections: Sequence[RewardSection], rows: datasets.Dataset) -> None:
-    """Raises ``DataError`` for the first row without what a reward compares with."""
     for name in [one.name for one in sections if one.name in _COMPARING]:
         for row in rows:
             if row["answer"] is None or not row["answer"].strip():

@@ -80,7 +80,6 @@ def answer_lengths(dataset: datasets.Dataset, max_length: int | None) -> npt.NDA
 
 
 def compared_lengths(dataset: datasets.Dataset, max_length: int | None) -> AnswerLengths | None:
-    """How long the better and the worse answers are; None where there are not both."""
     held = answer_lengths(dataset, max_length).astype(float)
     prompt = next((name for name in ("prompt_ids", "prompt_input_ids") if name in dataset.column_names), None)
     if prompt is not None:

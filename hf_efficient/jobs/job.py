@@ -12,7 +12,7 @@ from hf_efficient.jobs.cluster import Cluster, Gpus, gpus_of, seconds_of
 from hf_efficient.launch.output import local_inputs
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
-from hf_efficient.recipe.rules.values import only_on_the_command_line
+from hf_efficient.recipe.rules.training import only_on_the_command_line
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.tree import KeyPath, any_of, dotted, nearest
 from hf_efficient.recipe.writing import dump_yaml
@@ -54,8 +54,6 @@ _LONGEST_NAME = 40
 
 @dataclass(frozen=True)
 class Job:
-    """A run, as every cluster needs to know it."""
-
     name: str
     source: str  # the recipe as the user named it
     recipe: str  # its text, which stands alone

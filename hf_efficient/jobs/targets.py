@@ -252,7 +252,6 @@ _KUBERNETES_MEETING = "main_address=$PET_MASTER_ADDR:{port}\n"
 
 
 def kubernetes_job(job: Job) -> str:
-    """Two documents of YAML: the TrainingRuntime and the TrainJob."""
     _refuse(_kubernetes_problems(job))
     documents = [dump_yaml(_filled(one), blocks=True) for one in (_runtime(job), _train_job(job))]
     return f"{_written(job)}kubectl create -f FILE\n" + "---\n".join(documents)

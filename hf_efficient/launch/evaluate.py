@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.data.sources import replaced
-from hf_efficient.errors import ModelError, OutputError, SetupError, first_line
+from hf_efficient.errors import ModelError, SetupError, first_line, writing
 from hf_efficient.estimate.statistics import paired_test
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.merge import TrainedAdapter, recipe_of_run
@@ -76,7 +76,9 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
         EVALUATION_VERSION, target, base, version, how.template, how.limit, how.batch_size, device, seconds, scores
     )
     if (run / EFFICIENCY).is_dir():
-        _write(run / EFFICIENCY / EVALUATION_JSON, found)
+        path = run / EFFICIENCY / EVALUATION_JSON
+        with writing("output_dir", path):
+            write_whole(path, strict_json(found))
     return found
 
 
@@ -89,13 +91,6 @@ def _loaded_base(model: ModelSection, run: Path) -> Any:
     except (ModelError, SetupError) as error:
         raise ModelError(f"{error} `--no-base` scores the trained model alone.") from error
     return on_accelerator(base).eval()
-
-
-def _write(path: Path, found: TaskScores) -> None:
-    try:
-        write_whole(path, strict_json(found))
-    except OSError as error:
-        raise OutputError(f"{path}: {first_line(error)}") from error
 
 
 def _harness() -> Any:

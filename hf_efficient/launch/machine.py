@@ -144,8 +144,8 @@ def needs_hub(recipe: Recipe) -> bool:
         local = resolve_model_source(recipe.model).is_local and resolve_tokenizer_source(recipe.model).is_local
     except HfEfficientError:
         local = True  # said in full when the model is loaded
-    sources = [*recipe.data.train, *recipe.data.eval]
-    return not local or any(not source.path.startswith("builtin:") and not _exists(source.path) for source in sources)
+    paths = [source.path for source in recipe.data.sources().values()]
+    return not local or any(not path.startswith("builtin:") and not _exists(path) for path in paths)
 
 
 def _exists(path: str) -> bool:

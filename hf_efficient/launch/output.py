@@ -217,8 +217,7 @@ def local_inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         "train.resume_from_checkpoint": recipe.train.get("resume_from_checkpoint"),
     }
     yield from ((key, str(value)) for key, value in named.items() if value)
-    for name, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
-        yield from ((f"data.{name}.{index}.path", source.path) for index, source in enumerate(sources))
+    yield from ((f"{key}.path", source.path) for key, source in recipe.data.sources().items())
 
 
 def _same(one: Path, other: Path) -> bool:

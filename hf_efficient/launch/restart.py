@@ -155,7 +155,6 @@ def _opened(host: str, port: int) -> TCPStore:
 
 
 def _reached_store(environment: Mapping[str, str], patience_seconds: float) -> TCPStore:
-    """A connection to the store that the processes meet in."""
     from torch.distributed import TCPStore
 
     host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
@@ -184,7 +183,6 @@ class PeerWatch:
         store.set(f"peer/{node}/host", socket.gethostname())
 
     def beat(self) -> None:
-        """Count once, and look at the others."""
         began = self._now()
         try:
             with self._lock:

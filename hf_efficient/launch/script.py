@@ -125,8 +125,6 @@ def with_mixin(cls: type) -> type:
 
 
 class _AfterImport(MetaPathFinder):
-    """Calls ``then`` with the module of the Trainer once it is imported."""
-
     def __init__(self, then: Callable[[ModuleType], None]) -> None:
         self._then = then
 

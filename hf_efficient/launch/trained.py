@@ -62,8 +62,6 @@ class Sampling(NamedTuple):
 
 
 class Answerer:
-    """A loaded run or model."""
-
     def __init__(self, target: str, sampling: Sampling) -> None:
         source = find_source(target)
         self.model, self.tokenizer = load_source(source)

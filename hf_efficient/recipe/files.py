@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.forms import own_path, with_own_evaluation, written_out
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.tree import NESTING_LIMIT, Node, any_of, found, merge, nearest, parse_yaml
+from hf_efficient.recipe.tree import Node, any_of, found, merge, nearest, parse_yaml
 
 SUFFIXES = (".yaml", ".yml")
 _BASES = "bases"  # layers to extend: nothing that can be run by itself
@@ -271,8 +271,6 @@ def _split(flag: str, origin: Origin) -> tuple[str, Node]:
     key, equals, text = flag.partition("=")
     if not equals or not _KEY.match(key):
         raise _refused(origin, "", "is no override.", _FORM)
-    if key.count(".") >= NESTING_LIMIT:
-        raise _refused(origin, "", f"is nested more than {NESTING_LIMIT} levels deep.", "")
     if key == "extends" or key.startswith("extends."):
         message = "can only be written in a recipe file."
         raise _refused(origin, "extends", message, "Override the values themselves.")

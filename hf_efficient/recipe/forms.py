@@ -19,7 +19,6 @@ _HELD_OUT = 0.05
 
 
 def own_path(path: KeyPath) -> KeyPath:
-    """The path with our own name of its last key."""
     return (*path[:-1], ALIASES.get(path, path[-1])) if path else path
 
 

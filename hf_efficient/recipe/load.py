@@ -166,8 +166,7 @@ def _build(tree: Node, file: Path | None) -> Recipe:
 
 def check_data_files(recipe: Recipe) -> None:
     """Refuse, with ``RecipeError``, a recipe whose sources name local files that are missing."""
-    named = {f"data.train.{index}.path": source.path for index, source in enumerate(recipe.data.train)}
-    named |= {f"data.eval.{index}.path": source.path for index, source in enumerate(recipe.data.eval)}
+    named = {f"{key}.path": source.path for key, source in recipe.data.sources().items()}
     faults = {key: fault for key, path in named.items() if (fault := missing_file(path)) is not None}
     problems = [Problem(str(recipe.provenance.get(key, "")), key, *fault) for key, fault in faults.items()]
     if problems:

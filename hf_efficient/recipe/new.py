@@ -33,8 +33,6 @@ _COMMENT_COLUMN = 44
 
 @dataclass(frozen=True)
 class NewRecipe:
-    """What a recipe is written for."""
-
     name: str
     model: str
     data: str
@@ -73,7 +71,6 @@ def parameters_of(model: str) -> int | None:
 
 
 def bases_of(new: NewRecipe) -> str:
-    """The shipped base to extend, or the list of them."""
     base = f"bases/{new.chosen_adapter}"
     if new.objective == "sft":
         return base
@@ -121,7 +118,6 @@ def _lines(new: NewRecipe) -> Iterator[str]:
 
 
 def _steps(new: NewRecipe) -> Iterator[str]:
-    """What makes more optimizer steps of few rows."""
     if new.rows is not None and new.rows < _SMALL_DATA:
         if new.objective == "sft":
             yield _line("  packing: false", f"{counted(new.rows, 'row')}: packed, they would be a few steps")

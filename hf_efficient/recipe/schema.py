@@ -222,6 +222,11 @@ class DataSection(Section):
     overlong: Literal["truncate", "drop", "error"] = key("truncate", "What becomes of examples over train.max_length.")
     cache_dir: str | None = key(None, "Folder of the tokenised cache; default: ~/.cache/hf_efficient.")
 
+    def sources(self) -> dict[str, SourceSection]:
+        """By dotted key: ``data.train.0``."""
+        named = {f"data.train.{index}": source for index, source in enumerate(self.train)}
+        return named | {f"data.eval.{index}": source for index, source in enumerate(self.eval)}
+
 
 class RewardSection(Section):
     """What a completion is worth (``objective: grpo``): a built-in function by name, or one of your own."""

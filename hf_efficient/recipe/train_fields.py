@@ -55,8 +55,6 @@ _BOUNDS: dict[str, dict[str, Any]] = {
 
 
 class TrainField(msgspec.Struct, frozen=True):
-    """One field of the configuration class."""
-
     name: str
     kinds: tuple[str, ...]  # accepted, out of bool, int, float, str, null, list, mapping; ``any`` where all are
     item_kinds: tuple[str, ...]  # of a list's items; empty where they are not known

@@ -21,8 +21,6 @@ from hf_efficient.recipe.schema import Origin
 
 KeyPath = tuple[str | int, ...]
 
-NESTING_LIMIT = 32
-
 _CONSTANTS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -126,7 +124,6 @@ class Node:
 
 
 def wrap(value: Any, origin: Origin) -> Node:
-    """Plain data as a tree in which everything has the same origin."""
     if isinstance(value, dict):
         return Node({key: wrap(item, origin) for key, item in value.items()}, origin)
     if isinstance(value, list):
@@ -151,42 +148,30 @@ def dotted(path: KeyPath) -> str:
 def parse_yaml(text: str, origin: Origin) -> Node:
     """The tree of one YAML document; with an ``origin.text`` (a flag) all values share the origin. Raises
     ``RecipeError``: bad syntax; or all duplicate or non-text keys, tags and merge keys together."""
+    builder = _Builder(origin)
     try:
         root = yaml.compose(text, Loader=_Loader)
+        node = Node(None, origin) if root is None else builder.build(root, ())
     except yaml.MarkedYAMLError as error:
         raise RecipeError([_syntax_problem(error, origin)]) from error
     except ReaderError as error:
         where = origin if origin.text else Origin(origin.source, text.count("\n", 0, error.position) + 1)
         message = f"holds the control character U+{ord(text[error.position]):04X}."
         raise RecipeError([Problem(str(where), "", message, "Remove it; in quoted text, write an escape.")]) from error
+    except RecursionError as error:
+        message = "is nested too deep, or holds an alias that contains itself."
+        raise RecipeError([Problem(str(origin), "", message, "Write the values out.")]) from error
     except (ValueError, OverflowError) as error:
         # PyYAML passes escapes such as "\UFFFFFFFF" and %YAML 9999... on to chr() and int() unchecked.
         message = "holds an escape or a directive that stands for no value."
         raise RecipeError([Problem(str(origin), "", message, "Write the text itself.")]) from error
-    if root is None:
-        return Node(None, origin)
-    builder = _Builder(origin)
-    node = builder.build(root, ())
     if builder.problems:
         raise RecipeError(builder.problems)
     return node
 
 
 class _Loader(yaml.BaseLoader):
-    """Composes with a limit on nesting; explicit tags stay on the nodes, quoted scalars get ``text``, others None."""
-
-    _depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()
-        nests = isinstance(event, yaml.CollectionStartEvent)
-        self._depth += nests
-        if self._depth > NESTING_LIMIT:
-            problem = f"nested more than {NESTING_LIMIT} levels deep"
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        node = super().compose_node(parent, index)
-        self._depth -= nests
-        return node
+    """Explicit tags stay on the nodes, quoted scalars get ``text``, others None."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         return "text" if kind is yaml.ScalarNode and not implicit[0] else None
@@ -198,26 +183,21 @@ class _Builder:
     def __init__(self, origin: Origin) -> None:
         self.problems: list[Problem] = []
         self._origin = origin
-        self._open: set[int] = set()
 
     def build(self, node: Any, path: KeyPath, line: int | None = None) -> Node:
         """Build one value; ``line`` (0-based) is the line of its key where it has one."""
         origin = self._at(node.start_mark.line if line is None else line)
-        if id(node) in self._open:
-            self._complain(origin, path, "is an alias that contains itself.", "Write the value out.")
-            return Node(None, origin)
         if node.tag not in (None, "text"):
-            message = f"carries the tag {_shown_tag(node.tag)}; a recipe is plain data and builds no objects."
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!", 1)
+            message = f"carries the tag {tag}; a recipe is plain data and builds no objects."
             self._complain(origin, path, message, "Remove the tag.")
             return Node(None, origin)
-        self._open.add(id(node))
         if isinstance(node, yaml.MappingNode):
             value: Any = self._mapping(node, path)
         elif isinstance(node, yaml.SequenceNode):
             value = [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
         else:
             value = self._scalar(node, path, origin)
-        self._open.discard(id(node))
         return Node(value, origin)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Node]:
@@ -236,11 +216,8 @@ class _Builder:
         return values
 
     def _key(self, node: Any, path: KeyPath, origin: Origin) -> str | None:
-        if not isinstance(node, yaml.ScalarNode):
-            self._complain(origin, path, "has a key that is a mapping or a list.", "Keys are text.")
-        elif node.tag not in (None, "text"):
-            message = f"has a key with the tag {_shown_tag(node.tag)}; a recipe builds no objects."
-            self._complain(origin, path, message, "Remove the tag.")
+        if not isinstance(node, yaml.ScalarNode) or node.tag not in (None, "text"):
+            self._complain(origin, path, "has a key that is no plain text.", "Keys are text.")
         elif node.tag is None and node.value == "<<":
             message = "uses a merge key (<<)."
             self._complain(origin, path, message, "Write the keys out, or share them with `extends`.")
@@ -268,10 +245,6 @@ class _Builder:
 
     def _complain(self, origin: Origin, path: KeyPath, message: str, remedy: str) -> None:
         self.problems.append(Problem(str(origin), dotted(path), message, remedy))
-
-
-def _shown_tag(tag: str) -> str:
-    return tag.replace("tag:yaml.org,2002:", "!!", 1)
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, origin: Origin) -> Problem:

@@ -27,7 +27,7 @@ from hf_efficient.model.source import dense_folder, resolve_model_source
 from hf_efficient.planning.model_config import model_config, weights_dtype
 from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder, without_pauses
 from hf_efficient.recipe.rules.distributed import with_accumulation
-from hf_efficient.recipe.rules.values import only_on_the_command_line
+from hf_efficient.recipe.rules.training import only_on_the_command_line
 from hf_efficient.recipe.schema import ModelSection, Recipe
 from hf_efficient.records.bench import Work
 

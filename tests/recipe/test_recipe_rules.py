@@ -1,11 +1,9 @@
 """Contradictions between the sections of a recipe, one case after the other."""
 
-import inspect
-
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES, profile, rewards, training, values
+from hf_efficient.recipe.rules import RULES, profile, rewards, training
 from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
@@ -31,14 +29,6 @@ adapter.method=full | adapter.dora=true | adapter.rslora=true | adapter.bias=all
     adapter.modules_to_save: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it,
     adapter.bias: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
     adapter.merge: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
-train.lr_scheduler_type=cosine | train.lr_scheduler_kwargs={num_cycle: 1}
-    train.lr_scheduler_kwargs.num_cycle: is no parameter of `train.lr_scheduler_type: cosine`. Did you mean num_cycles?
-train.lr_scheduler_kwargs={power: 2}
-    train.lr_scheduler_kwargs.power: is no parameter of `train.lr_scheduler_type: linear`. Remove it.
-train.lr_scheduler_type=cosine_with_min_lr
-    train.lr_scheduler_kwargs: must hold min_lr or min_lr_rate, one of them, for `train.lr_scheduler_type: cosine_with
-train.lr_scheduler_type=warmup_stable_decay
-    train.lr_scheduler_kwargs: must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`. Write, for
 train.adam_beta1=2.0
     train.adam_beta1: is the number 2.0, but must be less than 1.
 train.adam_epsilon=-1.0
@@ -358,16 +348,6 @@ def test_a_file_alone_lets_no_repository_run_code(problems):
     (found,) = problems(held)
     assert found.startswith("r.yaml:2: model.trust_remote_code: is true, which lets the model's repository run its Py")
     assert "add model.trust_remote_code=true to the command line; a file cannot allow it." in found
-
-
-def test_the_table_of_schedules_fits_the_installed_transformers():
-    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
-
-    steps = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
-    for name, function in TYPE_TO_SCHEDULER_FUNCTION.items():
-        found = set(inspect.signature(function).parameters) - steps
-        known = values.SCHEDULES[name.value]
-        assert found == ({"kwargs"} if known is None else set(known)), name
 
 
 def test_the_tables_of_packages_fit_the_installed_transformers():

@@ -192,7 +192,6 @@ def _source(draft: Draft, key: str, entry: dict[str, Any], method: str) -> dict[
 
 
 def _format(draft: Draft, key: str, entry: dict[str, Any], source: dict[str, Any], method: str) -> None:
-    """``type`` and the names of columns as ``format`` and ``columns``."""
     kind = entry.pop("type", None)
     if isinstance(kind, dict):
         columns = {ours: kind.pop(f"field_{ours}", None) for ours in ("instruction", "input", "output", "system")}

@@ -68,7 +68,6 @@ def recognise(path: Path, keys: Mapping[str, Any]) -> Tool:
 
 
 def _valid(draft: Draft, path: Path, tool: Tool) -> str:
-    """The text of the recipe without what does not validate."""
     for _ in range(len(draft.values)):
         text = _text(draft, path, tool)
         try:

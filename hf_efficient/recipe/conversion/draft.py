@@ -50,7 +50,6 @@ class Draft:
         return bool(_TRUTHS.get(value.lower(), value)) if isinstance(value, str) else bool(value)
 
     def number(self, key: str, default: float) -> float:
-        """A number, left in place."""
         value = self.look(key, default)
         value = read_scalar(value) if isinstance(value, str) else value
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -95,7 +94,6 @@ class Draft:
         self._sources[target] = key
 
     def move(self, names: Mapping[str, str], *, flags: bool = False) -> None:
-        """Keys of the source to keys of the recipe, with their values; ``flags`` are true or false."""
         for key, target in names.items():
             if key in self._left:
                 self.put(target, self.flag(key) if flags else self.take(key), key)
@@ -121,13 +119,11 @@ class Draft:
                 self.skip(key)
 
     def skip(self, key: str) -> None:
-        """Take a key that says nothing here."""
         if key in self:
             self.take(key)
             self.needless.append(key)
 
     def note_rest(self, known: Iterable[str], what: str) -> None:
-        """A note for every key that nothing has taken."""
         names = list(known)
         for key in self:
             close = nearest(key, names)
@@ -147,7 +143,6 @@ class Draft:
         return True
 
     def nested(self) -> dict[str, Any]:
-        """The recipe, its sections in the order of the schema."""
         order = list(Recipe.model_fields)
         made: dict[str, Any] = {}
         rank = {one: (order.index(one.partition(".")[0]), one != "model.id") for one in self.values}
@@ -173,7 +168,6 @@ def fitted(value: Any, field: TrainField | None) -> Any:
 
 
 def put_sharding(draft: Draft) -> None:
-    """``deepspeed``, ``fsdp`` and ``fsdp_config`` as a strategy."""
     _deepspeed(draft)
     if draft.look("fsdp") or draft.look("fsdp_config"):
         _fsdp(draft)

@@ -55,7 +55,6 @@ def method_of(keys: Mapping[str, Any]) -> str:
 
 
 def from_trl(keys: Mapping[str, Any], where: str) -> Draft:
-    """The recipe of a file for TRL's command line."""
     method = method_of(keys)
     fields = train_fields(method)
     today = {key if _RENAMED.get(key, key) in keys else _RENAMED[key]: value for key, value in keys.items()}

@@ -1,9 +1,12 @@
-"""Instruments that could not do what the recipe asks of them, and records that they would read."""
+"""Instruments that could not do what the recipe asks of them, the records that they would read, rates and budget."""
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
+from hf_efficient.errors import SetupError
 from hf_efficient.facts.libraries import is_installed
+from hf_efficient.facts.prices import Rates
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
 from hf_efficient.recipe.schema import ProfileSection
 
@@ -90,3 +93,23 @@ def instruments_are_installed(settings: Settings) -> Iterator[Contradiction]:
             message = f"needs the package {module}, which is not installed."
             remedy = "Install the extra (pip install 'hf-efficient[profile]'), or remove it."
             yield f"profile.{key}", message, remedy
+
+
+@rule("cost")
+def rates_are_known(settings: Settings) -> Iterator[Contradiction]:
+    """One price, of a provider that the price table holds, and a country that the grid table holds."""
+    section = settings.recipe.cost
+    price = {"price_usd_per_hour": section.price_usd_per_hour, "price_from": section.price_from}
+    given: dict[str, dict[str, Any]] = {"price_from": price, "grid": {"grid": section.grid}}
+    for key, rates in given.items():
+        try:
+            Rates(**rates)
+        except SetupError as error:
+            yield f"cost.{key}", str(error).removeprefix(f"{key}: "), ""
+
+
+@rule("budget")
+def budget_has_a_limit(settings: Settings) -> Iterator[Contradiction]:
+    budget = settings.recipe.budget
+    if budget is not None and budget.usd is None and budget.hours is None and budget.kwh is None:
+        yield "budget", "has no limit.", "Write usd, hours or kwh, or remove it."

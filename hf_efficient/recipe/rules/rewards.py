@@ -70,19 +70,7 @@ def code_is_run_where_the_recipe_says_so(settings: Settings) -> Iterator[Contrad
             yield f"{key}.run_code", "is true, but no `function` is named.", "Remove it."
 
 
-@rule(
-    "objective",
-    "train.num_generations",
-    "train.num_generations_eval",
-    "train.generation_batch_size",
-    "train.steps_per_generation",
-    "train.per_device_train_batch_size",
-    "train.per_device_eval_batch_size",
-    "train.gradient_accumulation_steps",
-    "distributed",
-    "data.eval",
-    "data.eval_fraction",
-)
+@rule("objective", "train", "distributed", "data.eval", "data.eval_fraction")
 def groups_are_whole(settings: Settings) -> Iterator[Contradiction]:
     """The completions of a prompt are compared with each other, so a batch holds all of them."""
     distributed, train = settings.recipe.distributed, settings.train

@@ -1,4 +1,4 @@
-"""Adapter, ``train:``, packing, the loss and the method."""
+"""Model, adapter, ``train:``, packing, the loss and the method."""
 
 import re
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from hf_efficient.facts.libraries import is_installed
 from hf_efficient.recipe.objectives import FORMATS_OF, OBJECTIVES
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
+from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.tree import any_of
 
 _NLL = "or write `train.loss_type: nll`."
@@ -36,9 +37,6 @@ _OPTIMIZERS = (
     ("stable_adamw", "optimi", "torch-optimi"),
     ("adamw_torch_4bit", "torchao", "torchao"),
     ("adamw_torch_8bit", "torchao", "torchao"),
-    ("adamw_torch_xla", "torch_xla", "torch_xla"),
-    ("adamw_torch_npu_fused", "torch_npu", "torch_npu"),
-    ("adamw_anyprecision", "torchdistx", "torchdistx"),
 )
 
 
@@ -107,13 +105,7 @@ def one_half_precision(settings: Settings) -> Iterator[Contradiction]:
             yield f"train.fp16{suffix}", message, "Keep one: bf16 where the device has it, else fp16."
 
 
-@rule(
-    "objective",
-    "train.loss_type",
-    "train.label_smoothing_factor",
-    "train.use_liger_kernel",
-    "train.liger_kernel_config",
-)
+@rule("objective", "train")
 def chunked_loss_has_the_head_to_itself(settings: Settings) -> Iterator[Contradiction]:
     """Label smoothing needs whole logits; Liger's own fused loss replaces the forward that TRL's is in."""
     if _is_chunked(settings):
@@ -192,10 +184,9 @@ def _packs(settings: Settings) -> bool:
 
 @rule("objective", "data.train", "data.eval")
 def objective_reads_its_formats(settings: Settings) -> Iterator[Contradiction]:
-    name, data = settings.recipe.objective, settings.recipe.data
+    name = settings.recipe.objective
     fitting = FORMATS_OF[OBJECTIVES[name].data]
-    sources = [(f"data.{split}.{i}", one) for split in ("train", "eval") for i, one in enumerate(getattr(data, split))]
-    for key, source in sources:
+    for key, source in settings.recipe.data.sources().items():
         if source.format != "auto" and source.format not in fitting:
             other = next(one for one, held in OBJECTIVES.items() if source.format in FORMATS_OF[held.data])
             message = f"is {source.format}, but `objective: {name}` reads {any_of(fitting)}."
@@ -287,3 +278,18 @@ def optimizer_is_installed(settings: Settings) -> Iterator[Contradiction]:
         if name.startswith(beginning) and not is_installed(module):
             message = f"is {name}, but the package {module} is not installed."
             yield "train.optim", message, f"Install it (pip install {package}), or write another optimizer."
+
+
+@rule("model.trust_remote_code")
+def code_is_allowed_by_who_starts_it(settings: Settings) -> Iterator[Contradiction]:
+    """A recipe runs no code: that a model's repository may is for the command line to say."""
+    origin = settings.recipe.provenance.get("model.trust_remote_code")
+    if settings.recipe.model.trust_remote_code and (origin is None or origin.source != "command line"):
+        message = "is true, which lets the model's repository run its Python code on this machine."
+        remedy = "Read that code, and add model.trust_remote_code=true to the command line; a file cannot allow it."
+        yield "model.trust_remote_code", message, remedy
+
+
+def only_on_the_command_line(recipe: Recipe) -> tuple[str, ...]:
+    """What to add there where a recipe is handed on as a file."""
+    return ("model.trust_remote_code=true",) if recipe.model.trust_remote_code else ()
