@@ -7,7 +7,7 @@ one machine's processes alone.
 import argparse
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,36 +112,32 @@ def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str 
     if started != wanted:
         words = {"none": "one process", "ddp": "data-parallel processes (DDP)"}.get(started, started)
         return _against(recipe, "strategy", recipe.distributed.strategy, f"the launcher started {words}")
-    if is_zero(started):
-        return _deepspeed_contradiction(recipe, environment, started)
-    return _fsdp_contradiction(recipe, environment) if started == "fsdp2" else None
+    first = next(_differences(recipe, environment, started), None)
+    return None if first is None else _against(recipe, *first)
 
 
-def _deepspeed_contradiction(recipe: Recipe, environment: Mapping[str, str], engine: Engine) -> str | None:
-    offload = recipe.distributed.offload
-    own = environment.get(f"{_DEEPSPEED}CONFIG_FILE", "none")
-    if own != "none":
-        return _against(recipe, "strategy", engine, f"the launcher names a DeepSpeed configuration of its own, {own}")
-    fields = deepspeed_fields(engine, offload, Layout(1, 1, 1))
-    for part, name in (("optimizer", "offload_optimizer_device"), ("parameters", "offload_param_device")):
-        given = environment.get(f"{_DEEPSPEED}{name.upper()}", "none")
-        if given != fields[name]:
-            return _against(recipe, f"offload.{part}", str(getattr(offload, part)).lower(), f"--{name} is {given}")
-    return None
-
-
-def _fsdp_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
-    if environment.get("FSDP_VERSION", "1") != "2":
-        return _against(recipe, "strategy", "fsdp2", "the launcher started FSDP version 1 (--fsdp_version)")
-    given, wanted = _is_true(environment, "FSDP_OFFLOAD_PARAMS"), recipe.distributed.offload.parameters
-    if given != wanted:
-        flag = f"--fsdp_offload_params is {str(given).lower()}"
-        return _against(recipe, "offload.parameters", str(wanted).lower(), flag)
-    named, flag = recipe.distributed.wrap_classes, "--fsdp_transformer_layer_cls_to_wrap"
-    classes = environment.get("FSDP_TRANSFORMER_CLS_TO_WRAP", "")
-    if named is not None and set(classes.split(",")) != set(named):
-        return _against(recipe, "wrap_classes", ",".join(named), f"{flag} is {classes or 'not given'}")
-    return None
+def _differences(recipe: Recipe, environment: Mapping[str, str], engine: Engine) -> Iterator[tuple[str, str, str]]:
+    """Key, the recipe's value of it, and what the launcher does instead."""
+    offload, named = recipe.distributed.offload, recipe.distributed.wrap_classes
+    if is_zero(engine):
+        own = environment.get(f"{_DEEPSPEED}CONFIG_FILE", "none")
+        if own != "none":
+            yield "strategy", engine, f"the launcher names a DeepSpeed configuration of its own, {own}"
+        fields = deepspeed_fields(engine, offload, Layout(1, 1, 1))
+        for part, name in (("optimizer", "offload_optimizer_device"), ("parameters", "offload_param_device")):
+            given = environment.get(f"{_DEEPSPEED}{name.upper()}", "none")
+            if given != fields[name]:
+                yield f"offload.{part}", str(getattr(offload, part)).lower(), f"--{name} is {given}"
+    elif engine == "fsdp2":
+        if environment.get("FSDP_VERSION", "1") != "2":
+            yield "strategy", "fsdp2", "the launcher started FSDP version 1 (--fsdp_version)"
+        offloads = _is_true(environment, "FSDP_OFFLOAD_PARAMS")
+        if offloads != offload.parameters:
+            yield "offload.parameters", str(not offloads).lower(), f"--fsdp_offload_params is {str(offloads).lower()}"
+        classes = environment.get("FSDP_TRANSFORMER_CLS_TO_WRAP", "")
+        if named is not None and set(classes.split(",")) != set(named):
+            told = f"--fsdp_transformer_layer_cls_to_wrap is {classes or 'not given'}"
+            yield "wrap_classes", ",".join(named), told
 
 
 def _against(recipe: Recipe, key: str, value: str, launcher: str) -> str:

@@ -35,7 +35,7 @@ TEMPLATES = {
 LEARNT = {
     **dict.fromkeys(("chatml", "smollm2", "qwen3_instruct_2507"), "a1<|im_end|>\na2<|im_end|>\n"),
     "mistral_v0.1_early": "a1<|im_end|> a2<|im_end|> ",
-    **dict.fromkeys(("mistral_v0.2_early", "mistral_nemo"), "a1<|im_end|>a2<|im_end|>"),
+    **dict.fromkeys(("mistral_v0.2_early", "mistral_nemo", "zephyr"), "a1<|im_end|>a2<|im_end|>"),
     **dict.fromkeys(("mistral_v0.2", "mistral_v0.3", "mistral_large_2411"), " a1<|im_end|> a2<|im_end|>"),
     "llama2": " a1 <|im_end|> a2 <|im_end|>",
     **dict.fromkeys(("llama3", "llama3_1", "llama3_2"), "a1<|eot_id|>a2<|eot_id|>"),

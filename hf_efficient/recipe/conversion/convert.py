@@ -91,10 +91,9 @@ def _comments(draft: Draft) -> Iterator[str]:
             yield f"# {title}:"
             for line in lines:
                 yield from textwrap.wrap(line, _WIDTH, initial_indent="# - ", subsequent_indent="#   ")
-    for title, keys in (("Not needed", draft.needless), ("Without a value", draft.unset)):
-        if keys:
-            line = f"{title}: {', '.join(keys)}."
-            yield from textwrap.wrap(line, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+    if draft.needless:
+        line = f"Not needed: {', '.join(draft.needless)}."
+        yield from textwrap.wrap(line, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
 
 def _refused(path: Path, key: str, message: str, remedy: str) -> RecipeError:

@@ -23,7 +23,6 @@ class Draft:
     def __init__(self, keys: Mapping[str, Any], fields: Mapping[str, TrainField], where: str) -> None:
         self.needless: list[str] = []  # keys that say nothing here
         self._where = where
-        self.unset = [key for key, value in keys.items() if value is None]
         self.values: dict[str, Any] = {}  # lists and mappings of data sources whole
         self.notes: list[str] = []  # keys that are not mapped, and why, or what to write instead
         self.remarks: list[str] = []  # what the recipe does otherwise although no key says so
@@ -173,7 +172,7 @@ def put_sharding(draft: Draft) -> None:
         _fsdp(draft)
         draft.take("fsdp")
     for key in ("deepspeed", "fsdp", "fsdp_config", "fsdp_version"):
-        draft.skip(key)
+        draft.take(key)
 
 
 def _deepspeed(draft: Draft) -> None:
