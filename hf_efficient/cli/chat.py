@@ -38,8 +38,7 @@ def chat(
     from rich.text import Text
 
     from hf_efficient.errors import DataError
-    from hf_efficient.launch.chat import Conversation
-    from hf_efficient.launch.trained import Answerer, Sampling
+    from hf_efficient.launch.trained import Answerer, Conversation, Sampling
     from hf_efficient.reporting.terminal import show, table
 
     answerer = Answerer(target, Sampling(max_new_tokens, temperature, top_p))

@@ -38,7 +38,7 @@ def export(
     from hf_efficient.estimate.gguf_size import WRITTEN
     from hf_efficient.export.export import export_run, export_sizes, parse_form
     from hf_efficient.export.proof import QUESTIONS
-    from hf_efficient.launch.chat import read_prompts
+    from hf_efficient.launch.trained import read_prompts
     from hf_efficient.reporting.export import export_lines, sizes_lines
     from hf_efficient.reporting.terminal import show
 

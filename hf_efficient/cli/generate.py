@@ -27,9 +27,8 @@ def generate(
 
     Example: hf-efficient generate runs/llama3.2-1b-qlora --prompts questions.jsonl --json > answers.jsonl
     """
-    from hf_efficient.launch.chat import generate as answers
-    from hf_efficient.launch.chat import read_prompts
-    from hf_efficient.launch.trained import Answerer, Sampling
+    from hf_efficient.launch.trained import Answerer, Sampling, read_prompts
+    from hf_efficient.launch.trained import generate as answers
 
     rows = read_prompts(prompts)
     for row in answers(Answerer(target, Sampling(max_new_tokens, temperature, top_p)), rows, system, batch_size):

@@ -112,7 +112,7 @@ def _check_owner(name: str) -> None:
 
 
 def _checked_data(name: str) -> tuple[str, Any]:
-    from hf_efficient.data.layout import layout_of
+    from hf_efficient.data.examples import layout_of
 
     if not name:
         raise SetupError("--data: is empty. Write the name of a data file.")

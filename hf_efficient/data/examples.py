@@ -1,9 +1,12 @@
-"""From the sources of a recipe to two canonical data sets: which examples, how often, for training and evaluation."""
+"""From the sources of a recipe to two canonical data sets: which examples, how often, for training and evaluation.
+
+Before a run, or before there is a recipe, the first rows of a file tell what it holds.
+"""
 
 import random
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,14 @@ import pyarrow as pa
 from hf_efficient.data import formats
 from hf_efficient.data.sources import Row, Source, open_source
 from hf_efficient.errors import DataError, Problem, RecipeError
+from hf_efficient.recipe.load import looks_local
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import DataSection, Recipe, SourceSection
 
 MOST_EXAMPLES = 100_000_000  # of one source in an epoch, copies included: their indices alone take a gigabyte
 _FEW = 10  # examples; fewer of one source are reported
 _CHUNK = 5000
+_FIRST_ROWS = 1000  # that are read of a source before a run
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class FirstRows:
     whole: bool = False
 
 
-def check_first_rows(recipe: Recipe, most: int = 1000) -> dict[str, FirstRows]:
+def check_first_rows(recipe: Recipe, most: int = _FIRST_ROWS) -> dict[str, FirstRows]:
     """Read the first rows of each source by key (``data.train.0``). Raises ``RecipeError``: for each source the first
     fault, with its row."""
     found, problems = {}, []
@@ -243,3 +248,54 @@ def held_out(count: int, fraction: float, seed: str) -> tuple[list[int], list[in
 def _drawn(indices: Sequence[int], count: int, seed: str) -> list[int]:
     positions = random.Random(f"hf_efficient:{seed}").sample(range(len(indices)), count)
     return [indices[position] for position in sorted(positions)]
+
+
+# Names of columns that stand for a question and its answer where no format fits.
+_PAIRS = (
+    ("question", "answer"), ("question", "response"), ("query", "response"), ("query", "answer"),
+    ("prompt", "response"), ("prompt", "answer"), ("instruction", "response"), ("instruction", "answer"),
+    ("input", "output"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of a data file: a ``format`` of ``formats.FORMATS``; the ``rows`` that were read, of which 1000 stands for 1000
+    or more; renames that make the ``columns`` fit, empty where they do."""
+
+    format: str
+    objective: ObjectiveName
+    rows: int
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+def layout_of(path: str, key: str) -> Layout | None:
+    """Read up to 1000 rows of a file, a folder or a builtin; None for a name on the hub, which is not read. ``key`` is
+    what the errors begin with. Raises ``DataError``: no such file, no rows, a row that does not fit."""
+    if not path.startswith("builtin:") and not Path(path).expanduser().exists() and not looks_local(path):
+        return None
+    try:
+        rows = list(islice(open_source(SourceSection(path=path), key).rows(), _FIRST_ROWS))
+    except DataError as error:
+        raise DataError(str(error).replace(f"{key}.path: ", f"{key}: ", 1)) from error
+    name, objective, columns = _recognised(rows[0], key)
+    for row in rows:
+        formats.convert(formats.rename(row, columns), name)
+    return Layout(name, objective, len(rows), columns)
+
+
+def _recognised(row: Row, key: str) -> tuple[str, ObjectiveName, dict[str, str]]:
+    held = set(row.value)
+    objective: ObjectiveName = "dpo" if {"chosen", "rejected"} <= held else "sft"
+    if isinstance(row.value.get("label"), bool) and {"prompt", "completion"} <= held:
+        objective = "kto"
+    fits = any(set(one.required) <= held for one in formats.formats_of(objective).values())
+    pair = next((pair for pair in _PAIRS if set(pair) <= held), None)
+    if pair is not None and not fits:
+        renamed = {ours: theirs for ours, theirs in zip(("prompt", "completion"), pair, strict=True) if ours != theirs}
+        return "prompt_completion", objective, renamed
+    try:
+        return formats.recognise(held, objective, f"{key} ({row.where})"), objective, {}
+    except DataError as error:
+        found = str(error).partition(" Rename with")[0]
+        raise DataError(f"{found} Rename the columns of the file.") from error

@@ -17,8 +17,7 @@ from hf_efficient.callbacks import profilers
 from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
 from hf_efficient.callbacks.faults import FaultPolicy
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
-from hf_efficient.data.prompts import PromptData, build_prompt_data
-from hf_efficient.data.rewards import Reward, make_rewards
+from hf_efficient.data.prompts import PromptData, Reward, build_prompt_data, make_rewards
 from hf_efficient.data.stats import DataStats, compared_lengths
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import phase, plan_before, recipe_budget, state

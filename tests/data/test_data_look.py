@@ -5,7 +5,7 @@ from made_data import answer, arguments, jsonl, recipe, refused, user
 from trl import DPOConfig
 
 from hf_efficient.data.build import build_sft_data
-from hf_efficient.data.layout import Layout, layout_of
+from hf_efficient.data.examples import Layout, layout_of
 from hf_efficient.data.look import Packing, SourceCount, Span, look_at
 
 

@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_efficient.cli.app import main
 from hf_efficient.errors import DataError, ModelError, SetupError
-from hf_efficient.launch.chat import Conversation, generate, read_prompts
-from hf_efficient.launch.trained import Answerer, Sampling
+from hf_efficient.launch.trained import Answerer, Conversation, Sampling, generate, read_prompts
 
 
 @pytest.fixture(scope="module")

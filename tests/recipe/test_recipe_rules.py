@@ -176,8 +176,6 @@ distributed.strategy=zero3 | distributed.offload.nvme_path=/x
     distributed.offload.nvme_path: is set, but nothing is offloaded. Write `offload.optimizer: true` or
 distributed.strategy=fsdp2 | distributed.offload.parameters=true | distributed.offload.nvme_path=/x
     distributed.offload.nvme_path: is set, but `distributed.strategy: fsdp2` offloads to the host's memory alone.
-distributed.strategy=zero3 | distributed.wrap_classes=[LlamaDecoderLayer]
-    distributed.wrap_classes: is set, but `distributed.strategy: zero3` does not shard by classes of layers. Write
 data.targets=last | train.assistant_only_loss=true
     train.assistant_only_loss: is set, and so is `data.targets`, which stands in its place. Remove one.
 data.targets=all | train.completion_only_loss=false
@@ -188,19 +186,16 @@ rewards=number_match
     rewards: is set, but `objective: sft` rewards no completions. Remove it, or write `objective: grpo`.
 objective=grpo
     rewards: is missing, and GRPO learns from nothing else. Write one or more: `rewards: number_match`, or
-GRPO | rewards=[{weight: 2}, {name: length}, {name: number_match, pattern: a}, number_match]
+GRPO | rewards=[{weight: 2}, {name: length}, {name: number_match, pattern: a}]
     rewards.0: names no reward. Write `name`, for instance number_match, or `function: module:function`.
     rewards.1: is length, which needs `tokens`. Write {name: length, tokens: 200}.
     rewards.2.pattern: is set, but belongs to the reward format. Remove it.
-    rewards.3: is number_match, which stands in the list already. Remove one, or give the first more weight.
 GRPO | rewards={name: format, pattern: '('}
     rewards.0.pattern: is no regular expression: missing ), unterminated subpattern at position 0. Write a valid one.
 GRPO | rewards=own:reward
     rewards.0.function: is own:reward, and a recipe runs Python code only where it says so. Write {function: own:reward,
 GRPO | rewards={function: own reward, run_code: true}
     rewards.0.function: is 'own reward', which names no function. Write module:function.
-GRPO | rewards={name: number_match, run_code: true}
-    rewards.0.run_code: is true, but no `function` is named. Remove it.
 GRPO | MATCH | train.num_generations=3
     train.num_generations: is 3, but 8 completions are generated together, which is no multiple of it. Write a divisor
 GRPO | MATCH | train.num_generations=1
@@ -268,7 +263,6 @@ distributed.strategy=fsdp2 | adapter.method=qlora
 distributed.strategy=zero2 | adapter.method=qlora
 distributed.strategy=zero3 | distributed.offload.parameters=true | distributed.offload.nvme_path=/x
 distributed.strategy=fsdp2 | distributed.wrap_classes=[LlamaDecoderLayer]
-distributed.strategy=ddp | distributed.wrap_classes=null
 """  # noqa: E501
 
 

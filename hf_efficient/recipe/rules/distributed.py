@@ -114,15 +114,6 @@ def quantized_weights_can_be_sharded(settings: Settings) -> Iterator[Contradicti
         yield "distributed.strategy", message, "Write `adapter.quantization.bits: 4`, or `strategy: ddp`."
 
 
-@rule("distributed.strategy", "distributed.wrap_classes")
-def wrap_classes_are_of_fsdp2(settings: Settings) -> Iterator[Contradiction]:
-    """DDP wraps the model as a whole, DeepSpeed every module by itself."""
-    distributed = settings.recipe.distributed
-    if distributed.wrap_classes is not None and distributed.strategy != "fsdp2":
-        message = f"is set, but `distributed.strategy: {distributed.strategy}` does not shard by classes of layers."
-        yield "distributed.wrap_classes", message, "Write `strategy: fsdp2`, or remove it."
-
-
 @rule(GLOBAL_BATCH, "train.auto_find_batch_size")
 def global_batch_stays(settings: Settings) -> Iterator[Contradiction]:
     if settings.recipe.distributed.global_batch_size is not None and settings.train("auto_find_batch_size"):

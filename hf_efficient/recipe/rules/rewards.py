@@ -27,8 +27,7 @@ def rewards_go_with_completions(settings: Settings) -> Iterator[Contradiction]:
 
 
 @rule("rewards")
-def a_reward_is_named_once(settings: Settings) -> Iterator[Contradiction]:
-    names: set[str] = set()
+def a_reward_is_named(settings: Settings) -> Iterator[Contradiction]:
     for index, one in enumerate(settings.recipe.rewards):
         key = f"rewards.{index}"
         if (one.name is None) == (one.function is None):
@@ -41,10 +40,6 @@ def a_reward_is_named_once(settings: Settings) -> Iterator[Contradiction]:
             elif held is None and one.name == name:
                 example = "<answer>.*</answer>" if own == "pattern" else "200"
                 yield key, f"is {name}, which needs `{own}`.", f"Write {{name: {name}, {own}: {example}}}."
-        called = one.name or one.function
-        if called in names and one.name != "format":
-            yield key, f"is {called}, which stands in the list already.", "Remove one, or give the first more weight."
-        names.add(called or "")
 
 
 @rule("rewards")
@@ -66,8 +61,6 @@ def code_is_run_where_the_recipe_says_so(settings: Settings) -> Iterator[Contrad
         elif one.function is not None and not one.run_code:
             message = f"is {one.function}, and a recipe runs Python code only where it says so."
             yield f"{key}.function", message, f"Write {{function: {one.function}, run_code: true}} if you trust it."
-        elif one.function is None and one.run_code:
-            yield f"{key}.run_code", "is true, but no `function` is named.", "Remove it."
 
 
 @rule("objective", "train", "distributed", "data.eval", "data.eval_fraction")
