@@ -1,5 +1,5 @@
-"""Prompts that a model is to answer (``objective: grpo``), checked and tokenised before it is loaded, and what an answer
-is worth: built-in rewards, and functions of the user's own, as TRL's ``GRPOTrainer`` calls them.
+"""Prompts that a model is to answer (``objective: grpo``), checked and tokenised before it is loaded, and what an
+answer is worth: built-in rewards, and functions of the user's own, as TRL's ``GRPOTrainer`` calls them.
 
 A reward takes ``completions`` (strings, or lists with the assistant's message) and the columns of their rows, and
 returns a number for each.
