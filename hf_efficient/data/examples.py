@@ -21,7 +21,6 @@ from hf_efficient.recipe.load import looks_local
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import DataSection, Recipe, SourceSection
 
-MOST_EXAMPLES = 100_000_000  # of one source in an epoch, copies included: their indices alone take a gigabyte
 _FEW = 10  # examples; fewer of one source are reported
 _CHUNK = 5000
 _FIRST_ROWS = 1000  # that are read of a source before a run
@@ -192,7 +191,6 @@ def _weighted(opened: Sequence[_Opened], rows: Sequence[Sequence[int]], seed: st
     result = []
     for index, (one, own) in enumerate(zip(opened, rows, strict=True)):
         weight = one.source.section.weight
-        check_weight(len(own), weight, one.source.key)
         result.append(weighted(own, weight, f"{seed}:{index}") if own else [])
     return result
 
@@ -215,15 +213,6 @@ def _divided(indices: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
 
 def _joined(parts: Sequence[datasets.Dataset], indices: Sequence[Sequence[int]]) -> datasets.Dataset:
     return datasets.concatenate_datasets([part.select(rows) for part, rows in zip(parts, indices, strict=True) if rows])
-
-
-def check_weight(count: int, weight: float, key: str) -> None:
-    """Refuse, with ``DataError``, a source ``key`` that comes with its weight to more than ``MOST_EXAMPLES``."""
-    if weight > 1 and count * weight > MOST_EXAMPLES:
-        raise DataError(
-            f"{key}.weight: {weight:g} times {count:,} examples are {count * weight:,.0f} per epoch, more than "
-            f"{MOST_EXAMPLES:,}. Lower it; for more passes over all data raise train.num_train_epochs."
-        )
 
 
 def weighted(indices: Sequence[int], weight: float, seed: str) -> list[int]:

@@ -50,8 +50,6 @@ def _read_json(path: Path) -> Iterator[Row]:
     except json.JSONDecodeError as error:
         hint = " If it holds one object per line, name it .jsonl." if error.msg == "Extra data" else ""
         raise DataError(f"{path}:{error.lineno}: not valid JSON (column {error.colno}: {error.msg}).{hint}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {_json_fault(error)}.") from error
     rows = value.get("data") if isinstance(value, dict) else value
     if not isinstance(rows, list):
         raise DataError(f'{path}: expected a list of objects, or {{"data": [...]}}; found {kind_of_value(value)}.')
@@ -135,20 +133,11 @@ def _parse_line(text: str, where: str, number: int) -> Any:
         hint = " It looks like one JSON list over several lines: name the file .json." if is_json else ""
         excerpt = _excerpt(text.rstrip(), error.pos)
         raise DataError(f"{where}: not valid JSON (column {error.colno}: {error.msg}): {excerpt}.{hint}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: {_json_fault(error)}.") from error
 
 
 def _excerpt(text: str, position: int) -> str:
     start = max(0, min(position, len(text)) - 40)
     return f"`{'…' if start else ''}{text[start : start + 60].rstrip()}{'…' if len(text) > start + 60 else ''}`"
-
-
-def _json_fault(error: ValueError | RecursionError) -> str:
-    """What Python's JSON reader cannot take although it may be JSON: deep nesting, or a whole number of many digits."""
-    if isinstance(error, RecursionError):
-        return "lists and objects are nested too deep to be read"
-    return f"not readable as JSON: {str(error).partition(';')[0]}"
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

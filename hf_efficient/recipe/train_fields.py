@@ -93,10 +93,7 @@ def _cache_path(objective: str) -> Path:
 def _recall(path: Path) -> dict[str, TrainField] | None:
     try:
         fields = msgspec.json.decode(path.read_bytes(), type=list[TrainField])
-    except OSError:
-        return None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        logger.debug("rebuilding the field list %s: %s", path, error)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return {field.name: field for field in fields}
 

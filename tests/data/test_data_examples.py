@@ -3,8 +3,7 @@
 import pytest
 from made_data import answer, jsonl, refused, system, user
 
-from hf_efficient.data import examples as mix
-from hf_efficient.data.examples import RawData, build_raw, check_weight, held_out, open_sources, weighted
+from hf_efficient.data.examples import RawData, build_raw, held_out, open_sources, weighted
 from hf_efficient.recipe.schema import DataSection
 
 
@@ -120,14 +119,6 @@ def test_sources_that_contribute_little_are_told(tmp_path):
     assert data.small_sources == {"data.train.1": sum(text[0] == "b" for text in data.train["text"][:])}
 
 
-def test_a_weight_beyond_all_measure_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(mix, "MOST_EXAMPLES", 20)
-    path = jsonl(tmp_path / "a.jsonl", texts(3))
-    refused = "weight: 7 times 3 examples are 21 per epoch, more than 20. Lower it; "
-    assert message([{"path": path}, {"path": path, "weight": 7}]).startswith(f"data.train.1.{refused}")
-    assert message([{"path": path}], eval=[{"path": path, "weight": 7}]).startswith(f"data.eval.0.{refused}")
-
-
 def test_weights_and_draws():
     assert weighted([3, 5, 7], 1.0, 0) == [3, 5, 7]
     assert weighted([3, 5, 7], 2.0, 0) == [3, 5, 7, 3, 5, 7]
@@ -152,13 +143,8 @@ def test_held_out_splits_without_overlap(count, fraction, evaluated):
     assert (train, evaluation) == (sorted(train), sorted(evaluation))
 
 
-def test_what_is_refused_of_splits_and_weights():
+def test_what_cannot_be_split():
     assert refused(held_out, 1, 0.1, 0) == (
         "data.eval_fraction: 0.1 of 1 example cannot be held out: both sides need at least one. Name a data.eval "
         "source, or give more data."
-    )
-    check_weight(100_000, 1000.0, "data.train.0")
-    assert refused(check_weight, 100_001, 1000.0, "data.train.0") == (
-        "data.train.0.weight: 1000 times 100,001 examples are 100,001,000 per epoch, more than 100,000,000. Lower it; "
-        "for more passes over all data raise train.num_train_epochs."
     )
