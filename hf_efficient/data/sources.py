@@ -221,13 +221,10 @@ def open_source(section: SourceSection, key: str) -> Source:
     if section.path.startswith("builtin:"):
         return _builtin(section, key)
     try:
-        path = Path(section.path).expanduser()
-    except RuntimeError as error:
-        raise DataError(f"{key}.path: {section.path}: {error}") from error
-    try:
-        return _local_or_hub(section, key, path)
-    except OSError as error:
-        raise DataError(f"{key}.path: {section.path}: cannot be read: {error.strerror or error}.") from error
+        return _local_or_hub(section, key, Path(section.path).expanduser())
+    except (OSError, RuntimeError) as error:  # the latter of ~ and a user who is not there
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{key}.path: {section.path}: cannot be read: {why}.") from error
 
 
 def _local_or_hub(section: SourceSection, key: str, path: Path) -> Source:

@@ -120,6 +120,10 @@ def build(
             trainer.append(_grpo_trainer(recipe, common, rewards))
         else:
             trainer.append(_preference_trainer(recipe, common))
+        if recipe.objective != "sft" and recipe.adapter.method == "qlora":
+            from hf_efficient.model.preference_trainer import train_in_float32
+
+            train_in_float32(model)
     return Built(trainer[0], answers, _summary(data), plan)
 
 
@@ -381,7 +385,7 @@ def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
 
 def _preference_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
     """With an adapter its copy, as it begins, is the reference model; else the model as the recipe loads it."""
-    from hf_efficient.model.preference_trainer import RankingAccuracyMixin, preference_trainer_class, train_in_float32
+    from hf_efficient.model.preference_trainer import RankingAccuracyMixin, preference_trainer_class
 
     base: Any = preference_trainer_class(recipe.objective)
     ranking = (RankingAccuracyMixin,) if recipe.objective == "dpo" else ()
@@ -389,17 +393,12 @@ def _preference_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
     has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
     reference = {"ref_model": load_base(recipe)} if has_reference else {}
     trainer: Trainer = kind(callbacks=_callbacks(recipe), **reference, **common)
-    if recipe.adapter.method == "qlora":
-        train_in_float32(common["model"])
     return trainer
 
 
 def _grpo_trainer(recipe: Recipe, common: dict[str, Any], rewards: list[Reward]) -> Trainer:
     """The base without its adapter is the reference model, where ``train.beta`` asks for one."""
-    from hf_efficient.model.preference_trainer import train_in_float32
     from hf_efficient.trl_trainers import EfficientGRPOTrainer
 
     trainer: Trainer = EfficientGRPOTrainer(reward_funcs=list(rewards), callbacks=_callbacks(recipe), **common)
-    if recipe.adapter.method == "qlora":
-        train_in_float32(common["model"])
     return trainer

@@ -228,14 +228,9 @@ def plan_before(
 
 
 def write_plan(planned: RunPlan | None, recipe: Recipe, directory: Path) -> None:
-    """Store it beside the records; a file that cannot be written is one warning."""
-    if planned is None or not recipe.efficiency.record_steps:
-        return
-    path = directory / PLAN_JSON
-    try:
-        write_whole(path, json.dumps(dataclasses.asdict(planned), indent=2) + "\n")
-    except OSError as error:
-        logger.warning("%s cannot be written: %s. The run continues.", path, error.strerror or error)
+    """Store it beside the records."""
+    if planned is not None and recipe.efficiency.record_steps:
+        write_whole(directory / PLAN_JSON, json.dumps(dataclasses.asdict(planned), indent=2) + "\n")
 
 
 def _judge(planned: RunPlan, recipe: Recipe, listener: RunListener) -> None:

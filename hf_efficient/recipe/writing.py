@@ -112,10 +112,7 @@ def _name_of(original: Path, folder: Path) -> str:
     for name, shipped in shipped_files(shipped_root()).items():
         if shipped.resolve() == whole:
             return name
-    try:
-        return Path(os.path.relpath(whole, folder.resolve())).as_posix()
-    except ValueError:  # on another drive
-        return whole.as_posix()
+    return Path(os.path.relpath(whole, folder.resolve())).as_posix()
 
 
 def _from_command_line(recipe: Recipe) -> dict[str, Any]:
