@@ -12,7 +12,7 @@ class TrainingObjective:
     """One objective.
 
     Attributes:
-        config, trainer: where TRL has the class of ``train:`` and its trainer.
+        short, module: how TRL calls it, and where it has the class of ``train:`` and the trainer.
         data: ``examples`` to imitate, ``pairs`` of a better and a worse answer, answers ``labelled`` good or bad, or
             ``prompts`` that the model answers itself.
         reference: a reference model takes part; ``scores``: the model gives a number, and writes no text.
@@ -20,16 +20,24 @@ class TrainingObjective:
     """
 
     title: str
-    config: str
-    trainer: str
+    short: str
     data: DataNeed
+    module: str = "trl"
     reference: bool = False
     scores: bool = False
     rows: int = 1
 
     @property
+    def config(self) -> str:
+        return f"{self.module}.{self.short}Config"
+
+    @property
+    def trainer(self) -> str:
+        return f"{self.module}.{self.short}Trainer"
+
+    @property
     def is_experimental(self) -> bool:
-        return self.config.startswith("trl.experimental.")
+        return self.module != "trl"
 
     @property
     def is_of_preferences(self) -> bool:
@@ -49,24 +57,12 @@ FORMATS_OF: dict[DataNeed, tuple[str, ...]] = {
 }
 """Layouts of the rows; a pair is a good and a bad answer."""
 
-_KTO, _ORPO = "Kahneman-Tversky optimization", "odds ratio preference optimization"
-
 OBJECTIVES: dict[str, TrainingObjective] = {
-    "sft": TrainingObjective("supervised fine-tuning", "trl.SFTConfig", "trl.SFTTrainer", "examples"),
-    "dpo": TrainingObjective(
-        "direct preference optimization", "trl.DPOConfig", "trl.DPOTrainer", "pairs", reference=True, rows=2
-    ),
-    "kto": TrainingObjective(_KTO, "trl.KTOConfig", "trl.KTOTrainer", "labelled", reference=True),
-    "reward": TrainingObjective("reward model", "trl.RewardConfig", "trl.RewardTrainer", "pairs", scores=True, rows=2),
-    "orpo": TrainingObjective(
-        _ORPO, "trl.experimental.orpo.ORPOConfig", "trl.experimental.orpo.ORPOTrainer", "pairs", rows=2
-    ),
-    "cpo": TrainingObjective(
-        "contrastive preference optimization",
-        "trl.experimental.cpo.CPOConfig",
-        "trl.experimental.cpo.CPOTrainer",
-        "pairs",
-        rows=2,
-    ),
-    "grpo": TrainingObjective("group relative policy optimization", "trl.GRPOConfig", "trl.GRPOTrainer", "prompts"),
+    "sft": TrainingObjective("supervised fine-tuning", "SFT", "examples"),
+    "dpo": TrainingObjective("direct preference optimization", "DPO", "pairs", reference=True, rows=2),
+    "kto": TrainingObjective("Kahneman-Tversky optimization", "KTO", "labelled", reference=True),
+    "reward": TrainingObjective("reward model", "Reward", "pairs", scores=True, rows=2),
+    "orpo": TrainingObjective("odds ratio preference optimization", "ORPO", "pairs", "trl.experimental.orpo", rows=2),
+    "cpo": TrainingObjective("contrastive preference optimization", "CPO", "pairs", "trl.experimental.cpo", rows=2),
+    "grpo": TrainingObjective("group relative policy optimization", "GRPO", "prompts"),
 }

@@ -85,9 +85,6 @@ train.metric_for_best_model=bleu | evaluate.metrics=[exact_match] | EVAL
     train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss, exact_match.
 train.report_to=wandb
     train.report_to: is wandb, but the package wandb is not installed. Install it (pip install wandb), or write
-train.report_to=[trackio, all]
-    train.report_to.0: is trackio, but the package trackio is not installed. Install it (pip install trackio), or
-    train.report_to.1: is all, which stands alone. Name integrations, or write it alone.
 train.optim=galore_adamw_8bit
     train.optim: is galore_adamw_8bit, but the package galore_torch is not installed. Install it (pip install
 train.fsdp=true | train.fsdp_config={version: 2}

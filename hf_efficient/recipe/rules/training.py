@@ -262,8 +262,6 @@ def reports_are_installed(settings: Settings) -> Iterator[Contradiction]:
     names = {f"train.report_to.{i}": name for i, name in enumerate(said)}
     names = {"train.report_to": said} if isinstance(said, str) else names
     for key, name in names.items():
-        if name in ("none", "all") and len(names) > 1:
-            yield key, f"is {name}, which stands alone.", "Name integrations, or write it alone."
         modules, package = _INTEGRATIONS.get(name, ((), ""))
         if modules and not any(is_installed(module) for module in modules):
             message = f"is {name}, but the package {modules[0]} is not installed."
