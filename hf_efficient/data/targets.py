@@ -49,14 +49,11 @@ def targets_of(recipe: Recipe, args: SFTConfig, kind: Kind) -> Targets:
     """As ``data.targets`` or the older keys of ``train`` say; else the assistant's turns of chats, the completion of
     prompt and completion, all of a text. ``kind``: of the training examples."""
     asked = recipe.data.targets
-    if asked is None and (kind != "messages" or _by_trl(recipe, args)):
+    by_trl = args.completion_only_loss is not None or args.assistant_only_loss or "assistant_only_loss" in recipe.train
+    if asked is None and (kind != "messages" or by_trl):
         only = args.completion_only_loss
         return Targets(kind.endswith("_pair") if only is None else only, args.assistant_only_loss)
     return Targets(asked == "last", asked in (None, "assistant"))
-
-
-def _by_trl(recipe: Recipe, args: SFTConfig) -> bool:
-    return args.completion_only_loss is not None or args.assistant_only_loss or "assistant_only_loss" in recipe.train
 
 
 def marked_template(examples: Collection[_Row] | datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> str | None:

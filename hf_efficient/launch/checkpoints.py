@@ -25,7 +25,7 @@ BASE_WEIGHTS = "base_weights"  # in its environment: the mark of the weights tha
 
 PREFLIGHT_JSON = "preflight.json"  # the result of the preflight check; it outlives the run that it replaces
 
-_WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
 _OF_AN_ADAPTER = ("adapter_model.safetensors", "adapter_config.json")
 _OF_A_MODEL = ("model.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json")
 _OF_ALL = (
@@ -46,10 +46,6 @@ def is_a_run(directory: Path) -> bool:
             return file.readline(100).startswith(b"recipe:")
     except OSError:
         return False
-
-
-def has_final_weights(directory: Path) -> bool:
-    return any((directory / name).is_file() for name in _WEIGHTS)
 
 
 def replaced_by_a_run(directory: Path) -> list[Path]:

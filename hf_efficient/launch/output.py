@@ -77,7 +77,7 @@ def _plan(recipe: Recipe, launch: Launch, damaged: Damaged) -> OutputPlan:
     _check_writable(directory)
     named = recipe.train.get("resume_from_checkpoint")
     checkpoint = Path(str(named)).expanduser() if named else None
-    if launch.continues_in(_launched_by(directory)):
+    if launch.continues_in(held.resolved_of(directory).get("launched_by") or ()):
         again = _resumed(directory, recipe, damaged)  # before its own first checkpoint it begins where the run began
         remark = f"the launcher started the processes again; {again.remark}".removesuffix("; ")
         return replace(again, checkpoint=again.checkpoint or checkpoint, remark=remark)
@@ -146,7 +146,7 @@ def _resumed(directory: Path, recipe: Recipe, damaged: Damaged) -> OutputPlan:
             f"output_dir: no checkpoint in {directory} is whole ({named}). Copy one back, start again by --overwrite, "
             "or write another output_dir=..."
         )
-    if held.has_final_weights(directory):
+    if any((directory / name).is_file() for name in held.WEIGHTS):
         raise OutputError(
             f"output_dir: the run in {directory} is finished and kept no checkpoint to resume from. "
             "Replace it by --overwrite, or write another output_dir=..."
@@ -165,11 +165,6 @@ def _unlisted(checkpoint: Path) -> list[str]:
     if (checkpoint / MANIFEST).is_file():
         return []
     return [f"{checkpoint.name} has no {MANIFEST}: its files could not be compared with what was saved"]
-
-
-def _launched_by(directory: Path) -> list[str]:
-    """The agents of the launch that came to train here last."""
-    return list(held.resolved_of(directory).get("launched_by") or ())
 
 
 def _check_named(checkpoint: Path, recipe: Recipe, damaged: Damaged) -> None:

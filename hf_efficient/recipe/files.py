@@ -29,8 +29,6 @@ _FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.
 
 
 class ShippedRecipe(NamedTuple):
-    """One recipe of the list; the description of one that does not resolve says why."""
-
     name: str
     path: Path
     description: str
@@ -86,15 +84,8 @@ def shipped_plans(root: Path | None = None) -> dict[str, ShippedPlan]:
 def list_recipes(root: Path | None = None) -> list[ShippedRecipe]:
     """All shipped recipes in the order of their names; none where the folder is missing."""
     files = shipped_files(shipped_root() if root is None else root)
-    return [ShippedRecipe(name, path, _description(path)) for name, path in files.items()]
-
-
-def _description(path: Path) -> str:
-    try:
-        described = compose(path)[0].child("description")
-    except RecipeError as error:
-        return f"does not resolve: {error.problems[0]}"
-    return str(described.value) if described is not None else ""
+    described = {name: compose(path)[0].child("description") for name, path in files.items()}
+    return [ShippedRecipe(name, files[name], str(node.value) if node else "") for name, node in described.items()]
 
 
 def name_of_file(path: Path) -> str:
@@ -165,7 +156,9 @@ class _Reader:
         entries = [] if said is None or said.value is None else said.value if isinstance(said.value, list) else [said]
         bases = [self._base(entry, path, chain) for entry in entries]
         layers = [base for base in bases if base is not None]
-        return functools.reduce(_laid_over, [*layers, tree]) if len(layers) == len(bases) else None
+        if len(layers) < len(bases):
+            return None
+        return functools.reduce(lambda below, above: with_own_evaluation(below, merge(below, above)), [*layers, tree])
 
     def _base(self, entry: Node, path: Path, chain: tuple[Path, ...]) -> Node | None:
         if not isinstance(entry.value, str) or not entry.value:
@@ -197,10 +190,6 @@ class _Reader:
 
     def _complain(self, origin: Origin, message: str, remedy: str) -> None:
         self.problems.append(Problem(str(origin), "extends", message, remedy))
-
-
-def _laid_over(below: Node, above: Node) -> Node:
-    return with_own_evaluation(below, merge(below, above))
 
 
 def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_at: Origin) -> list[Problem]:

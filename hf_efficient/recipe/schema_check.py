@@ -108,7 +108,7 @@ def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
 
 def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe") -> list[Finding]:
     """Unknown and missing keys, wrong types, values out of range, non-finite numbers; ``kind``: the file's name."""
-    findings = _no_setting(tree)
+    findings = [Finding(path, said) for path, node in tree.leaves() if (said := _oddity(path, node.value))]
     found = {finding.path for finding in findings}
     try:
         root.model_validate(tree.plain(), strict=True)
@@ -265,12 +265,8 @@ def _number(text: str) -> int | float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _no_setting(tree: Node) -> list[Finding]:
-    """What no key takes: ``.nan``; ``.inf``, but for ``train.max_grad_norm``, where it never clips; text of spaces."""
-    return [Finding(path, said) for path, node in tree.leaves() if (said := _oddity(path, node.value))]
-
-
 def _oddity(path: KeyPath, value: Any) -> str:
+    """What no key takes: ``.nan``; ``.inf``, but for ``train.max_grad_norm``, where it never clips; text of spaces."""
     never_clips = (("train", "max_grad_norm"), math.inf)
     if isinstance(value, float) and not math.isfinite(value) and (path, value) != never_clips:
         return f"is {found(value)}, but must be a finite number."

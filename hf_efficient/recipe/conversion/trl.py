@@ -49,13 +49,9 @@ _NOTES = {
 }
 
 
-def method_of(keys: Mapping[str, Any]) -> str:
-    """``dpo`` where a key is a field of DPOConfig alone; the file itself does not say for which command it is."""
-    return "dpo" if set(keys) & (set(train_fields("dpo")) - set(train_fields("sft"))) else "sft"
-
-
 def from_trl(keys: Mapping[str, Any], where: str) -> Draft:
-    method = method_of(keys)
+    # The file itself does not say for which command it is.
+    method = "dpo" if set(keys) & (set(train_fields("dpo")) - set(train_fields("sft"))) else "sft"
     fields = train_fields(method)
     today = {key if _RENAMED.get(key, key) in keys else _RENAMED[key]: value for key, value in keys.items()}
     draft = Draft(today, fields, where)
