@@ -162,7 +162,6 @@ def test_what_is_not_mapped_says_why(convert):
         ("learning_rate: fast", "not mapped: learning_rate: as train.learning_rate, is the text 'fast', but must be"),
         ("lerning_rate: 3", "not mapped: lerning_rate: is no argument of the installed TRL's `trl sft`. Did you mean"),
         ("lora_r: 3", "not mapped: lora_r: has no effect in TRL without use_peft: true."),
-        ("dataloader_prefetch_factor: 2", "not mapped: dataloader_prefetch_factor: as train.dataloader_prefetch_fa"),
         ("deepspeed: zero.json", "not mapped: deepspeed: its stage is not in the name. Write distributed.strategy:"),
         ("env: {A: b}", "not mapped: env: a recipe sets no environment variables. Export them in the shell."),
     ):
