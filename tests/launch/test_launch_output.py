@@ -260,8 +260,6 @@ def test_what_auto_of_the_fast_step_meant_is_no_difference(tmp_path):
         return made.model_copy(update={"adapter": adapter, "model": model})
 
     write_resolved_recipe(tmp_path, of(True, "documents"), {"torch": "2"})
-    path = tmp_path / "efficiency/recipe.resolved.yaml"
-    path.write_text(path.read_text().replace("objective: sft", "method: sft"))  # as before that name
     checkpoint = a_checkpoint(tmp_path / "checkpoint-1")
     assert plan_output(of("auto", "auto")).checkpoint == checkpoint
     with pytest.raises(OutputError, match=r"another adapter\.fused \(was True, is False\)"):
