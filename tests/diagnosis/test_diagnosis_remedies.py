@@ -80,8 +80,8 @@ def test_where_there_is_nothing_to_apply_it_says_so(found, number, told):
 
 
 def test_what_is_to_be_confirmed_goes_in_and_what_was_is_over(tmp_path):
-    own = "  efficiency: {grid: France, confirms: {rule: old}}\n"
-    keys = "  efficiency.grid: r.yaml:8\n  efficiency.confirms.rule: r.yaml:9\n"
+    own = "  cost: {grid: France}\n  efficiency: {confirms: {rule: old}}\n"
+    keys = "  cost.grid: r.yaml:8\n  efficiency.confirms.rule: r.yaml:9\n"
     text = RESOLVED.replace("  output_dir: out", f"{own}  output_dir: out")
     text = text.replace("  output_dir: r", f"{keys}  output_dir: r")
     (tmp_path / "recipe.resolved.yaml").write_text(text)

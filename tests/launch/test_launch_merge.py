@@ -49,10 +49,7 @@ def write_recipe(run_dir, base, *, quantization=None, **adapter):
     recipe = Recipe(name="tiny", model=model, adapter=section, data=data, output_dir=str(run_dir))
     path = run_dir / "efficiency" / "recipe.resolved.yaml"
     path.parent.mkdir(parents=True)
-    held = recipe.resolved()
-    held["method"] = held.pop("objective")  # as runs before these names have written it
-    held["efficiency"] |= {"budget": held.pop("budget"), "profile": held.pop("profile"), **held.pop("cost")}
-    path.write_text(yaml.safe_dump({"recipe": held, "provenance": {}, "environment": {}}))
+    path.write_text(yaml.safe_dump({"recipe": recipe.resolved(), "provenance": {}, "environment": {}}))
 
 
 def train(base, run_dir, quantization=None, recipe_quantization=None, recipe=True, **lora):
