@@ -55,7 +55,8 @@ def prepare(recipe: Recipe, folder: Path, *, steps: int, random_weights: bool, p
     recipe = change_recipe(recipe, _alone(recipe, folder, steps))
     args = training_arguments(recipe)
     assert isinstance(args, SFTConfig)
-    recipe = change_recipe(recipe, {f"train.{name}": _plain(getattr(args, name)) for name in _SAID})
+    said = {f"train.{name}": getattr(args, name) for name in _SAID}
+    recipe = change_recipe(recipe, {key: one.value if isinstance(one, Enum) else one for key, one in said.items()})
     if args.max_length is None:
         raise SetupError("train.max_length: is null, and the arms need one length of their rows. Write a number.")
     recipe = change_recipe(recipe, _model_changes(recipe, folder, random_weights))
@@ -137,10 +138,6 @@ def _alone(recipe: Recipe, folder: Path, steps: int) -> dict[str, Any]:
         "train.logging_strategy": "steps",
         "train.logging_steps": 1,
     }
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value
 
 
 def _model_changes(recipe: Recipe, folder: Path, random_weights: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recipe.writing import fixed_recipe
-from hf_efficient.records.tuning import TUNING_SCHEMA_VERSION, TrialRun, TriedChange, Tuning
+from hf_efficient.records.tuning import TUNING_SCHEMA_VERSION, TrialRun, Tuning
 from hf_efficient.reporting.tuning import gain_words
 from hf_efficient.run_dir.json_file import strict_json, write_whole
 from hf_efficient.trials.goal import Goal, Wanted
@@ -104,17 +104,13 @@ def tuned_recipe(recipe: Recipe, found: Tuning, path: Path) -> str:
     """It extends the recipe; every changed line says what its change gave."""
     comments: dict[str, str] = {}
     for one in found.tried:
-        if one.verdict == "accepted":
-            comments |= dict.fromkeys(one.changes, _comment(one, found.objective))
+        if one.verdict == "accepted" and one.gain is not None:
+            gain = f"{gain_words(one.gain)} {found.objective.replace('_', ' ')}"
+            comments |= dict.fromkeys(one.changes, f"{one.knob}: {gain}, {one.gain.how.partition(':')[0]}")
     remark = f"Tuned for {found.objective} by hf-efficient tune {__version__}"
     remark += f": {gain_words(found.total)} in all." if found.total is not None else "."
     own = {"output_dir": f"{recipe.output_dir}-tuned"}
     return fixed_recipe(recipe, {**found.changes, **own}, path, remark, comments)
-
-
-def _comment(one: TriedChange, objective: str) -> str:
-    assert one.gain is not None
-    return f"{one.knob}: {gain_words(one.gain)} {objective.replace('_', ' ')}, {one.gain.how.partition(':')[0]}"
 
 
 class Trials:

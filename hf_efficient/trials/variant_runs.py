@@ -136,7 +136,8 @@ def _schedule(recipe: Recipe, trainer: Trainer) -> IsolationSchedule:
     epoch = max(1, math.ceil(batches / args.gradient_accumulation_steps))
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * epoch)
     evaluate_steps = args.eval_steps or args.logging_steps
-    rows = 0 if trainer.eval_dataset is None else _rows(trainer.eval_dataset)
+    held: Any = trainer.eval_dataset
+    rows = 0 if held is None else len(held)
     return IsolationSchedule(
         steps=steps,
         log_every=_every(args.logging_strategy, args.logging_steps, steps, epoch),
@@ -154,16 +155,11 @@ def _schedule(recipe: Recipe, trainer: Trainer) -> IsolationSchedule:
     )
 
 
-def _rows(dataset: Any) -> int:
-    return sum(len(one) for one in dataset.values()) if isinstance(dataset, dict) else len(dataset)
-
-
-def _every(strategy: Any, wanted: float, steps: int, epoch: int) -> int | None:
+def _every(strategy: str, wanted: float, steps: int, epoch: int) -> int | None:
     """So many steps, or such a share of all of them; None where no distance says when."""
-    named = str(getattr(strategy, "value", strategy))
-    if named == "steps" and wanted:
+    if strategy == "steps" and wanted:
         return math.ceil(steps * wanted) if wanted < 1 else int(wanted)
-    return epoch if named == "epoch" else None
+    return epoch if strategy == "epoch" else None
 
 
 def step_batches(trainer: Trainer, loader: Any, steps: int, share: int = 1) -> Iterator[list[Any]]:
