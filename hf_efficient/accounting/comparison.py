@@ -1,6 +1,5 @@
 """Runs against a first one: what changed, each figure's difference beside its noise, the loss at equal tokens."""
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -30,7 +29,7 @@ from hf_efficient.estimate.significance import (
     needed,
     visible,
 )
-from hf_efficient.estimate.statistics import WARM_UP_STEPS, fewest_runs
+from hf_efficient.estimate.statistics import WARM_UP_STEPS, fewest_runs, known_median
 from hf_efficient.recipe.writing import differing_keys
 from hf_efficient.records.comparison import (
     COMPARISON_SCHEMA_VERSION,
@@ -269,7 +268,7 @@ def _inverse(found: Compared) -> Compared:
 
 
 def _figure(name: str, known: Sequence[Sequence[float | None]], pairs: Sequence[_Pair]) -> ComparedFigure:
-    values = [_median(side) for side in known]
+    values = [known_median(side) for side in known]
     changes: list[FigureChange | None] = [None]
     for pair in pairs:
         found = pair.by_steps.get(name)
@@ -278,11 +277,6 @@ def _figure(name: str, known: Sequence[Sequence[float | None]], pairs: Sequence[
             found = compared_runs(before, after) if min(before, default=0) > 0 and min(after, default=0) > 0 else None
         changes.append(_change(name, values[0], values[pair.place], found, pair))
     return ComparedFigure(name, BETTER.get(name, ""), values, changes)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 def _change(name: str, before: float | None, after: float | None, found: Compared | None, pair: _Pair) -> FigureChange:

@@ -4,7 +4,7 @@ which missing is not zero."""
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -20,6 +20,12 @@ _N = TypeVar("_N", int, float)
 def sum_if_known(parts: Sequence[_N | None]) -> _N | None:
     """The sum; None where a part is None, or where there is none: [1, 2] is 3, [1, None] and [] are None."""
     return None if not parts or None in parts else sum(parts)  # type: ignore[arg-type]
+
+
+def known_median(values: Iterable[float | None]) -> float | None:
+    """Of those that are not None; None of nothing."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 WARM_UP_STEPS = 3

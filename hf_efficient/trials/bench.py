@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import psutil
 
 from hf_efficient.accounting.account import load_run
 from hf_efficient.errors import SetupError
-from hf_efficient.estimate.statistics import alternating_orders, median_spread, percentile, warm_up_count
+from hf_efficient.estimate.statistics import alternating_orders, known_median, median_spread, percentile, warm_up_count
 from hf_efficient.facts.environment import describe_environment, thread_count
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.recipe.load import load_recipe
@@ -193,15 +193,15 @@ def _summed(one: ArmOutcome, speeds: list[float] | None, base: list[float] | Non
         return one
     learned = replace(
         one,
-        first_loss=_median(run.losses[0] for run in one.runs if run.losses),
-        last_loss=_median(run.losses[-1] for run in one.runs if run.losses),
+        first_loss=known_median(run.losses[0] for run in one.runs if run.losses),
+        last_loss=known_median(run.losses[-1] for run in one.runs if run.losses),
         least_gradient_norm=min((norm for run in one.runs for norm in run.gradient_norms), default=None),
     )
     if not speeds or not base:
         return learned
     seconds = sorted(second for run in one.runs for second in run.seconds[warm_up:])
     spread = median_spread([own / other for own, other in zip(speeds, base, strict=True)])
-    on_device = _median(run.peak_device_bytes for run in one.runs)
+    on_device = known_median(run.peak_device_bytes for run in one.runs)
     return replace(
         learned,
         tokens_per_second=statistics.median(speeds),
@@ -211,11 +211,5 @@ def _summed(one: ArmOutcome, speeds: list[float] | None, base: list[float] | Non
         step_p50_seconds=percentile(seconds, 0.5),
         step_p95_seconds=percentile(seconds, 0.95),
         padding_share=1 - sum(sum(run.non_padding) for run in one.runs) / sum(sum(run.processed) for run in one.runs),
-        mfu=_median(run.mfu for run in one.runs),
+        mfu=known_median(run.mfu for run in one.runs),
     )
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    """Of those that are known."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

@@ -45,9 +45,8 @@ class Goal:
             raise SetupError(f"--without: {unknown[0]} is no knob. They are {', '.join(known)}.")
         if self.objective not in OBJECTIVES:
             raise SetupError(f"--objective: {self.objective} is unknown. Write {', '.join((*OBJECTIVES, *PRESETS))}.")
-        positive = {"--minutes": self.minutes, "--p95-step-seconds": self.most_p95_seconds}
-        positive["--max-memory"] = self.most_bytes
-        for flag, value in positive.items():
+        limits = {"--p95-step-seconds": self.most_p95_seconds, "--max-memory": self.most_bytes}
+        for flag, value in {"--minutes": self.minutes, **limits}.items():
             if value is not None and not value > 0:
                 raise SetupError(f"{flag}: {value:g} is not above zero. Write a positive number.")
         if not 0 <= self.tolerance < 1:

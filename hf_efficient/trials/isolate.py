@@ -14,6 +14,7 @@ import numpy as np
 
 from hf_efficient.diagnosis.engine import diagnose_isolation
 from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.estimate.statistics import known_median
 from hf_efficient.estimate.throughput import batch_time
 from hf_efficient.facts.environment import accelerator_count, thread_count
 from hf_efficient.launch.command import accelerate_command, layout_of
@@ -147,7 +148,7 @@ def isolation_of(recipe: Recipe, held: Outcomes, steps: int, warm_up: int) -> re
         loader=loader,
         tokenisation=_tokenisation(held),
         micro_batch=_micro_batch_line(held),
-        forward_without_graph_seconds=_median(_all(held, "forward_no_grad")),
+        forward_without_graph_seconds=known_median(_all(held, "forward_no_grad")),
         price_usd_per_hour=recipe.cost.price_usd_per_hour,
         notes=_remarks(recipe, held, schedule),
     )
@@ -158,14 +159,10 @@ def _all(held: Outcomes, name: str, field: str = "step_seconds") -> list[Any]:
     return [one for run in held[name].runs for one in getattr(run, field)]
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
-
-
 def _step_parts(
     found: Mapping[str, Difference | None], held: Outcomes, schedule: IsolationSchedule, loader: LoaderAlone | None
 ) -> Iterator[StepPart]:
-    forward = _median(_all(held, "forward"))
+    forward = known_median(_all(held, "forward"))
     note = "" if forward is not None else _missing(held, "forward")
     yield StepPart("forward", forward, None, None, len(held["forward"].runs), "forward", note)
     for link in reversed(CHAIN):
@@ -204,8 +201,8 @@ def _pauses(held: Outcomes, found: Mapping[str, Difference | None]) -> rec.Pause
     log = found.get("logging")
     return rec.PauseTimes(
         log_seconds=max(0.0, log.seconds) if log is not None and log.is_clear else None,
-        evaluation_seconds=_median(_all(held, "pauses", "evaluation_seconds")),
-        save_seconds=_median(_all(held, "pauses", "save_seconds")),
+        evaluation_seconds=known_median(_all(held, "pauses", "evaluation_seconds")),
+        save_seconds=known_median(_all(held, "pauses", "save_seconds")),
     )
 
 
@@ -231,7 +228,7 @@ def _loader(held: Outcomes) -> LoaderAlone | None:
     return LoaderAlone(
         step_seconds=statistics.median(each),
         tokens_per_second=tokens / sum(each) if tokens else None,
-        model_step_seconds=_median(_all(held, "held_batches")),
+        model_step_seconds=known_median(_all(held, "held_batches")),
         cpu_seconds=sum(cpu) / len(each) if len(cpu) == len(runs) else None,
     )
 

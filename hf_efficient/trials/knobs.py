@@ -228,12 +228,10 @@ def _smaller_micro_batch(here: Here) -> dict[str, Any] | None:
 
 def _workers(here: Here) -> dict[str, Any] | None:
     train = here.settings.train
-    if here.run.data_wait_share < _MATTERS:
+    if here.run.data_wait_share < _MATTERS or train("dataloader_persistent_workers"):
         return None
-    persistent = {"train.dataloader_persistent_workers": True}
-    if not train("dataloader_num_workers"):
-        return {"train.dataloader_num_workers": _WORKERS, **persistent}
-    return None if train("dataloader_persistent_workers") else persistent
+    own = {} if train("dataloader_num_workers") else {"train.dataloader_num_workers": _WORKERS}
+    return {**own, "train.dataloader_persistent_workers": True}
 
 
 def _rarer_logs(here: Here) -> dict[str, Any] | None:

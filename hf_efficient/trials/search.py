@@ -122,10 +122,9 @@ class Search:
             why = "usd_per_million_tokens needs a price, and none is known"
             raise SetupError(f"--objective: {why}. Write cost.price_usd_per_hour=0.5, for instance.")
         self._pauses = Pauses(run.evaluation_seconds or 0.0, run.save_seconds or 0.0)
-        most = _SLOWER * run.wall_seconds
+        most, limit = _SLOWER * run.wall_seconds, self._goal.most_bytes
         plan = self._goal.saves == "memory"  # which takes memory too: in all runs, or in none
-        more: dict[str, Any] = {"tokens": run.loss_tokens, "plan": plan, "most_bytes": self._goal.most_bytes}
-        self._wanted = Wanted(FEWEST_STEPS, least, most, **more)
+        self._wanted = Wanted(FEWEST_STEPS, least, most, tokens=run.loss_tokens, plan=plan, most_bytes=limit)
         self._own_p95 = p95([run])
         self.configurations.append(base)
 

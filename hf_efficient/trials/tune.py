@@ -13,7 +13,7 @@ import msgspec
 
 from hf_efficient.errors import OutputError, SetupError, writing
 from hf_efficient.facts.environment import accelerator_count, cpu_model, describe_environment, thread_count
-from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.load import change_recipe, load_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
@@ -50,8 +50,7 @@ def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress
     trials = Trials(argument, overrides, folder, {**about, "threads": thread_count()})
 
     def settings_of(changes: Mapping[str, Any]) -> Settings:
-        flags = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-        changed = load_recipe(argument, [*overrides, *flags])
+        changed = change_recipe(recipe, changes)
         return Settings(with_accumulation(changed, 1), train_fields(changed.objective))
 
     search = Search(goal, settings_of, trials.run, progress)
