@@ -217,12 +217,13 @@ def test_completions_in_two_processes(prompts, evens, tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     out = tmp_path / "out"
     account = read_account(out / "efficiency/run.json")
-    assert (account.steps.count, len(account.time.processes)) == (4, 2)
-    for process in account.time.processes:
-        assert min(process.phase_seconds[name] for name in ("generation", "reward", "forward", "backward")) > 0
-        closed = math.fsum(process.phase_seconds.values()) + process.unattributed_seconds
-        assert closed == pytest.approx(process.wall_seconds)
-        assert abs(process.unattributed_seconds) <= 0.02 * process.wall_seconds
+    assert (account.steps.count, len(account.ranks)) == (4, 2)
+    time = account.time
+    closed = math.fsum(time.phase_seconds.values()) + time.unattributed_seconds
+    assert closed == pytest.approx(time.wall_seconds)
+    assert abs(time.unattributed_seconds) <= 0.02 * time.wall_seconds
+    for rank in account.ranks:
+        assert min(rank.phase_seconds[name] for name in ("generation", "reward", "forward", "backward")) > 0
     assert account.sequences.rows == 4 * 2 * 2
     assert 0 < account.tokens.target <= 4 * 2 * 2 * 6
     assert all(map(math.isfinite, logged_values(out)))
