@@ -79,7 +79,15 @@ def test_the_look_shows_prompts(tmp_path, tokenizer):
     assert raw.kind == "chat_prompt"
 
 
-NUMBERS = {"It is 1,250.": 1250.0, "3 + 4 = 7\n#### 7.5": 7.5, "a -2": -2.0, "5, 6": 6.0, ".5": 0.5, "none": None}
+NUMBERS = {
+    "It is 1,250.": 1250.0,
+    "7 apples\n####": None,
+    "3 + 4 = 7\n#### 7.5": 7.5,
+    "a -2": -2.0,
+    "5, 6": 6.0,
+    ".5": 0.5,
+    "none": None,
+}
 
 
 def test_the_last_number():
