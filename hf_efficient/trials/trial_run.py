@@ -37,6 +37,7 @@ from hf_efficient.text import size
 from hf_efficient.trials.goal import Wanted
 from hf_efficient.trials.meter import on_batches, synchronise, timed, token_counts
 from hf_efficient.trials.process import NoRoom
+from hf_efficient.trials.variants import evaluates, saves
 
 _MOST_EXAMPLES = 2000  # that a trial tokenises
 _NEXT_STEP = 1.5  # times the tokens of the latest step, which the next one may have
@@ -236,9 +237,9 @@ def timed_pauses(trainer: Any, recipe: Recipe) -> dict[str, float]:
     """Seconds of one evaluation and one save, where the recipe pauses for them."""
     found: list[float] = []
     actions: dict[str, Callable[[], Any]] = {}
-    if trainer.eval_dataset is not None and recipe.train.get("eval_strategy", "no") not in ("no", False):
+    if evaluates(recipe):
         actions["evaluation_seconds"] = trainer.evaluate
-    if recipe.train.get("save_strategy", "steps") not in ("no", False):
+    if saves(recipe):
         actions["save_seconds"] = lambda: trainer._save_checkpoint(trainer.model, None)
     for action in actions.values():
         timed(action, found, trainer.args.device)()

@@ -41,26 +41,26 @@ class Variant:
     one_process: bool = False  # whatever the recipe says
 
 
-def _evaluates(recipe: Recipe) -> bool:
+def evaluates(recipe: Recipe) -> bool:
     has_data = bool(recipe.data.eval) or recipe.data.eval_fraction is not None
     return has_data and recipe.train.get("eval_strategy", "no") not in ("no", False)
 
 
-def _saves(recipe: Recipe) -> bool:
+def saves(recipe: Recipe) -> bool:
     return recipe.train.get("save_strategy", "steps") not in ("no", False)
 
 
 def _with_pauses(recipe: Recipe) -> dict[str, Any]:
     changes: dict[str, Any] = {**_QUIET, "train.max_steps": _PAUSED_STEPS}
-    if _evaluates(recipe):
+    if evaluates(recipe):
         changes |= {"train.eval_strategy": "steps", "train.eval_steps": 1, "train.eval_delay": 0}
-    if _saves(recipe):
+    if saves(recipe):
         changes |= {"train.save_strategy": "steps", "train.save_steps": 1}
     return changes
 
 
 def _has_no_pauses(recipe: Recipe) -> str:
-    return "" if _evaluates(recipe) or _saves(recipe) else "the recipe neither evaluates nor saves while it trains"
+    return "" if evaluates(recipe) or saves(recipe) else "the recipe neither evaluates nor saves while it trains"
 
 
 def _logs_nothing(recipe: Recipe) -> str:
