@@ -51,8 +51,7 @@ def compare(
 
     Example: hf-efficient compare outputs/before outputs/after --threshold tokens_per_second=3
     """
-    from hf_efficient.accounting.comparison import compare_runs
-    from hf_efficient.accounting.regressions import with_regressions
+    from hf_efficient.accounting.comparison import compare_runs, with_regressions
     from hf_efficient.reporting.comparison import comparison_renderables, markdown
     from hf_efficient.reporting.terminal import show
 

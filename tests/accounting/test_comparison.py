@@ -2,8 +2,7 @@
 
 import pytest
 
-from hf_efficient.accounting.comparison import compare_runs
-from hf_efficient.accounting.regressions import with_regressions
+from hf_efficient.accounting.comparison import compare_runs, with_regressions
 from hf_efficient.errors import OutputError
 from hf_efficient.reporting.run_data import read_run
 from hf_efficient.run_dir.paths import records_folder
