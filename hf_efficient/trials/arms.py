@@ -23,13 +23,12 @@ from hf_efficient.trials.process import RESULT
 
 @dataclass(frozen=True)
 class Arm:
-    """Exactly one of the three: ``changes`` of the recipe, which `hf-efficient train` then runs; ``by_worker``; or the
-    ``package`` of a peer, which its own command trains in its own Python."""
+    """``changes`` of the recipe, which `hf-efficient train` then runs; or the ``package`` of a peer, which its own
+    command trains in its own Python; without both a worker of ours trains it."""
 
     name: str
     what: str
     changes: Mapping[str, Any] | None = None
-    by_worker: bool = False
     package: str = ""
     no_arm_yet: str = ""  # why there is none, on any machine
 
@@ -39,9 +38,9 @@ _PLAIN = {"model.attn_implementation": None, "adapter.fused": False, "train.loss
 ARMS: dict[str, Arm] = {
     one.name: one
     for one in (
-        Arm("trl", "SFTTrainer as it comes, padded", by_worker=True),
-        Arm("trl_packed", "SFTTrainer, packed rows, its chunked loss", by_worker=True),
-        Arm("bare", "a loop by hand on the recipe's batches and layers, no Trainer", by_worker=True),
+        Arm("trl", "SFTTrainer as it comes, padded"),
+        Arm("trl_packed", "SFTTrainer, packed rows, its chunked loss"),
+        Arm("bare", "a loop by hand on the recipe's batches and layers, no Trainer"),
         Arm("recipe_plain", "hf-efficient train, no fast key", changes=_PLAIN),
         Arm("recipe", "hf-efficient train", changes={}),
         Arm("llamafactory", "llamafactory-cli train", package="llamafactory"),

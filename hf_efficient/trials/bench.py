@@ -100,11 +100,11 @@ def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], a
             flags = [f"{key}={json.dumps(value)}" for key, value in arm.changes.items()]
             command = [sys.executable, "-c", _SCRIPT, "train", work.recipe, *work.overrides, *flags]
             command.append(f"output_dir={folder / 'run'}")
-        elif arm.by_worker:
+        elif arm.package:
+            command = peer_command(arm, work, recipe, pythons.get(arm.name), folder)
+        else:
             options = {"arm": arm.name, "work": msgspec.to_builtins(work)}
             command = worker_command(Job("arm", work.recipe, work.overrides, options), folder)
-        else:
-            command = peer_command(arm, work, recipe, pythons.get(arm.name), folder)
         found = run_to_end(command, folder, thread_count(), CUDA_VISIBLE_DEVICES=device)
         return _of_records(folder / "run") if arm.changes is not None else msgspec.convert(found, ArmRun)
 
