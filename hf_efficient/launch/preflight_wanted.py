@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_efficient.data.build import PreferenceData, SftData
-from hf_efficient.data.stats import answer_lengths
+from hf_efficient.data.prompts import PromptData
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.facts.environment import version_of
 from hf_efficient.launch.checkpoints import EFFICIENCY, PREFLIGHT_JSON
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import state
+from hf_efficient.planning.run_data import rows_of
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import PREFLIGHT_SCHEMA_VERSION, Preflight
 from hf_efficient.records.plan import RunPlan
@@ -59,7 +60,7 @@ _FREE = {
 }  # fmt: skip
 
 
-def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData) -> str:
+def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData | PromptData) -> str:
     """The same for two runs of which the first one's check holds for the second."""
     resolved = recipe.resolved()
     held: dict[str, Any] = {name: resolved[name] for name in (*_SECTIONS, "train")}
@@ -77,11 +78,11 @@ def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | 
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _rows(data: SftData | PreferenceData, args: SFTConfig | DPOConfig) -> Any:
-    if isinstance(data, PreferenceData):
-        pairs = (answer_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
-        return [[len(held), int(held.sum()), int(held.max())] for held in pairs]
-    return [None if stats is None else asdict(stats) for stats in (data.stats, data.eval_stats)]
+def _rows(data: SftData | PreferenceData | PromptData, args: SFTConfig | DPOConfig) -> Any:
+    if isinstance(data, SftData):
+        return [None if stats is None else asdict(stats) for stats in (data.stats, data.eval_stats)]
+    rows = rows_of(data, args)
+    return [[len(held), int(held.sum()), int(held.max())] for held in (rows.train, rows.evaluation) if held is not None]
 
 
 LONG_SECONDS = 1800.0  # a run planned for so long is checked first, where ``efficiency.preflight`` is ``auto``

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -163,11 +164,13 @@ def blank_model(
     cannot build the architecture, or the adapter does not fit. Raises ``SetupError``: an attention implementation or a
     package is not installed."""
     base = _base(recipe, config)
-    adapted = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)
+    adapted: Any = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)
     if recipe.adapter.method == "qlora":
         blank_quantized(adapted, weights_dtype(recipe.model, config))
     make_blank(adapted)
     vars(adapted)["to"] = lambda *args, **kwargs: adapted  # it is where it is to be
+    if recipe.adapter.method != "full":  # TRL may add a frozen copy of the adapter
+        vars(adapted)["add_adapter"] = functools.partial(adapted.add_adapter, low_cpu_mem_usage=True)
     return adapted
 
 

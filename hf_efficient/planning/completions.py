@@ -8,10 +8,9 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from hf_efficient.model.preference_trainer import train_in_float32
 from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer
-from hf_efficient.planning.trainers import any_tokenizer
+from hf_efficient.planning.trainers import any_tokenizer, as_in_the_run
 from hf_efficient.recipe.schema import Recipe
 
 _EVALUATED = "evaluated"
@@ -30,11 +29,8 @@ def completion_trainer(recipe: Recipe, model: Any, args: GRPOConfig, length: int
         processing_class=any_tokenizer(),
         optimizers=(optimizer, None),
     )
-    trainer.stand_in = optimizer
     trainer.generates = not recipe.train.get("use_vllm")
-    if recipe.adapter.method == "qlora":
-        train_in_float32(model)
-    return trainer
+    return as_in_the_run(trainer, recipe, model, optimizer)
 
 
 def _no_reward(completions: list[Any], **_: Any) -> list[float]:

@@ -19,7 +19,7 @@ from hf_efficient.facts.accelerators import (
     accelerators,
     names_cpu,
 )
-from hf_efficient.model.fast_step import settle_fast_step
+from hf_efficient.model.fast_step import settle_fast_step, settled_options
 from hf_efficient.planning.blank_model import is_eight_bit
 from hf_efficient.planning.cpu import cpu_name, cpu_time, on_cpu, planned_cpu, this_cpu
 from hf_efficient.planning.gpu import Demand, demand_of, planned_gpu, with_frontier
@@ -40,7 +40,7 @@ from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import as_planned
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu, PlannedRun, RunPlan
+from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu, PlannedMemory, PlannedRun, RunPlan
 
 if TYPE_CHECKING:
     from trl import SFTConfig
@@ -134,6 +134,7 @@ def plan_of(
             *(_errors(demand) if any(one.vendor != CPU for one in devices) else []),
             *rank_remarks(recipe, simulation),
             *_assumptions(recipe, demand.steps),
+            *_logits_remark(recipe, memory),
             *pause_remarks(recipe, demand, terms, read=data is not None),
             *_spot_assumptions(planned, terms),
             *_usable_memory(devices),
@@ -166,6 +167,15 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
     if recipe.train.get("fp16"):
         remarks.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
     return remarks
+
+
+def _logits_remark(recipe: Recipe, memory: PlannedMemory) -> list[str]:
+    chunked = settled_options(recipe).get("loss_type") == "chunked_nll"
+    remark = (
+        "logits at the peak are a piece of them, which the head frees at once; a run's report counts logits that are "
+        "kept for the backward: none"
+    )
+    return [remark] if chunked and memory.categories.get("logits") else []
 
 
 def _row_words(recipe: Recipe, length: int) -> str:

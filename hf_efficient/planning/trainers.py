@@ -17,6 +17,7 @@ from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.simulate.blank import make_blank
 from hf_efficient.simulate.offload import OffloadedActivations, keep_the_heads
 
 
@@ -116,7 +117,15 @@ def preference_trainer(recipe: Recipe, model: Any, reference: Any, args: DPOConf
         optimizers=(optimizer, None),
         **({} if reference is None else {"ref_model": reference}),
     )
+    return as_in_the_run(trainer, recipe, model, optimizer)
+
+
+def as_in_the_run(
+    trainer: SimulatedTrainer, recipe: Recipe, model: Any, optimizer: torch.optim.Optimizer | None
+) -> SimulatedTrainer:
+    """With the optimizer's stand-in, and adapters as in the run, once TRL has added its own copy of one."""
     trainer.stand_in = optimizer
+    make_blank(model)
     if recipe.adapter.method == "qlora":
         train_in_float32(model)
     return trainer

@@ -48,6 +48,13 @@ def test_the_shape_of_a_step_and_the_parameters(recipe):
     assert found.trained_parameters == 2 * 4 * (2 * 256 + 2 * 192 + 3 * 384)
 
 
+def test_logits_that_a_run_does_not_keep_are_said_to_be_a_piece(recipe):
+    chunked, whole = (plan(recipe(f"train.loss_type={kind}"), "cpu") for kind in ("chunked_nll", "nll"))
+    assert chunked.memory.categories["logits"] > 0
+    said = [any("logits at the peak are a piece" in one for one in found.assumptions) for found in (chunked, whole)]
+    assert said == [True, False]
+
+
 def test_memory_over_the_two_steps(recipe):
     found = plan(recipe(), ["L4"])
     assert found.steps is None

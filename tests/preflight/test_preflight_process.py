@@ -82,6 +82,19 @@ def test_a_recipe_that_gets_through(proven, overrides, tmp_path):
     assert json.loads((tmp_path / "out/efficiency/preflight.json").read_text())["passed"] is True
 
 
+def test_completions_of_the_longest_prompts(proven, tmp_path):
+    """GRPO, whose loss of the next step is that of other completions' rewards, all 0 here."""
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"question": f"{i} + {i}{'?' * i}", "answer": str(2 * i)} for i in range(1, 9)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    own = ["objective=grpo", f"data.train=[{{path: {path}}}]", "rewards=[number_match]", "data.eval_fraction=null"]
+    own += ["evaluate.metrics=[]", "adapter.dropout=0", "train.gradient_checkpointing=false", "train.max_length=null"]
+    own += ["train.num_generations=2", "train.max_completion_length=4", "train.eval_strategy=no"]
+    found = proven(*own)
+    assert (found.failure, found.passed) == (None, True)
+    assert found.compared_tensors > 14
+
+
 @pytest.mark.slow
 def test_a_run_after_its_proof_is_the_run_without(proven, tiny_recipe, tmp_path):
     run_recipe(tiny_recipe(f"output_dir={tmp_path / 'alone'}"))
