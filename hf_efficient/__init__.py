@@ -30,7 +30,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     jobs/         a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out
     trials/       short trainings, each in a process of its own: isolate (variants), bench (peers), tune (changes)
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
-    cli/          one command per file; parses, calls, prints
+    cli/          the commands; parses, calls, prints
 
 Public names are imported when they are first used, so that ``import hf_efficient`` loads no torch.
 """

@@ -7,7 +7,7 @@ import numpy as np
 
 from hf_efficient.accounting.columns import Column, bucket_starts
 from hf_efficient.accounting.run_records import RunRecords
-from hf_efficient.accounting.steps import LOADER_SECONDS, StepColumns
+from hf_efficient.accounting.steps import StepColumns
 from hf_efficient.accounting.system import SYSTEM_BYTES, SystemColumns
 from hf_efficient.accounting.time import phase_order, segments_of
 from hf_efficient.records.account import RunAccount
@@ -62,19 +62,18 @@ class _Buckets:
     def fold(self, how: np.ufunc, values: Column) -> Column:
         return how.reduceat(values, self.starts) if len(self.starts) else np.zeros(0)
 
-    def counted(self, counts: Column, how: np.ufunc = np.add) -> list[Any]:
-        """Whole numbers: their sums, or the largest known one (``np.fmax``)."""
-        return [None if value != value else int(value) for value in self.fold(how, counts).tolist()]
+    def counted(self, counts: Column) -> list[Any]:
+        return [None if value != value else int(value) for value in self.fold(np.add, counts).tolist()]
 
     def seconds(self, times: Column) -> list[Any]:
         """Sums of times, in whole nanoseconds."""
         return _listed(self.fold(np.add, np.rint(times * 1e9)) / 1e9)
 
-    def mean(self, values: Column, of: Column | None = None) -> list[Any]:
-        """Of the known values, or their sum over that of ``of`` beside them; exact to thousandths in any order."""
+    def mean(self, values: Column) -> list[Any]:
+        """Of the known values; exact to thousandths in any order."""
         known = ~np.isnan(values)
         sums = self.fold(np.add, np.rint(1000 * np.where(known, values, 0.0))) / 1000
-        over = self.fold(np.add, np.where(known, 1.0 if of is None else of, 0.0))
+        over = self.fold(np.add, np.where(known, 1.0, 0.0))
         return _listed(np.divide(sums, over, out=np.full(len(sums), np.nan), where=over > 0))
 
     def last(self, values: Column) -> list[Any]:
@@ -102,8 +101,6 @@ def step_series(steps: StepColumns, starts: Mapping[int, float]) -> StepSeries:
     training = zip(by.seconds(steps.step_seconds), by.counts.tolist(), strict=True)
     claimed = sum((np.rint(held * 1e9) for held in steps.phase_seconds.values()), start=np.zeros(len(steps)))
     phases = {**steps.phase_seconds, "unattributed": (np.rint(steps.wall_seconds * 1e9) - claimed) / 1e9}
-    ready = steps.loader.get("ready", np.full(len(steps), np.nan))
-    loading = {name: steps.loader[name] for name in LOADER_SECONDS if np.any(steps.loader.get(name, 0) > 0)}
     return StepSeries(
         segment=segments,
         steps=by.counts.tolist(),
@@ -111,29 +108,18 @@ def step_series(steps: StepColumns, starts: Mapping[int, float]) -> StepSeries:
         last_step=steps.step[by.ends - 1].astype(int).tolist(),
         started_at_seconds=[round(starts[segment] + start, 9) for segment, start in began],
         wall_seconds=by.seconds(steps.wall_seconds),
-        step_seconds_min=by.extreme(np.fmin, steps.step_seconds),
         step_seconds_mean=[seconds / count for seconds, count in training],
-        step_seconds_max=by.extreme(np.fmax, steps.step_seconds),
         phase_seconds={name: by.seconds(held) for name, held in phase_order(phases).items()},
-        device_seconds={name: by.seconds(held) for name, held in phase_order(steps.device_seconds).items()},
-        loader_seconds={name: by.seconds(held) for name, held in loading.items()},
-        ready_batches=by.mean(ready, steps.loader.get("batches")),
         processed_tokens=by.counted(steps.processed),
         non_padding_tokens=by.counted(steps.non_padding),
         target_tokens=by.counted(steps.target),
-        samples=by.counted(steps.documents),
-        model_flops=by.counted(steps.model_flops),
-        hardware_flops=by.counted(steps.hardware_flops),
         loss=by.last(steps.loss),
         loss_min=by.extreme(np.fmin, steps.loss),
         loss_max=by.extreme(np.fmax, steps.loss),
         learning_rate=by.last(steps.learning_rate),
         grad_norm=by.last(steps.grad_norm),
-        grad_norm_max=by.extreme(np.fmax, steps.grad_norm),
         not_finite=by.counted(steps.not_finite),
         preferences={name: by.last(held) for name, held in steps.preferences.items()},
-        peak_allocated_bytes=by.counted(steps.peak_allocated_bytes, np.fmax),
-        peak_reserved_bytes=by.counted(steps.peak_reserved_bytes, np.fmax),
     )
 
 
@@ -159,7 +145,6 @@ def system_series(samples: SystemColumns, starts: Mapping[int, float]) -> System
         **{name: by.band(samples.bytes.get(name, nothing)) for name in SYSTEM_BYTES},
         watts={name: by.band(values) for name, values in samples.watts.items()},
         host={name: by.band(values) for name, values in samples.host.items()},
-        core_loads=[by.band(values) for values in samples.cores.values()],
         gpus=gpus,
         throttled=throttled,
     )

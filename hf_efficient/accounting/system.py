@@ -34,12 +34,11 @@ class SystemColumns(Columns):
     watts: Mapping[str, Column]
     bytes: Mapping[str, Column]
     host: Mapping[str, Column]
-    cores: Mapping[str, Column]
     gpus: Mapping[str, Column]
     throttled: Mapping[str, Column]
 
     ABSENT: ClassVar[Mapping[str, float]] = {
-        **dict.fromkeys(("joules", "watts", "bytes", "host", "cores", "gpus"), _NAN),
+        **dict.fromkeys(("joules", "watts", "bytes", "host", "gpus"), _NAN),
         "throttled": 0.0,
     }
 
@@ -53,7 +52,6 @@ def _columns_of(lines: Sequence[SystemSample], *, whole: bool) -> SystemColumns:
         watts=table([line.watts for line in lines], _NAN),
         bytes={name: column([getattr(line, name) for line in loads]) for name in SYSTEM_BYTES if whole},
         host=table([line.host for line in loads], _NAN),
-        cores=table([{str(core): load for core, load in enumerate(line.core_loads)} for line in loads], _NAN),
         gpus=table([_flat(line.gpus) for line in loads], _NAN),
         throttled=table(
             [_flat({gpu: dict.fromkeys(why, 1.0) for gpu, why in line.throttled.items()}) for line in loads]

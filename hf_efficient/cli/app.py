@@ -1,8 +1,9 @@
 """``hf-efficient``: the table of commands, the way in, and how a command ends.
 
-To add a command: write ``cli/NAME.py`` with one function ``NAME`` (its parameters are typer's, its docstring is the
-help and shows an example), and a line in ``COMMANDS``. Import what it needs inside the function, so that ``--help``
-stays instant. Raise ``HfEfficientError`` for what the user can correct and ``typer.Exit(1)`` where the answer is no.
+To add a command: write a function ``NAME`` in ``cli/NAME.py``, or beside its like in a file of ``_FILES`` (its
+parameters are typer's, its docstring is the help and shows an example), and a line in ``COMMANDS``. Import what it
+needs inside the function, so that ``--help`` stays instant. Raise ``HfEfficientError`` for what the user can correct
+and ``typer.Exit(1)`` where the answer is no.
 
 Exit codes: 0 done; 1 the command ran and the answer is no, or a defect of ours; 2 bad input (the recipe, the data, the
 flags, this machine); 130 interrupted from the keyboard.
@@ -59,6 +60,12 @@ COMMANDS = {
 }
 """Name and the line in the list."""
 
+_FILES = {
+    **dict.fromkeys(("chat", "generate", "eval", "merge", "export"), "trained"),
+    **{"data": "validate", "convert": "init", "schema": "recipes", "trace": "diagnose", "check-node": "submit"},
+    "checkpoints": "report",
+}
+"""The file of a command that is beside its like."""
 _PANELS = {
     "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
     "A run": ("train", "submit", "run", "checkpoints"),
@@ -68,9 +75,8 @@ _PANELS = {
 
 
 def command_of(name: str) -> Any:
-    """The function behind a name, or its ``typer.Typer`` with commands of its own."""
-    attribute = name.replace("-", "_")
-    return getattr(importlib.import_module(f"hf_efficient.cli.{attribute}"), attribute)
+    module = importlib.import_module(f"hf_efficient.cli.{_FILES.get(name, name)}")
+    return getattr(module, name.replace("-", "_"))
 
 
 class _LazyGroup(TyperGroup):
@@ -184,13 +190,10 @@ def _guarded(action: Callable[[], int], *, debug: bool) -> int:
         return _INTERRUPTED
     except HfEfficientError as error:
         return _tell(error, debug)
-    except ModuleNotFoundError as error:
-        lacking = missing_package(error.name)
+    except Exception as error:  # noqa: BLE001  the last resort: everything else is a defect
+        lacking = missing_package(error.name) if isinstance(error, ModuleNotFoundError) else None
         if lacking is not None:
             return _tell(lacking, debug)
-        _print_defect(error, debug)
-        return 1
-    except Exception as error:  # noqa: BLE001  the last resort: everything else is a defect
         if isinstance(error, typer.BadParameter.__mro__[1:3]):  # typer's errors of usage
             usage: Any = error
             usage.show()

@@ -1,7 +1,8 @@
-"""``hf-efficient diagnose``: what slows a run down or spoils it, what to change, and what that gives."""
+"""``hf-efficient diagnose``: what slows a run down or spoils it, and what to change; ``trace``: the same of a trace."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import Apply, FindingNumber, check_apply, print_json
+from hf_efficient.cli.output import Apply, FindingNumber, RunDir, check_apply, print_json
 from hf_efficient.errors import SetupError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _TRACES = (".json", ".json.gz")
 
 
 def diagnose(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Output directory of a run.")],
+    run_dir: RunDir,
     apply: Apply = None,
     finding: FindingNumber = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
@@ -81,3 +82,35 @@ def print_applied(path: Path, remedy: Remedy, of: str = "", then: str = "") -> N
     changes = " ".join(remedy_words(remedy, recipe=True))
     message = f"--apply: {path} is the recipe with {changes}{gain}. Run it: hf-efficient train {path}{then}"
     print(message, file=sys.stderr)
+
+
+_OF_A_RUN = "*.trace.json*"
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="NAME.json or NAME.json.gz, of whatever run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print breakdown and findings as JSON.")] = False,
+) -> None:
+    """Show where a trace of torch's profiler spent its time: busy, idle, kernels, copies, communication, waits.
+
+    Below the breakdown: what to change. A run writes traces with `profile.trace={}`.
+
+    Example: hf-efficient trace outputs/slow/efficiency/profile/trace.rank0.cycle0.pt.trace.json.gz
+    """
+    from hf_efficient.diagnosis.engine import findings_of_trace
+    from hf_efficient.reporting.diagnosis import OF_THE_TRACE, finding_renderables
+    from hf_efficient.reporting.terminal import show
+    from hf_efficient.reporting.trace_tables import trace_renderables
+    from hf_efficient.trace.breakdown import trace_breakdown
+
+    file = file.expanduser()
+    if file.is_dir():
+        held = sorted([*file.glob(_OF_A_RUN), *file.glob(f"efficiency/profile/{_OF_A_RUN}")])
+        remedy = f"Name a trace in it: {held[0]}" if held else "A run writes one with profile.trace={}"
+        raise SetupError(f"{file}: is a folder. {remedy}")
+    found = trace_breakdown(file)
+    findings = findings_of_trace(found)
+    if as_json:
+        print_json({**dataclasses.asdict(found), "findings": [dataclasses.asdict(one) for one in findings]})
+        return
+    show([*trace_renderables(found), *([""] if findings else []), *finding_renderables(findings, of=OF_THE_TRACE)])

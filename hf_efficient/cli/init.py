@@ -1,11 +1,10 @@
-"""``hf-efficient init``: a recipe from a model, data and a GPU."""
+"""A recipe from a model, data and a GPU (``hf-efficient init``), or from the YAML of TRL or Axolotl (``convert``)."""
 
 import shlex
 import sys
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,12 +19,6 @@ _QUESTIONS = {
 _EXAMPLE = "--model meta-llama/Llama-3.1-8B-Instruct --data chats.jsonl --gpu A10"
 
 
-class _Method(str, Enum):
-    lora = "lora"
-    qlora = "qlora"
-    full = "full"
-
-
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The recipe to write.")] = Path("recipe.yaml"),
     model: Annotated[str | None, typer.Option(metavar="M", help="Hub name, folder, GGUF file, package:NAME.")] = None,
@@ -34,7 +27,9 @@ def init(
         str | None,
         typer.Option(metavar="NAME", help="The GPU that it will train on, or cpu.", autocompletion=gpu_names),
     ] = None,
-    method: Annotated[_Method | None, typer.Option(help="What is trained; default: what fits the GPU.")] = None,
+    method: Annotated[
+        Literal["lora", "qlora", "full"] | None, typer.Option(help="What is trained; default: what fits the GPU.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:
     """Write a short recipe. On a terminal, it asks for what the flags leave out.
@@ -49,12 +44,14 @@ def init(
 
     check_new_file(file, "FILE", force)
     given = {"model": model, "data": data, "gpu": gpu}
-    _need_flags([name for name, value in given.items() if value is None])
+    missing = ", ".join(f"--{name}" for name, value in given.items() if value is None)
+    if missing and not sys.stdin.isatty():
+        raise SetupError(f"{missing}: missing, and there is no terminal to ask on. Write, for instance, {_EXAMPLE}.")
     model = _answer("model", model, _checked_model)
     data, layout = _answer("data", data, _checked_data)
     accelerator = _answer("gpu", gpu, _checked_gpu)
     read = {} if layout is None else vars(layout)
-    new = NewRecipe(file.stem, model, data, accelerator, method.value if method else None, **read)
+    new = NewRecipe(file.stem, model, data, accelerator, method, **read)
     text = recipe_text(new)
     check_text(text, str(file))
     write_new_file(file, text, "FILE", force)
@@ -62,12 +59,6 @@ def init(
     name = shlex.quote(str(file))
     at = "cpu" if accelerator is None else shlex.quote(accelerator.name)
     print(f"Next:\n  hf-efficient validate {name}\n  hf-efficient plan {name} --gpu {at}\n  hf-efficient train {name}")
-
-
-def _need_flags(missing: list[str]) -> None:
-    if missing and not sys.stdin.isatty():
-        flags = ", ".join(f"--{name}" for name in missing)
-        raise SetupError(f"{flags}: missing, and there is no terminal to ask on. Write, for instance, {_EXAMPLE}.")
 
 
 def _answer(name: str, given: str | None, check: Callable[[str], Any]) -> Any:
@@ -128,3 +119,34 @@ def _checked_gpu(name: str) -> Any:
         return accelerator(name)
     except SetupError as error:
         raise SetupError(f"--gpu: {error} Or write cpu.") from error
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The YAML file of TRL or Axolotl.")],
+    tool: Annotated[
+        Literal["trl", "axolotl"] | None, typer.Option("--from", help="Whose file; default: recognised by its keys.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The recipe to write, a new file; default: standard output.")
+    ] = None,
+) -> None:
+    """Turn a configuration of `trl sft`, `trl dpo` or Axolotl into a recipe that validates.
+
+    What is not mapped is listed with what to write instead, on standard error and at the end of the recipe.
+
+    Example: hf-efficient convert axolotl.yaml --output my.yaml
+    """
+    from hf_efficient.recipe.conversion.convert import convert_file
+    from hf_efficient.recipe.writing import check_new_file, write_new_file
+
+    if output is not None:
+        check_new_file(output, "--output")
+    name = (output or file).stem
+    found = convert_file(file, tool, name)
+    for line in found.notes:
+        print(line, file=sys.stderr)
+    if output is None:
+        print(found.text, end="")
+        return
+    write_new_file(output, found.text, "--output")
+    print(f"written: {output}\nNext: hf-efficient data {shlex.quote(str(output))}")

@@ -33,6 +33,13 @@ RecipeArgument = Annotated[
     typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.", autocompletion=_recipe_names),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Output directory of a run.")]
+RunOrModel = Annotated[
+    str, typer.Argument(metavar="RUN_OR_MODEL", help="Output directory of a run, a model's folder or its hub name.")
+]
+NumGpus = Annotated[int | None, typer.Option(metavar="N", help="GPUs of each machine, as distributed.processes=N.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in output_dir.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")]
 Apply = Annotated[
     Path | None, typer.Option("--apply", metavar="OUT.yaml", help="Write a new recipe with a remedy in it.")
 ]
@@ -69,7 +76,6 @@ def check_apply(path: Path | None, finding: int | None) -> None:
 
 
 def check_switches(*, resume: bool, overwrite: bool) -> list[str]:
-    """Those that were given; ``SetupError`` for both."""
     if resume and overwrite:
         raise SetupError("--overwrite: --resume is given too. Leave one of them out.")
     return ["--resume"] * resume + ["--overwrite"] * overwrite

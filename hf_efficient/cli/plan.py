@@ -8,7 +8,7 @@ import gc
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ import typer
 
 from hf_efficient.cli.output import (
     PAGE,
+    NumGpus,
     Overrides,
     RecipeArgument,
     check_file,
@@ -46,9 +47,7 @@ def plan(
             autocompletion=gpu_names,
         ),
     ] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option("--num-gpus", metavar="N", help="GPUs of one machine, as distributed.processes=N.")
-    ] = None,
+    num_gpus: NumGpus = None,
     advise: Annotated[
         bool | None,
         typer.Option(
@@ -64,15 +63,9 @@ def plan(
         bool,
         typer.Option("--largest", help="Find the largest micro-batch and the longest rows that fit the one --gpu."),
     ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plan as a page with plots, in one file.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a page with plots.")] = None,
     read_data: Annotated[
-        bool,
-        typer.Option(
-            "--data/--no-data",
-            help="Read the recipe's data where they are on this machine, or assume rows of full length.",
-        ),
+        bool, typer.Option("--data/--no-data", help="Read the data that this machine has, or assume full rows.")
     ] = True,
     notes: Annotated[
         bool, typer.Option("--notes", help="Print all assumptions, and what spot markets change.")
@@ -95,10 +88,13 @@ def plan(
     loaded = load_recipe(recipe, overrides)
     names = _checked_names(gpu)
     is_one = names is not None and len(names) == 1 and names != ["cpu"]
+    asked = {"advise": bool(advise), "fix": fix is not None, "largest": largest}
     if not is_one:
-        _need_one_gpu(advise=bool(advise), fix=fix is not None, largest=largest)
+        _refuse(asked, "is for one kind of GPU. Name it once: --gpu NAME, for instance --gpu A10.")
     if OBJECTIVES[loaded.objective].generates:
-        _refuse_changes(loaded.objective, advise=bool(advise), fix=fix is not None, largest=largest)
+        other = "train.per_device_train_batch_size=4 train.max_completion_length=128"
+        why = f"knows no changes for `objective: {loaded.objective}`. Plan it again with other values, such as {other}."
+        _refuse(asked, why)
         advise = False
     if fix is not None:
         from hf_efficient.recipe.writing import check_new_file
@@ -106,7 +102,9 @@ def plan(
         check_new_file(fix, "--fix")
     if html is not None:
         check_file("--html", html, PAGE)
-    planned = _planned(loaded, names, read_data=read_data)
+    with lean_imports():
+        from hf_efficient.planning.plan import plan as make_plan
+    planned = make_plan(loaded, names, read_data=read_data)
     from hf_efficient.reporting.plan import advice_renderables, largest_renderables, show_plan
     from hf_efficient.reporting.terminal import show
 
@@ -119,7 +117,7 @@ def plan(
         planned = with_largest(loaded, planned)
         if planned.largest is not None and not as_json:
             show(largest_renderables(planned.largest, planned.micro_batch_rows, planned.row_tokens))
-    if is_one and _wants_advice(advise, fits, fix):
+    if is_one and ((fix is not None and not fits) or (not fits if advise is None else advise)):
         from hf_efficient.planning.advice import with_advice
 
         planned = with_advice(loaded, planned)
@@ -129,7 +127,10 @@ def plan(
         print_json(dataclasses.asdict(planned))
     if html is not None:
         asked = {"advise": planned.advice is not None, "largest": largest, "no-data": not read_data}
-        _write_page(planned, html, _again(recipe, overrides, names, html, **asked), as_json)
+        flags = [part for name in names or () for part in ("--gpu", name)]
+        flags += [f"--{name}" for name, wanted in asked.items() if wanted]
+        again = shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])
+        _write_page(planned, html, again, as_json)
     if fix is not None:
         fits = _write_fix(loaded, planned, fix)
     if not fits:
@@ -153,33 +154,10 @@ def _checked_names(gpu: list[str] | None) -> list[str] | None:
         raise SetupError(f"--gpu: {error} Or write cpu, for this machine's.") from error
 
 
-def _need_one_gpu(**asked: bool) -> None:
+def _refuse(asked: Mapping[str, bool], why: str) -> None:
     for name, wanted in asked.items():
         if wanted:
-            raise SetupError(f"--{name}: is for one kind of GPU. Name it once: --gpu NAME, for instance --gpu A10.")
-
-
-def _refuse_changes(objective: str, **asked: bool) -> None:
-    for name, wanted in asked.items():
-        if wanted:
-            raise SetupError(
-                f"--{name}: knows no changes for `objective: {objective}`. Plan it again with other values, such as "
-                "train.per_device_train_batch_size=4 train.max_completion_length=128."
-            )
-
-
-def _wants_advice(advise: bool | None, fits: bool, fix: Path | None) -> bool:
-    """Without the flag: for what does not fit; a fix needs advice there in any case."""
-    if advise is None or (fix is not None and not fits):
-        return not fits
-    return advise
-
-
-def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Plan:
-    with lean_imports():
-        from hf_efficient.planning.plan import plan as make_plan
-
-    return make_plan(recipe, names, read_data=read_data)
+            raise SetupError(f"--{name}: {why}")
 
 
 @contextmanager
@@ -198,12 +176,6 @@ def lean_imports() -> Iterator[None]:
         gc.freeze()
         gc.enable()
     atexit.register(gc.freeze)
-
-
-def _again(recipe: str, overrides: list[str], names: list[str] | None, html: Path, **asked: bool) -> str:
-    flags = [part for name in names or () for part in ("--gpu", name)]
-    flags += [f"--{name}" for name, wanted in asked.items() if wanted]
-    return shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])
 
 
 def _write_page(planned: Plan, path: Path, command: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``hf-efficient recipes``: the shipped recipes, and any recipe resolved, explained, or as it is launched."""
+"""``hf-efficient recipes``: the shipped ones, and any recipe resolved, explained, or as it is launched; ``schema``."""
 
 from __future__ import annotations
 
@@ -6,32 +6,23 @@ import dataclasses
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, print_json
+from hf_efficient.cli.output import Overrides, RecipeArgument, print_json, write_text
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from hf_efficient.recipe.files import ShippedPlan, ShippedRecipe
     from hf_efficient.recipe.schema import Origin, Recipe
 
-_LEAST_WIDTH = 80
-
 recipes = typer.Typer(add_completion=False, rich_markup_mode="rich")
-
-
-class _Method(str, Enum):
-    lora = "lora"
-    dora = "dora"
-    rslora = "rslora"
-    qlora = "qlora"
-    full = "full"
+_Method = Literal["lora", "dora", "rslora", "qlora", "full"]
 
 
 @recipes.callback(invoke_without_command=True)
@@ -75,7 +66,6 @@ def _list(
 def _matches(
     name: str, plan: ShippedPlan | None, model: str | None, usable: float | None, method: _Method | None
 ) -> bool:
-    """A recipe without a plan matches by its name alone."""
     if model is not None:
         full = "" if plan is None else plan.model
         names = (full,) if "/" in model else (name, full.rpartition("/")[2])
@@ -84,7 +74,7 @@ def _matches(
     if plan is None:
         return usable is None and method is None
     fits = usable is None or plan.needed_gib <= usable
-    return fits and (method is None or plan.method.lower().partition(",")[0] == method.value)
+    return fits and (method is None or plan.method.lower().partition(",")[0] == method)
 
 
 def _letters(text: str) -> str:
@@ -158,7 +148,9 @@ def show(
     elif explain and as_json:
         print_json([row._asdict() for row in explained(loaded)])
     elif explain:
-        print(explanation_table(explained(loaded)))
+        from hf_efficient.reporting.terminal import show as show_table
+
+        show_table([explanation_table(explained(loaded))])
     elif as_json:
         print_json(loaded.resolved())
     else:
@@ -166,15 +158,12 @@ def show(
 
 
 class ExplainedValue(NamedTuple):
-    """One leaf: its dotted key, its value, and the file and line, flag or default that set it."""
-
     key: str
     value: Any
     set_by: str
 
 
 def explained(recipe: Recipe) -> list[ExplainedValue]:
-    """Every value of a recipe in the order of the sections; below ``train``, what is set goes before the defaults."""
     from hf_efficient.recipe.train_fields import train_defaults, train_versions
 
     rows: dict[str, list[ExplainedValue]] = {section: [] for section in type(recipe).model_fields}
@@ -206,24 +195,20 @@ def _set_by(origin: Origin) -> str:
     return f"{path}:{origin.line}"
 
 
-def explanation_table(rows: list[ExplainedValue], width: int | None = None) -> str:
-    """The rows in aligned columns; what does not fit ``width`` (default: the terminal's) is folded."""
-    from rich.console import Console
-    from rich.table import Table
+def explanation_table(rows: list[ExplainedValue]) -> Table:
+    """What does not fit is folded."""
     from rich.text import Text
 
     from hf_efficient.recipe.writing import dump_yaml
+    from hf_efficient.reporting.terminal import table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for title in ("key", "value", "set by"):
-        table.add_column(title, overflow="fold")
+    made = table("key", "value", "set by", words=(0, 1, 2))
+    for column in made.columns:
+        column.overflow = "fold"
     for row in rows:
         value = dump_yaml([row.value]).removeprefix("- ").removesuffix("\n")
-        table.add_row(*map(Text, (row.key, value, row.set_by)))
-    console = Console(width=max(width or shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH), no_color=True)
-    with console.capture() as capture:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        made.add_row(*map(Text, (row.key, value, row.set_by)))
+    return made
 
 
 def launch_page(recipe: Recipe, argument: str, overrides: Sequence[str], *, as_json: bool) -> str:
@@ -253,3 +238,21 @@ def launch_page(recipe: Recipe, argument: str, overrides: Sequence[str], *, as_j
         parts.append(f"# What the run passes to DeepSpeed; `auto` is filled in from the recipe.\n{held}\n")
     parts.append(f"# The same by flags alone, as `hf-efficient train` does it:\n$ {command}\n")
     return "\n".join(parts)
+
+
+def schema(
+    output: Annotated[Path | None, typer.Option("--output", help="Write it to this file instead.")] = None,
+) -> None:
+    """Print the JSON Schema of a recipe file, with the fields of the installed trl under train.
+
+    Example: hf-efficient schema --output recipe.schema.json
+    """
+    from hf_efficient.recipe.json_schema import json_schema
+
+    schema = json_schema()
+    text = json.dumps(schema, indent=2) + "\n"
+    if output is None:
+        print(text, end="")
+        return
+    write_text("--output", output, text, mark=f'"$comment": "{schema["$comment"]}"')
+    print(f"written: {output}")

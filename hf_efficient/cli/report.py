@@ -1,19 +1,16 @@
-"""``hf-efficient report``: the account of a run and its page, after its end and while it trains."""
+"""``hf-efficient report``: the account of a run and its page, after its end and while it trains; ``checkpoints``."""
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import print_json, write_page
+from hf_efficient.cli.output import RunDir, print_json, write_page
 from hf_efficient.errors import OutputError
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ _LONGEST_SHARE = 0.2
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Output directory of a run, or its efficiency/.")],
+    run_dir: RunDir,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -53,13 +50,9 @@ def report(
         return
     if html is not None and no_html:
         raise OutputError("--no-html: --html FILE is given too. Leave one of them out.")
-    if as_json:
-        _print_json(run_dir, html)
-    else:
+    if not as_json:
         _print_account(run_dir, html, page=not no_html)
-
-
-def _print_json(run_dir: Path, html: Path | None) -> None:
+        return
     from hf_efficient.accounting.account import load_run
     from hf_efficient.reporting.run_data import read_run
     from hf_efficient.run_dir.json_file import strict_json
@@ -77,8 +70,8 @@ def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
     from hf_efficient.reporting.diagnosis import diagnosis_hint
     from hf_efficient.reporting.finish_run import REPORT_HTML
     from hf_efficient.reporting.run_data import read_run
-    from hf_efficient.reporting.task_scores import scores_lines, scores_table
     from hf_efficient.reporting.terminal import drawn, show
+    from hf_efficient.reporting.trained_model import scores_lines, scores_table
     from hf_efficient.run_dir.paths import records_folder
 
     directory = records_folder(run_dir)
@@ -108,7 +101,7 @@ def watch(run_dir: Path) -> None:
 
     console = Console(highlight=False)
     looking = _Looking(run_dir)
-    with _without_warnings_of_half_lines(), Live(console=console, auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False) as live:
         try:
             while True:
                 began = time.monotonic()
@@ -136,7 +129,6 @@ class _Looking:
         self._silent_since = 0.0
 
     def look(self) -> RunView | None:
-        """The run as it is now; None where it has left no record yet."""
         from hf_efficient.accounting.account import account_run
         from hf_efficient.accounting.live import view_of
         from hf_efficient.accounting.run_records import RunReader
@@ -185,20 +177,40 @@ def _screen(view: RunView | None, run_dir: Path) -> RenderableType:
 
 
 def _is_to_come(run_dir: Path) -> bool:
-    """Whether there is no such folder, but one in which it can be made."""
     path = run_dir.expanduser()
     return not path.exists() and path.parent.is_dir()
 
 
-@contextmanager
-def _without_warnings_of_half_lines() -> Iterator[None]:
-    """A line that is read while it is written is expected here."""
-    loggers = [logging.getLogger(f"hf_efficient.{room}") for room in ("accounting", "run_dir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+def checkpoints(
+    run_dir: RunDir,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file and compare its hash; otherwise names and sizes alone.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List the checkpoints of a run: step, loss, size, whether they are whole, and what is damaged.
+
+    Exit code 1: one of them is not whole.
+
+    Example: hf-efficient checkpoints outputs/quickstart-qlora --verify
+    """
+    from hf_efficient.reporting.checkpoints import checkpoint_table
+    from hf_efficient.reporting.terminal import show
+    from hf_efficient.run_dir import checkpoints as held
+
+    directory = run_dir.expanduser()
+    if directory.name.startswith("checkpoint-") and directory.is_dir():
+        found = [directory]
+    elif directory.is_dir():
+        found = held.checkpoints(directory)
+    else:
+        raise OutputError(f"{run_dir}: no such folder; name the OUTPUT_DIR of a run")
+    if not found:
+        raise OutputError(f"{run_dir} holds no checkpoint. Name the OUTPUT_DIR of a run that has saved one.")
+    states = [held.state_of(path, hashes=verify) for path in found]
+    if as_json:
+        print_json([state.to_dict() for state in states])
+    else:
+        show(checkpoint_table(states, hashes=verify))
+    if any(state.fault for state in states):
+        raise typer.Exit(1)

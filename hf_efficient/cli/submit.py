@@ -1,15 +1,25 @@
-"""``hf-efficient submit``: a recipe as the job of a cluster, submitted, written or printed."""
+"""``hf-efficient submit``: a recipe as the job of a cluster; ``check-node``: what each of its machines does first."""
 
 from __future__ import annotations
 
 import shlex
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, check_switches, with_num_gpus, write_text
+from hf_efficient.cli.output import (
+    NumGpus,
+    Overrides,
+    Overwrite,
+    RecipeArgument,
+    Resume,
+    check_switches,
+    with_num_gpus,
+    write_text,
+)
 from hf_efficient.errors import SetupError
 
 if TYPE_CHECKING:
@@ -21,38 +31,31 @@ def submit(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     on: Annotated[
-        str | None, typer.Option("--on", metavar="TARGET", help="The cluster: slurm, skypilot or kubernetes.")
+        str | None, typer.Option(metavar="TARGET", help="The cluster: slurm, skypilot or kubernetes.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job and stop.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write the job to a file, and do not submit it.")
+        Path | None, typer.Option(metavar="FILE", help="Write the job to a file, and do not submit it.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in output_dir.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Let the run show tracebacks and libraries' messages.")
     ] = False,
-    cluster: Annotated[
-        Path | None, typer.Option("--cluster", metavar="FILE", help="YAML file that describes the cluster.")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The kind of GPU: H100.")] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option("--num-gpus", metavar="N", help="GPUs of each machine, as distributed.processes=N.")
-    ] = None,
-    time: Annotated[str | None, typer.Option("--time", metavar="LIMIT", help="Time limit: 90m, 12h, 2d.")] = None,
+    cluster: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML file that describes the cluster.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="The kind of GPU: H100.")] = None,
+    num_gpus: NumGpus = None,
+    time: Annotated[str | None, typer.Option(metavar="LIMIT", help="Time limit: 90m, 12h, 2d.")] = None,
     shared: Annotated[
-        str | None,
-        typer.Option("--shared", metavar="PATH", help="Storage that all machines share, and that holds output_dir."),
+        str | None, typer.Option(metavar="PATH", help="Storage that all machines share, and that holds output_dir.")
     ] = None,
-    partition: Annotated[str | None, typer.Option("--partition", metavar="NAME", help="Slurm's partition.")] = None,
-    account: Annotated[str | None, typer.Option("--account", metavar="NAME", help="Slurm's account.")] = None,
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="NAME", help="Container image (SkyPilot, Kubernetes).")
-    ] = None,
+    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm's partition.")] = None,
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm's account.")] = None,
+    image: Annotated[str | None, typer.Option(metavar="NAME", help="Container image (SkyPilot, Kubernetes).")] = None,
     infra: Annotated[
-        str | None, typer.Option("--infra", metavar="CLOUD", help="SkyPilot's cloud, region, zone: aws/us-east-1.")
+        str | None, typer.Option(metavar="CLOUD", help="SkyPilot's cloud, region, zone: aws/us-east-1.")
     ] = None,
-    namespace: Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="Kubernetes' namespace.")] = None,
+    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes' namespace.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Let SkyPilot start machines without asking you first.")] = False,
 ) -> None:
     """Submit a recipe as a job of Slurm, SkyPilot or Kubernetes.
@@ -79,34 +82,24 @@ def submit(
     switch = check_switches(resume=resume, overwrite=overwrite)
     flags = parse_flags([recipe, *with_num_gpus(overrides or [], num_gpus), *switch])
     resolved = load_recipe(flags.recipe, flags.overrides)
-    described = {
-        "--gpu": gpu,
-        "--num-gpus": None if num_gpus is None else str(num_gpus),
-        "--time": time,
-        "--shared": shared,
-        "--partition": partition,
-        "--account": account,
-        "--image": image,
-        "--infra": infra,
-        "--namespace": namespace,
-    }
-    job = job_of(
-        target,
-        resolved,
-        load_cluster(cluster, described),
-        source=recipe,
-        directory=str(Path.cwd()),
-        switch="".join(switch),
-        debug=debug,
-    )
+    given = {"gpu": gpu, "num-gpus": num_gpus, "time": time, "shared": shared, "partition": partition}
+    given |= {"account": account, "image": image, "infra": infra, "namespace": namespace}
+    described = {f"--{name}": None if value is None else str(value) for name, value in given.items()}
+    held = load_cluster(cluster, described)
+    directory, switches = str(Path.cwd()), "".join(switch)
+    job = job_of(target, resolved, held, source=recipe, directory=directory, switch=switches, debug=debug)
+    code = 0
     if dry_run or output is not None:
         _print_job(target, job, output, yes=yes)
     else:
-        _submit(target, job, resolved, yes=yes)
+        code = _submit(target, job, resolved, yes=yes)
+    if job.gpus is None:
+        print("The job asks for no GPUs. --num-gpus N asks for N on each machine.", file=sys.stderr)
+    if code:
+        raise SystemExit(code)
 
 
 def _print_job(target: Target, job: Job, output: Path | None, *, yes: bool) -> None:
-    """On standard output, or into a file; how to submit it goes to standard error."""
     from hf_efficient.jobs.targets import TEXTS, WRITTEN_MARK, submit_command
 
     text = TEXTS[target](job)
@@ -116,10 +109,9 @@ def _print_job(target: Target, job: Job, output: Path | None, *, yes: bool) -> N
         write_text("--output", output, text, mark=WRITTEN_MARK)
         command = shlex.join(submit_command(target, job, str(output), yes=yes))
         print(f"{output} is written. Submit it by: {command}", file=sys.stderr)
-    _remark_gpus(job)
 
 
-def _submit(target: Target, job: Job, recipe: Recipe, *, yes: bool) -> None:
+def _submit(target: Target, job: Job, recipe: Recipe, *, yes: bool) -> int:
     from hf_efficient.jobs.targets import TEXTS, check_program, submit_job
     from hf_efficient.launch.output import plan_output
 
@@ -127,10 +119,40 @@ def _submit(target: Target, job: Job, recipe: Recipe, *, yes: bool) -> None:
     check_program(target)
     if target == "slurm":
         plan_output(recipe)  # the login machine sees the storage: refuse now, not after days in the queue
-    _remark_gpus(job)
-    raise SystemExit(submit_job(target, job, text, yes=yes))
+    return submit_job(target, job, text, yes=yes)
 
 
-def _remark_gpus(job: Job) -> None:
-    if job.gpus is None:
-        print("The job asks for no GPUs. --num-gpus N asks for N on each machine.", file=sys.stderr)
+def check_node(
+    output_dir: Annotated[Path, typer.Argument(metavar="OUTPUT_DIR", help="The run directory, on shared storage.")],
+    job: Annotated[str, typer.Option("--job", help="Name of the job on the cluster, the same at every start.")],
+    attempt: Annotated[str, typer.Option("--attempt", help="Number or name of this start of the job.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Machines of the job.")] = 1,
+    node_rank: Annotated[int, typer.Option("--node-rank", min=0, help="This one's number, from 0.")] = 0,
+    gpus: Annotated[int, typer.Option("--num-gpus", min=0, help="GPUs that torch must see here.")] = 0,
+    written_by: Annotated[str | None, typer.Option("--written-by", help="Version that wrote the job.")] = None,
+    patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to wait for the others.")] = 900,
+) -> None:
+    """Check GPUs, versions and the shared storage; jobs of `hf-efficient submit` call it on every machine.
+
+    Prints --resume where an earlier start of the job has begun to train.
+
+    Example: hf-efficient check-node /mnt/runs/a --job 7 --attempt 0 --nodes 2 --node-rank 1 --num-gpus 8
+    """
+    from hf_efficient.errors import SetupError
+    from hf_efficient.jobs.nodes import Machine, answer, check_gpus, same_versions, started_before
+    from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
+    from hf_efficient.version import __version__
+
+    own = Machine(node_rank, socket.gethostname(), __version__)
+    if node_rank >= nodes:
+        raise SetupError(f"--node-rank: is {node_rank}, but --nodes {nodes} counts from 0 to {nodes - 1}.")
+    check_gpus(gpus, own.host)
+    machines = answer(output_dir, job, attempt, own, nodes, patience=patience)
+    same_versions(machines)
+    if written_by is not None and written_by != own.version:
+        print(f"The job was written by hf_efficient {written_by}; {own.host} has {own.version}.", file=sys.stderr)
+    if node_rank == 0:
+        who = f"{nodes} machines" if nodes > 1 else own.host
+        print(f"{who}: hf_efficient {own.version}, {gpus or 'no'} GPUs asked for, {output_dir}", file=sys.stderr)
+    if started_before(output_dir, job, attempt, output_dir / EFFICIENCY / RESOLVED):
+        print("--resume")

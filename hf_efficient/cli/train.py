@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, check_switches, with_num_gpus
+from hf_efficient.cli.output import NumGpus, Overrides, Overwrite, RecipeArgument, Resume, check_switches, with_num_gpus
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.objectives import OBJECTIVES
 
@@ -25,26 +25,19 @@ if TYPE_CHECKING:
 def train(
     recipe: RecipeArgument,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in output_dir.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     keep_going: Annotated[
-        bool,
-        typer.Option(
-            "--keep-going", help="Start again after a crash, from the last checkpoint, until 5 starts bring no new one."
-        ),
+        bool, typer.Option("--keep-going", help="After a crash, start again, until 5 starts bring no new checkpoint.")
     ] = False,
     preflight_only: Annotated[
         bool, typer.Option("--preflight-only", help="Run the preflight check and stop; exit code 0: passed, 1: not.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and stop.")] = False,
-    num_gpus: Annotated[
-        int | None, typer.Option("--num-gpus", metavar="N", help="GPUs of this machine, as distributed.processes=N.")
-    ] = None,
-    node_rank: Annotated[
-        int, typer.Option("--node-rank", min=0, help="Which of `distributed.nodes` machines this one is, from 0.")
-    ] = 0,
+    num_gpus: NumGpus = None,
+    node_rank: Annotated[int, typer.Option(min=0, help="Which of `distributed.nodes` machines this one is.")] = 0,
     main_address: Annotated[
-        str | None, typer.Option("--main-address", metavar="HOST[:PORT]", help="Where the others reach machine 0.")
+        str | None, typer.Option(metavar="HOST[:PORT]", help="Where the others reach machine 0.")
     ] = None,
     nsys: Annotated[bool, typer.Option("--nsys", help="Run under Nsight Systems: a timeline of some steps.")] = False,
     ncu: Annotated[bool, typer.Option("--ncu", help="Run under Nsight Compute: the kernels of one step.")] = False,
@@ -61,7 +54,9 @@ def train(
     tail = [*with_num_gpus(overrides or [], num_gpus), *switches]
     flags = parse_flags([recipe, *tail])
     resolved = load_recipe(flags.recipe, flags.overrides)
-    tool = _nsight_tool(nsys, ncu)
+    if nsys and ncu:
+        raise SetupError("--ncu: --nsys is given too. Leave one of them out.")
+    tool: NsightTool | None = "nsys" if nsys else "ncu" if ncu else None
     if tool is not None:
         from hf_efficient.launch.machine import nsight_overrides
 
@@ -104,12 +99,6 @@ def _started_again(code: int, starts: Starts, resolved: Recipe, recipe: str, tai
     return code
 
 
-def _nsight_tool(nsys: bool, ncu: bool) -> NsightTool | None:
-    if nsys and ncu:
-        raise SetupError("--ncu: --nsys is given too. Leave one of them out.")
-    return "nsys" if nsys else "ncu" if ncu else None
-
-
 def _launch(
     argument: str,
     recipe: Recipe,
@@ -119,8 +108,9 @@ def _launch(
     *,
     dry_run: bool,
 ) -> tuple[Recipe, list[str], Mapping[str, str]]:
-    """Print the command; refuse at once what the run would refuse after its imports. ``tail`` follows the recipe on the
-    command line. Returns the recipe with its accumulation, the command, and the variables to run it with."""
+    """Refuse at once what the run would refuse after its imports; only ``dry_run`` prints the command here. ``tail``
+    follows the recipe on the command line. Returns the recipe with its accumulation, the command, and the variables to
+    run it with."""
     from hf_efficient.facts.environment import accelerator_count, thread_count
     from hf_efficient.launch.checkpoints import check_layout
     from hf_efficient.launch.command import accelerate_command, layout_of, node_place, strategy_of
@@ -132,6 +122,7 @@ def _launch(
         nsight_command,
     )
     from hf_efficient.launch.output import plan_output
+    from hf_efficient.launch.started import COMMAND
     from hf_efficient.model.source import resolve_model_source
     from hf_efficient.recipe.load import check_data_files
     from hf_efficient.recipe.rules.distributed import with_accumulation
@@ -145,8 +136,9 @@ def _launch(
     command = accelerate_command(recipe, argument, tail, layout)
     if tool is not None:
         command = [*nsight_command(tool, recipe, has_gpu=devices > 0), *command]
-    print(f"$ {shlex.join(command)}", flush=True)
-    if not dry_run:
+    if dry_run:
+        print(f"$ {shlex.join(command)}", flush=True)
+    else:
         if tool is not None:
             check_installed(tool)
         check_port(layout)
@@ -155,7 +147,7 @@ def _launch(
         checkpoint = plan_output(recipe).checkpoint
         if checkpoint is not None:
             check_layout(checkpoint, strategy_of(recipe, layout.world_size), layout.world_size)
-    return recipe, command, launch_environment(layout)
+    return recipe, command, {**launch_environment(layout), COMMAND: shlex.join(command)}
 
 
 def run_preflight(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> None:

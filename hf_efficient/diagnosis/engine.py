@@ -10,7 +10,7 @@ from pathlib import Path
 from hf_efficient.diagnosis.case import Case, read_case
 from hf_efficient.diagnosis.confirmation import confirmations
 from hf_efficient.diagnosis.limit import limit_of
-from hf_efficient.diagnosis.remedies import with_global_batch
+from hf_efficient.diagnosis.remedies import for_script, with_global_batch
 from hf_efficient.diagnosis.rule import IsolatedRecipe, Rule, S, TracedDevice
 from hf_efficient.diagnosis.rules import ISOLATED_RULES, RULES, TRACE_RULES
 from hf_efficient.records.findings import DIAGNOSIS_SCHEMA_VERSION, Abstention, Confidence, Diagnosis, Finding, Limit
@@ -72,6 +72,10 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
         logger.debug("The prediction could not be held against the run.", exc_info=True)
         said.faults.append(f"confirmations: {type(error).__name__}: {error}")
     healthy = all(finding.severity == "info" for finding in ordered)
+    limit = limit_of(case) if healthy and case.has_steps else None
+    abstentions = sorted(said.abstentions, key=lambda one: one.rule)
+    if case.recipe is None:
+        ordered, abstentions, limit = for_script([ordered, abstentions, limit], case.settings("arguments"))
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -80,8 +84,8 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
         steps=case.account.steps.count,
         loop_seconds=case.loop_seconds,
         findings=ordered,
-        abstentions=sorted(said.abstentions, key=lambda one: one.rule),
-        limit=limit_of(case) if healthy and case.has_steps else None,
+        abstentions=abstentions,
+        limit=limit,
         rules=[rule.__name__ for rule in rules],
         faults=said.faults,
         confirmations=confirmed,

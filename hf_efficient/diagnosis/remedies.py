@@ -1,6 +1,7 @@
-"""A remedy as a recipe; the global batch that remedies keep or change."""
+"""A remedy as a recipe, or for a script; the global batch that remedies keep or change."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,35 @@ from hf_efficient.recipe.writing import dump_yaml, resolved_parts
 from hf_efficient.records.findings import Diagnosis, Finding, Remedy
 from hf_efficient.version import __version__
 
+INSTRUMENTS = {
+    "trace": "TorchTraceCallback",
+    "memory": "MemoryHistoryCallback",
+    "python": "PythonProfileCallback",
+    "lines": "LineTimesCallback",
+    "host_memory": "HostMemoryCallback",
+    "nvtx": "NvtxCallback",
+    "capture": "CaptureCallback",
+    "synchronisations": "SynchronisationsCallback",
+}
+"""The package's own deeper instruments: callbacks, by the keys of ``profile``."""
 _GLOBAL_BATCH = "distributed.global_batch_size"
+_KEY = re.compile(r"(?<![\w./])(train|profile)\.(\w+)")
+
+
+def for_script(found: Any, arguments: Mapping[str, Any]) -> Any:
+    """What rules said of a run without a recipe, as its script has it: ``logging_steps`` for ``train.logging_steps``,
+    where that is one of the run's ``arguments``, and a callback's name for ``profile.X``. Overrides keep their keys."""
+    if isinstance(found, str):
+        names = {f"train.{name}": name for name in arguments} | {
+            f"profile.{key}": name for key, name in INSTRUMENTS.items()
+        }
+        return _KEY.sub(lambda key: names.get(key[0], key[0]), found)
+    if isinstance(found, list):
+        return [for_script(one, arguments) for one in found]
+    if not dataclasses.is_dataclass(found) or isinstance(found, type):
+        return found
+    parts = {field.name: for_script(getattr(found, field.name), arguments) for field in dataclasses.fields(found)}
+    return dataclasses.replace(found, **parts)
 
 
 def with_global_batch(finding: Finding, case: Case) -> Finding:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hf_efficient.records.task_scores import PairedTest
+from hf_efficient.records.trained_model import PairedTest
 
 _N = TypeVar("_N", int, float)
 

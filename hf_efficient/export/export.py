@@ -22,7 +22,7 @@ from hf_efficient.metrics.answers import end_of_answer_ids
 from hf_efficient.model.load import load_dense_base, load_tokenizer
 from hf_efficient.planning.model_config import meta_model, model_config, weights_dtype
 from hf_efficient.recipe.schema import ModelSection
-from hf_efficient.records.export import EXPORT_JSON, EXPORT_VERSION, Agreement, ExportReport, Rounding
+from hf_efficient.records.trained_model import EXPORT_JSON, EXPORT_VERSION, Agreement, ExportReport, Rounding
 from hf_efficient.run_dir.json_file import strict_json
 from hf_efficient.text import size
 
@@ -32,8 +32,6 @@ _MOST_KL = 0.1
 
 
 class Form(NamedTuple):
-    """``gguf:Q4_0``; without quantization safetensors."""
-
     format: str
     quantization: str | None
 
@@ -102,8 +100,7 @@ def export_run(
     del trained
     with merge.written_whole(output) as folder:
         roundings = _write(folder, model, tokenizer, form, name, licence_of(section.id))
-        report = ExportReport(EXPORT_VERSION, name, *form, predicted_bytes=predicted, parameters=model.num_parameters())
-        config = model.config
+        parameters, config = model.num_parameters(), model.config
         del model  # before the next one is loaded
         found, remarks = _compared(folder, form, section, config, questions, reference)
         if not found.kl_mean <= (math.inf if form.quantization == "Q4_0" else _MOST_KL):  # so that NaN fails
@@ -114,8 +111,10 @@ def export_run(
         if form.format == "ollama":
             _write_modelfile(folder, tokenizer)
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-        report = replace(report, agreement=found, files=list(files), bytes=sum(files.values()), remarks=remarks)
-        report = _with_roundings(report, roundings, changes)
+        written = ExportReport(
+            EXPORT_VERSION, name, *form, predicted, parameters, sum(files.values()), list(files), found, remarks
+        )
+        report = _with_roundings(written, roundings, changes)
         (folder / EXPORT_JSON).write_text(strict_json(report), encoding="utf-8")
     return output, report
 

@@ -14,7 +14,7 @@ from hf_efficient.errors import ModelError
 from hf_efficient.estimate.gguf_size import ARCHITECTURES, Tensor, gguf_shape, type_of
 from hf_efficient.estimate.model_shape import ModelShape
 from hf_efficient.export.vocabulary import add_vocabulary
-from hf_efficient.records.export import Rounding
+from hf_efficient.records.trained_model import Rounding
 
 _NOT_READ = ("rope_parameters", "head_dim", "sliding_window", "layer_types", "attention_bias", "mlp_bias")
 """Of the configuration, what transformers' reader does not take from a GGUF file of every architecture."""

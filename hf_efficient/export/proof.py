@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_efficient.facts.libraries import is_installed
 from hf_efficient.metrics.answers import Prompt, end_of_answer_ids, generate_ids, render_prompt
-from hf_efficient.records.export import Agreement
+from hf_efficient.records.trained_model import Agreement
 
 _TASKS = ("Explain {} in a sentence.", "Three facts about {}.", "A poem about {}.", "Why {}?", "What is {} in French?")
 _TOPICS = ("rain", "a bicycle", "the number 7", "bread", "a computer", "gravity", "money", "music", "a river", "sleep")

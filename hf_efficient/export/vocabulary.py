@@ -44,7 +44,6 @@ def check_vocabulary(tokenizer: Any, rows: int) -> dict[str, Any]:
 
 
 def add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
-    """Write the tokenizer of a model with ``rows`` embeddings; raises as ``check_vocabulary``."""
     held = check_vocabulary(tokenizer, rows)
     model = held["model"]
     merges = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]

@@ -18,7 +18,7 @@ from hf_efficient.launch.merge import TrainedAdapter, recipe_of_run
 from hf_efficient.launch.trained import find_source, load_source, on_accelerator
 from hf_efficient.model.load import load_dense_base, load_tokenizer
 from hf_efficient.recipe.schema import ModelSection
-from hf_efficient.records.task_scores import EVALUATION_JSON, EVALUATION_VERSION, TaskScore, TaskScores
+from hf_efficient.records.trained_model import EVALUATION_JSON, EVALUATION_VERSION, TaskScore, TaskScores
 from hf_efficient.run_dir.json_file import strict_json, write_whole
 
 _TASK_NAME = re.compile(r"^(?:task|group):\s*[\"']?([\w.-]+)[\"']?\s*$", re.MULTILINE)

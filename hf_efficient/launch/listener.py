@@ -38,6 +38,9 @@ class RunListener:
     def stage(self, title: str, detail: str = "") -> None:
         """A stage of the run begins, or is done with ``detail``."""
 
+    def ready(self, command: str) -> None:
+        """Data and model are there. ``command`` started the run; empty where `hf-efficient train` did not."""
+
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
         """The model answered prompts after ``step`` optimizer steps."""
 
@@ -64,6 +67,10 @@ class TerminalListener(RunListener):
 
     def stage(self, title: str, detail: str = "") -> None:
         self._print(f"[bold]{escape(title):<12}[/bold]{escape(detail)}")
+
+    def ready(self, command: str) -> None:
+        if command:
+            self._print(escape(f"$ {command}"))
 
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
         if step == 0:

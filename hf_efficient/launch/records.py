@@ -33,9 +33,8 @@ from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.plan import RunPlan
 from hf_efficient.records.steps import PhaseName
-from hf_efficient.run_dir.archive import make_room
 from hf_efficient.run_dir.json_file import write_whole
-from hf_efficient.run_dir.paths import STARTING, rank_files, records_path
+from hf_efficient.run_dir.paths import STARTING, make_room, rank_files, records_path
 from hf_efficient.text import size
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from hf_efficient.launch.output import OutputPlan, clear_output, locked, write_r
 from hf_efficient.launch.preflight_wanted import check_preflight
 from hf_efficient.launch.records import phase, state
 from hf_efficient.launch.restart import agreed_output, restarts_remark
-from hf_efficient.launch.started import started_engine
+from hf_efficient.launch.started import COMMAND, started_engine
 from hf_efficient.model.fast_step import fast_step_lines
 from hf_efficient.model.source import resolve_model_source, weights_mark
 from hf_efficient.recipe.load import check_data_files
@@ -97,6 +97,7 @@ def _run(
                 noted = {**machine, BASE_WEIGHTS: weights_mark(recipe.model)}
                 write_resolved_recipe(plan.directory, recipe, noted, plan.agents)
                 records.write_plan(built.plan, recipe, plan.directory / EFFICIENCY)
+    listener.ready(os.environ.get(COMMAND, ""))
     # What follows the training and its Trainer does not know, for the forecast.
     state(recipe, "run", {"evaluate_at_end": recipe.evaluate.at_end and built.trainer.eval_dataset is not None})
     train_seconds = _train(recipe, built.trainer, plan, listener)

@@ -19,8 +19,10 @@ from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.schema import Recipe, is_set, told_where
 
 # Environment variables: the file in which a run that fails leaves its exit code; what the launcher of `hf-efficient
-# train` calls itself on this machine; the port that a process which has left its agent's store was given first.
+# train` calls itself on this machine; the port that a process which has left its agent's store was given first; the
+# launcher's command line, which the run prints once nothing is wrong with its input.
 STATUS_FILE, LAUNCH, MET_AT = "HF_EFFICIENT_STATUS_FILE", "HF_EFFICIENT_LAUNCH", "HF_EFFICIENT_MET_AT"
+COMMAND = "HF_EFFICIENT_COMMAND"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_efficient.errors import DataError
@@ -16,8 +17,6 @@ from hf_efficient.recording.activations import kept_modes
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as the model gets it: the text, and its token ids."""
-
     text: str
     ids: tuple[int, ...]
 
@@ -29,7 +28,10 @@ def render_prompt(
     answer begins; plain text with the tokenizer's special tokens at the start. Raises ``DataError``: messages without a
     chat template, or refused by it."""
     if isinstance(prompt, str):
-        return Prompt(prompt, tuple(_encode_start(tokenizer, prompt)))
+        ids, bare = (tuple(tokenizer(prompt, add_special_tokens=adds)["input_ids"]) for adds in (True, False))
+        # Some tokenizers close every text with the end of sequence; after it there would be nothing to continue.
+        closed = ids != bare and ids[-1:] == (tokenizer.eos_token_id,) and bare[-1:] != (tokenizer.eos_token_id,)
+        return Prompt(prompt, ids[:-1] if closed else ids)
     if not tokenizer.chat_template:
         raise DataError(
             f"{key}: the prompt is a list of chat messages, but the tokenizer has no chat "
@@ -50,22 +52,6 @@ def end_of_answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*ids, turn])) if turn is not None else tuple(ids)
 
 
-def generate_answers(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    *,
-    max_new_tokens: int,
-    batch_size: int,
-    stop_ids: Sequence[int],
-) -> list[str]:
-    """The greedy continuation of each prompt, in order, without special tokens and surrounding whitespace."""
-    answers = generate_ids(
-        model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size, stop_ids=stop_ids
-    )
-    return [text.strip() for text in tokenizer.batch_decode(answers, skip_special_tokens=True)]
-
-
 def generate_ids(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -83,9 +69,8 @@ def generate_ids(
     ``sampling``: fields of ``GenerationConfig``; None takes the most likely token each time."""
     device = next(model.parameters()).device
     pad_id = next(i for i in (tokenizer.pad_token_id, *stop_ids, 0) if i is not None)
-    own_eos = getattr(model.generation_config, "eos_token_id", None)
-    own_stops = own_eos if isinstance(own_eos, list) else [own_eos] if own_eos is not None else []
-    stops = list(dict.fromkeys([*stop_ids, *own_stops]))
+    own = getattr(model.generation_config, "eos_token_id", None)
+    stops = list(dict.fromkeys([*stop_ids, *(own if isinstance(own, list) else [] if own is None else [own])]))
     config = GenerationConfig(
         do_sample=sampling is not None,
         **(sampling or {}),
@@ -100,7 +85,10 @@ def generate_ids(
         model.eval()
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            ids, mask = _left_padded([prompts[index].ids for index in chosen], pad_id, device)
+            rows = [torch.tensor(prompts[index].ids, device=device) for index in chosen]
+            left: Any = {"batch_first": True, "padding_side": "left"}
+            ids = pad_sequence(rows, padding_value=pad_id, **left)
+            mask = pad_sequence([torch.ones_like(row) for row in rows], **left)
             output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config, streamer=streamer)
             for index, new in zip(chosen, output[:, ids.shape[1] :].tolist(), strict=True):
                 ends = [place for place, token in enumerate(new) if token in stops]
@@ -114,14 +102,6 @@ def _render(
     messages = [dict(message) for message in chat]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
     return str(text)
-
-
-def _encode_start(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    ids = list(tokenizer(text)["input_ids"])
-    bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    # Some tokenizers close every text with the end of sequence; after it there would be nothing to continue.
-    closed = ids != bare and ids[-1:] == [tokenizer.eos_token_id] and bare[-1:] != [tokenizer.eos_token_id]
-    return ids[:-1] if closed else ids
 
 
 def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -139,14 +119,6 @@ def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     )
     following = tokenizer(rest, add_special_tokens=False)["input_ids"] if found else []
     return next((i for i in following if i in special), None)
-
-
-def _left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask, int64 [rows, longest], padding on the left."""
-    longest = max(len(row) for row in rows)
-    ids = [[pad_id] * (longest - len(row)) + list(row) for row in rows]
-    mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 @contextmanager
@@ -209,9 +181,7 @@ class AnswerEvaluator:
         self.max_new_tokens = max_new_tokens
         self.batch_size = batch_size
         self.on_answers = on_answers
-        self._questions: list[str] = []
-        self._prompts: list[Prompt] = []
-        self._expected: list[str] = []
+        self._asked: list[tuple[str, Prompt, str]] = []  # question, prompt, expected answer
         for number, example in enumerate(examples):
             for key in ("prompt", "answer"):
                 if key not in example:
@@ -220,39 +190,32 @@ class AnswerEvaluator:
                         "An example to be answered is {'prompt': text or list of messages, 'answer': text}."
                     )
             prompt = example["prompt"]
-            self._questions.append(prompt if isinstance(prompt, str) else str(prompt[-1]["content"]))
-            self._prompts.append(render_prompt(tokenizer, prompt))
-            self._expected.append(str(example["answer"]))
+            question = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+            self._asked.append((question, render_prompt(tokenizer, prompt), str(example["answer"])))
         self._stop_ids = end_of_answer_ids(tokenizer)
 
     def __call__(self, trainer: Any) -> dict[str, float]:
         """Answer all prompts with the trainer's model; returns the same on every process."""
         accelerator = trainer.accelerator
         model = accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
-        share = share_of(len(self._prompts), accelerator.process_index, accelerator.num_processes)
-        texts = generate_answers(
-            model,
-            self.tokenizer,
-            [self._prompts[index] for index in share],
-            max_new_tokens=self.max_new_tokens,
-            batch_size=self.batch_size,
-            stop_ids=self._stop_ids,
-        )
+        share = share_of(len(self._asked), accelerator.process_index, accelerator.num_processes)
+        prompts = [self._asked[index][1] for index in share]
+        how: Any = {"max_new_tokens": self.max_new_tokens, "batch_size": self.batch_size, "stop_ids": self._stop_ids}
+        ids = generate_ids(model, self.tokenizer, prompts, **how)
+        texts = [text.strip() for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
         generated = dict(zip(share, texts, strict=True))
         if accelerator.num_processes > 1:
             from accelerate.utils import gather_object
 
             generated = dict(gather_object(list(generated.items())))
-        texts = [generated[index] for index in range(len(self._prompts))]
-        answers = [
-            Answer(question, prompt.text, expected, text, normalise(text) == normalise(expected))
-            for question, prompt, expected, text in zip(
-                self._questions, self._prompts, self._expected, texts, strict=True
-            )
-        ]
+        answers = []
+        for index, (question, prompt, expected) in enumerate(self._asked):
+            text = generated[index]
+            answers.append(Answer(question, prompt.text, expected, text, normalise(text) == normalise(expected)))
         if self.on_answers is not None and accelerator.is_main_process:
             self.on_answers(answers)
-        return dict(ExactMatch().compute(predictions=texts, references=self._expected) or {})
+        pairs = {"predictions": [one.generated for one in answers], "references": [one.expected for one in answers]}
+        return dict(ExactMatch().compute(**pairs) or {})
 
 
 def share_of(count: int, process: int, processes: int) -> list[int]:

@@ -70,17 +70,10 @@ def make_compute_metrics(names: Iterable[str]) -> tuple[ComputeMetrics | None, P
 def reduce_logits(outputs: Any, labels: Any) -> Any:
     """What the metrics need of a batch's logits: the most likely token and the label's NLL at every position.
 
-    Args:
-        outputs: the logits [batch, length, vocabulary], a tuple whose first three-dimensional tensor they are, or
-            ``Reduced``.
-        labels: token ids [batch, length], -100 where no loss is taken; None without.
-
-    Returns:
-        ``(ids, nll)``, int64 and float32 [batch, length], **aligned with the labels**: position t holds what the logits
-        at t-1 say. Position 0 holds -100 and 0; the NLL is 0 where the label is -100. Without labels only ``ids``.
-
-    Raises:
-        ModelError: the model returned no logits (a fused loss that skips them, for instance).
+    ``outputs``: the logits [batch, length, vocabulary], a tuple whose first three-dimensional tensor they are, or
+    ``Reduced``; ``labels``: [batch, length], -100 where no loss is taken. Returns ``(ids, nll)``, int64 and float32
+    [batch, length], **aligned with the labels**: position t holds what the logits at t-1 say. Position 0 holds -100 and
+    0; the NLL is 0 where the label is -100. Without labels only ``ids``. Raises ``ModelError``: there are no logits.
     """
     if isinstance(outputs, Reduced):
         return outputs.ids, outputs.nll
@@ -143,13 +136,10 @@ def _target_tokens(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.
 def _batches(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     predictions: Any = prediction.predictions
     labels: Any = prediction.label_ids
-    if isinstance(predictions, list):  # eval_do_concat_batches=False: a list entry per batch
-        for each, its_labels in zip(predictions, labels, strict=True):
-            ids, nll = each
-            yield _array(ids), _array(nll), _array(its_labels)
-    else:
-        ids, nll = predictions
-        yield _array(ids), _array(nll), _array(labels)
+    # eval_do_concat_batches=False: a list entry per batch
+    batches = zip(predictions, labels, strict=True) if isinstance(predictions, list) else [(predictions, labels)]
+    for (ids, nll), its_labels in batches:
+        yield _array(ids), _array(nll), _array(its_labels)
 
 
 def _array(values: Any) -> np.ndarray:

@@ -86,7 +86,7 @@ class CheckpointWriter:
 
         def end() -> None:
             files.update(read_files(save.folder, [name for name in names if name not in files]))
-            self._bytes = sum(file.size for file in files.values())
+            self._bytes = sum(file.bytes for file in files.values())
             if files:
                 end_manifest(save.folder, dict(sorted(files.items())))
             else:  # a trainer's own ``_save_checkpoint`` writes elsewhere

@@ -15,8 +15,6 @@ from hf_efficient.recording.clocks import core_wait_of
 from hf_efficient.recording.meters import CudaDevice, MeterError, nvml_handle
 
 _LEAST_SECONDS = 0.2
-_MOST_CORES = 64
-"""Each by itself; of a larger machine only their sum and the busiest one are recorded."""
 _IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user; what a host steals nobody here has
 
 
@@ -25,8 +23,7 @@ class LoadSample:
 
     def __init__(self, guarded: Callable[[str, Callable[[], None]], None]) -> None:
         self._guarded = guarded
-        self._cores = CoresProbe()
-        self._host: tuple[CoresProbe | DisksProbe | NetworkProbe, ...] = (self._cores, DisksProbe(), NetworkProbe())
+        self._host: tuple[CoresProbe | DisksProbe | NetworkProbe, ...] = (CoresProbe(), DisksProbe(), NetworkProbe())
         self._gpus: dict[str, GpuProbe] = {}
 
     def add_gpus(self, devices: Iterable[CudaDevice]) -> None:
@@ -45,8 +42,6 @@ class LoadSample:
         for probe in self._host:
             self._guarded(probe.name, functools.partial(lambda one: host.update(one.read(at)), probe))
         sample["host"] = host
-        if 0 < len(self._cores.core_loads) <= _MOST_CORES:
-            sample["core_loads"] = self._cores.core_loads
         for number, gpu in self._gpus.items():
             self._guarded(gpu.name, functools.partial(self._gpu, number, gpu, at, sample))
 
@@ -83,7 +78,7 @@ class CoresProbe:
         ranks_cores           the other ranks of the same launch on this machine, with their children
         other_cores           everybody else on the machine, this container or not
         busy_cores            all of them
-        busiest_core          the busiest one; ``core_loads`` has each, in percent
+        busiest_core          the busiest one
         stolen_cores          what the host of a virtual machine took
         load_1_minute         the system's load average
         main_thread_core_wait share of its time that the main thread was ready to run and waited for a core
@@ -95,7 +90,6 @@ class CoresProbe:
     name = "load of the processor"
 
     def __init__(self) -> None:
-        self.core_loads: list[int] = []
         self._rates, self._cores, self._me = Rates(), Rates(), psutil.Process()
         self._core_wait = core_wait_of(os.getpid())  # Linux: the id of the main thread
 
@@ -126,7 +120,6 @@ class CoresProbe:
             counters["stolen_cores"] += getattr(times, "steal", 0.0)
         rates = self._cores.of(at, counters)
         loads = [min(1.0, rates[f"{number}"]) for number in range(len(cores)) if f"{number}" in rates]
-        self.core_loads = [round(100 * load) for load in loads]
         found = {name: rate for name, rate in rates.items() if name == "stolen_cores"}
         if loads:
             found |= {"busy_cores": sum(loads), "busiest_core": max(loads)}

@@ -20,8 +20,7 @@ from hf_efficient.recording.live import Earlier, LiveRun
 from hf_efficient.recording.run_files import DONE, Ending, RunFiles, Way, await_other_ranks, ending_of
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import PhaseName
-from hf_efficient.run_dir.archive import make_room
-from hf_efficient.run_dir.paths import records_path
+from hf_efficient.run_dir.paths import make_room, records_path
 
 _NOT_SEEN = Ending("error", "its end was not seen: callbacks do not see an exception")
 _INTERRUPTED = Ending("error", "the training did not end, and another run began in its process")

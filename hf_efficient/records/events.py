@@ -18,8 +18,6 @@ class _Line(msgspec.Struct, kw_only=True, tag_field="kind"):
 
 
 class ProcessLine(_Line, tag="process"):
-    """A run takes a process over."""
-
     way: RecordedBy
     process_start_from: StartFrom
     began_at_seconds: float
@@ -45,8 +43,6 @@ class TrainLine(_Line, tag="train"):
 
 
 class TrainEndLine(_Line, tag="train_end"):
-    """Its end."""
-
     segment: int
     ended: Ended
     error: str | None
@@ -85,8 +81,7 @@ class Meter(msgspec.Struct, gc=False):
 
 class SystemSample(msgspec.Struct, gc=False, kw_only=True):
     """What the sampler saw, about once a second; what is not known is left out. ``joules`` are counters as read,
-    ``watts`` readings or means since the sample before, by meter. ``core_loads`` are percent, ``faults``
-    why a meter does not answer."""
+    ``watts`` readings or means since the sample before, by meter. ``faults``: why a meter does not answer."""
 
     process: int
     at_seconds: float
@@ -98,7 +93,6 @@ class SystemSample(msgspec.Struct, gc=False, kw_only=True):
     joules: dict[str, float] = {}
     watts: dict[str, float] = {}
     host: dict[str, float] = {}
-    core_loads: list[int] = []
     gpus: dict[str, dict[str, float]] = {}
     throttled: dict[str, list[str]] = {}
     meters: dict[str, Meter] = {}

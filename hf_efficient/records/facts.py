@@ -65,8 +65,6 @@ class ExchangeFacts(msgspec.Struct):
 
 
 class DeviceFacts(msgspec.Struct):
-    """The device that trains."""
-
     type: str = ""
     name: str | None = None
     index: int | None = None

@@ -73,8 +73,6 @@ class Finding:
 
 @dataclass(frozen=True)
 class Abstention:
-    """A rule that could not judge: which evidence is missing, and what would give it, where anything would."""
-
     rule: str
     why: str
     instrument: str = ""

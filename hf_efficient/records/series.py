@@ -21,8 +21,8 @@ class Band:
 class StepSeries:
     """Optimizer steps of rank 0: a bucket is consecutive steps of one ``train()`` call, all but its last equally many.
 
-    Seconds of single steps are without evaluation and checkpointing. Tokens, samples and FLOPs are sums on rank 0, None
-    where a step does not know them.
+    Seconds of single steps are without evaluation and checkpointing. Tokens are sums on rank 0, None where a step does
+    not know them.
 
     Attributes:
         first_step, last_step: the Trainer's numbers.
@@ -30,8 +30,6 @@ class StepSeries:
         phase_seconds: sums by phase, with ``unattributed``; 0 where a phase did not occur.
         loss, learning_rate, grad_norm: the last logged, if finite; extremes are of all that are finite.
         preferences: the last logged by name (see ``PREFERENCES``); empty of other trainers.
-        loader_seconds: sums by name (see ``StepLoader``); None where it was not watched.
-        ready_batches: that lay ready, on average, when one was asked for; None without workers.
     """
 
     segment: list[int]
@@ -40,28 +38,17 @@ class StepSeries:
     last_step: list[int]
     started_at_seconds: list[float]
     wall_seconds: list[float]
-    step_seconds_min: list[float]
     step_seconds_mean: list[float]
-    step_seconds_max: list[float]
     phase_seconds: dict[str, list[float]]
     processed_tokens: list[int | None]
     non_padding_tokens: list[int | None]
     target_tokens: list[int | None]
-    samples: list[int | None]
-    model_flops: list[int | None]
-    hardware_flops: list[int | None]
     loss: list[float | None]
     loss_min: list[float | None]
     loss_max: list[float | None]
     learning_rate: list[float | None]
     grad_norm: list[float | None]
-    grad_norm_max: list[float | None]
     not_finite: list[int]
-    peak_allocated_bytes: list[int | None]
-    peak_reserved_bytes: list[int | None]
-    device_seconds: dict[str, list[float | None]]
-    loader_seconds: dict[str, list[float | None]] = field(default_factory=dict)
-    ready_batches: list[float | None] = field(default_factory=list)
     preferences: dict[str, list[float | None]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -93,7 +80,6 @@ class SystemSeries:
     device_reserved_bytes: Band = field(default_factory=Band)
     watts: dict[str, Band] = field(default_factory=dict)
     host: dict[str, Band] = field(default_factory=dict)
-    core_loads: list[Band] = field(default_factory=list)
     gpus: dict[str, dict[str, Band]] = field(default_factory=dict)
     throttled: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 

@@ -12,7 +12,6 @@ from hf_efficient.text import size
 
 
 def checkpoint_table(states: Sequence[CheckpointState], *, hashes: bool) -> list[RenderableType]:
-    """By step, with the faults below; ``hashes``: every byte was read."""
     held = "hashes" if hashes else "sizes"
     rows = [
         (

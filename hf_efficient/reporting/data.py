@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -33,10 +32,6 @@ def data_renderables(look: DataLook, *, colour: bool) -> Iterator[RenderableType
         yield ""
         rows = [(one.key, one.path, count(one.examples), count(one.tokens)) for one in look.sources]
         yield drawn(FoundTable(("source", "path", "examples", "tokens"), rows, words=(0, 1)))
-
-
-def data_as_json(look: DataLook) -> dict[str, Any]:
-    return {**asdict(look), "target_share": look.target_share}
 
 
 def _heading(example: ShownExample) -> str:

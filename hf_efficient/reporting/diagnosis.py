@@ -12,7 +12,7 @@ from rich.text import Text
 from hf_efficient.records.findings import Confirmation, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
 from hf_efficient.reporting.labels import evidence_value
 from hf_efficient.reporting.terminal import dim_lines
-from hf_efficient.text import seconds, share, short_seconds, size, usd
+from hf_efficient.text import counted, seconds, share, short_seconds, size, usd
 
 GAINS_OVERLAP = "Gains are predictions, each of its remedy alone: of several findings they do not add up."
 OF_THE_LOOP = "the loop's time"
@@ -32,8 +32,7 @@ _VERDICT_STYLES = {"confirmed": "bold green", "larger": "bold green", "smaller":
 
 
 def several_gains(diagnosis: Diagnosis) -> bool:
-    promised = [one for one in diagnosis.findings if any(remedy.gain is not None for remedy in one.remedies)]
-    return len(promised) > 1
+    return sum(any(remedy.gain is not None for remedy in one.remedies) for one in diagnosis.findings) > 1
 
 
 def limit_words(diagnosis: Diagnosis) -> str:
@@ -78,14 +77,17 @@ def _duration(value: float) -> str:
 
 
 def change_words(key: str, value: Any) -> str:
-    """As a recipe's command line takes it: ``train.bf16=true``."""
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return f"{key}={shown}"
 
 
 def argument_words(key: str, value: Any) -> str:
-    """As the ``TrainingArguments`` of a script take it: ``bf16=True,``; what is none of them, as a recipe has it."""
+    """As the ``TrainingArguments`` of a script take it: ``bf16=True,``; or another call in it."""
     section, _, name = key.partition(".")
+    if section == "model":
+        return f"from_pretrained({name}={value!r})"
+    if key == "adapter.method":
+        return "get_peft_model(model, LoraConfig())"
     return f"{name}={value!r}," if section == "train" else change_words(key, value)
 
 
@@ -98,7 +100,6 @@ def remedy_words(remedy: Remedy, *, recipe: bool) -> list[str]:
 
 
 def instrument_words(instrument: str) -> str:
-    """What would give the evidence that a rule lacks; empty where nothing would."""
     return f"{instrument} would show it" if instrument else ""
 
 
@@ -108,24 +109,21 @@ def fault_words(fault: str) -> str:
 
 def confirmation_words(held: Confirmation) -> str:
     """``data_transform: 44% less time per token predicted, 41% came, ±3%: why``; without the verdict."""
-    parts = [] if held.predicted is None else [f"{_amount(held, held.predicted)} predicted"]
+    is_time, parts = held.of == "time", []
+    if held.predicted is not None:
+        amount = (
+            f"{share(held.predicted)} less time per token"
+            if is_time
+            else f"{size(round(held.predicted))} less at the peak"
+        )
+        parts.append(f"{amount} predicted")
     if held.achieved is not None:
-        parts.append(_came(held, held.achieved))
+        came = share(abs(held.achieved)) if is_time else size(round(abs(held.achieved)))
+        spread = f" ±{share(held.spread)}" if held.spread is not None else ""
+        parts.append(f"{came}{spread} {'came' if held.achieved >= 0 else 'more came'}")
     if held.of == "finding" and held.verdict == "confirmed" and not held.why:
         parts.append("the finding is gone")
     return ": ".join(filter(None, [held.rule, ", ".join(parts), held.why]))
-
-
-def _amount(held: Confirmation, value: float) -> str:
-    if held.of == "time":
-        return f"{share(value)} less time per token"
-    return f"{size(round(value))} less at the peak"
-
-
-def _came(held: Confirmation, value: float) -> str:
-    amount = share(abs(value)) if held.of == "time" else size(round(abs(value)))
-    spread = f" ±{share(held.spread)}" if held.spread is not None else ""
-    return f"{amount}{spread} {'came' if value >= 0 else 'more came'}"
 
 
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
@@ -157,7 +155,7 @@ def diagnosis_hint(diagnosis: Diagnosis | None, directory: str) -> list[Renderab
 
 
 def _end(diagnosis: Diagnosis) -> Iterator[RenderableType]:
-    steps = f"{diagnosis.steps} step{'' if diagnosis.steps == 1 else 's'}"
+    steps = counted(diagnosis.steps, "step")
     if diagnosis.ended == "error":
         yield Text(f"The run failed after {steps}: {diagnosis.error}", "bold red")
     elif diagnosis.ended == "stopped":
@@ -172,7 +170,6 @@ def _confirmation(held: Confirmation) -> Text:
 
 
 def nothing_to_fix(diagnosis: Diagnosis) -> str:
-    """Empty where something should be fixed; remarks may follow."""
     if diagnosis.limit is None:
         return ""
     return "Nothing has to be fixed; what follows is worth a look." if diagnosis.findings else "Nothing to fix."

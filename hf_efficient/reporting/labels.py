@@ -110,7 +110,6 @@ def in_gib(size_bytes: float) -> str:
 
 
 def tokens_per_second(value: float) -> str:
-    """A rate of tokens: ``12,345 tokens/s``, ``86.3 tokens/s``."""
     return f"{_three(value)} tokens/s"
 
 

@@ -23,7 +23,6 @@ _OFFLOADED = {"optimizer": "optimizer state", "parameters": "weights"}
 
 
 def show_plan(plan: rec.Plan, *, notes: bool = False) -> None:
-    """Print a plan as ``hf-efficient plan`` does; ``notes``: all that is taken for granted, and spot markets."""
     show(plan_renderables(plan, notes=notes))
 
 
@@ -57,7 +56,9 @@ def answer(plan: rec.Plan) -> str:
         (gpu,) = fitting
         needs = f"needs {in_gib(gpu.needed_bytes)}{needed_error(gpu)} of {in_gib(gpu.usable_memory_bytes)} GiB"
         each = f"{plan.ranks.count} x " if plan.ranks is not None and plan.ranks.count > 1 else ""
-        figures = ", ".join(filter(None, [*_price_and_time(gpu), _speed(gpu)]))
+        error = speed_error(gpu)
+        speed = f"{gpu.tokens_per_second:,.0f} tokens/s {error}" if error else ""
+        figures = ", ".join(filter(None, [*_price_and_time(gpu), speed]))
         verb = "Tight on" if gpu.tight else "Fits"
         return "; ".join(filter(None, [f"{verb} {each}{gpu.name}: {needs}", figures]))
     parts = []
@@ -91,11 +92,6 @@ def speed_error(gpu: rec.PlannedGpu) -> str:
     return " ".join(f"{one / gpu.tokens_per_second - 1:+.0%}" for one in gpu.tokens_per_second_range)
 
 
-def _speed(gpu: rec.PlannedGpu) -> str:
-    error = speed_error(gpu)
-    return f"{gpu.tokens_per_second:,.0f} tokens/s {error}" if error else ""
-
-
 def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
     """Of the run; where its end is not known, of a million tokens and of a step. Empty where not known."""
     price = "" if gpu.usd_per_million_tokens is None else f"{usd(gpu.usd_per_million_tokens)} per million tokens"
@@ -105,7 +101,6 @@ def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
 
 
 def _why(gpu: rec.PlannedGpu) -> str:
-    """Why it does not fit; empty where it does."""
     if gpu.fits:
         return ""
     if gpu.needed_bytes > gpu.usable_memory_bytes:
@@ -117,19 +112,14 @@ def _why(gpu: rec.PlannedGpu) -> str:
 def _title(plan: rec.Plan) -> Text:
     what = (
         f"{count(plan.trained_parameters)} of {count(plan.parameters)} parameters are trained ({plan.adapter}).\n"
-        f"{'A step' if plan.data is None else 'The largest step'} is {step_shape(plan)} = "
+        f"{'A step' if plan.data is None else 'The largest step'} is {tensor_shape(plan.step_rows)} = "
         f"{math.prod(plan.step_rows):,} tokens and {flops(plan.flops_per_step)}FLOP."
     )
     return Text.assemble((f"{plan.recipe}: {plan.model}\n", "bold"), what)
 
 
-def step_shape(plan: rec.Plan) -> str:
-    return tensor_shape(plan.step_rows)
-
-
 def _ranks(ranks: rec.PlannedRanks) -> Iterator[RenderableType]:
-    gpus = f"{ranks.count} GPU" if ranks.count == 1 else f"{ranks.count} GPUs"
-    yield Text(f"On {gpus} with {strategy_label(ranks.strategy)}; memory is that of each.")
+    yield Text(f"On {counted(ranks.count, 'GPU')} with {strategy_label(ranks.strategy)}; memory is that of each.")
     if ranks.offloaded:
         label, held = offload_figure(ranks)
         yield Text(f"{label}: {held} in the machine for the {offloaded_label(ranks.offloaded)} of all.")
@@ -234,7 +224,6 @@ def taken_for_granted(plan: rec.Plan) -> list[str]:
 
 
 def unknown_of(gpus: Sequence[rec.PlannedGpu]) -> list[str]:
-    """Each remark once, behind the accelerators that it is about."""
     found: dict[str, list[str]] = {}
     for gpu in gpus:
         for note in gpu.notes:
@@ -308,27 +297,17 @@ def largest_renderables(largest: rec.PlannedLargest, rows: int, tokens: int) -> 
     return [Text(), head, *(Text(f"  {line}") for line in largest_lines(largest, rows, tokens))]
 
 
-def largest_lines(largest: rec.PlannedLargest, rows: int, tokens: int) -> list[str]:
-    return [_most_rows(largest, tokens), _most_tokens(largest, rows)]
-
-
-def _most_rows(largest: rec.PlannedLargest, tokens: int) -> str:
-    if largest.micro_batch_rows == 0:
-        return f"not even one row of {tokens:,} tokens"
+def largest_lines(largest: rec.PlannedLargest, rows: int, tokens: int) -> tuple[str, str]:
+    fits, longest = largest.micro_batch_rows, largest.row_tokens
     more = " or more" if largest.rows_bounded else ""
-    key = f"train.per_device_train_batch_size={largest.micro_batch_rows}"
-    return f"{largest.micro_batch_rows:,}{more} {_rows(largest.micro_batch_rows)} of {tokens:,} tokens: {key}"
-
-
-def _most_tokens(largest: rec.PlannedLargest, rows: int) -> str:
-    if largest.row_tokens == 0:
-        return f"not even {rows:,} {_rows(rows)} of {largest.row_tokens_step} tokens"
-    bound = ", as far as the model's positions go" if largest.tokens_bounded else ""
-    return f"{rows:,} {_rows(rows)} of {largest.row_tokens:,} tokens{bound}: train.max_length={largest.row_tokens}"
-
-
-def _rows(number: int) -> str:
-    return "row" if number == 1 else "rows"
+    most = (
+        f"{fits:,}{more} row{'' if fits == 1 else 's'} of {tokens:,} tokens: train.per_device_train_batch_size={fits}"
+    )
+    held = f"not even {counted(rows, 'row')} of {largest.row_tokens_step} tokens"
+    if longest:
+        bound = ", as far as the model's positions go" if largest.tokens_bounded else ""
+        held = f"{counted(rows, 'row')} of {longest:,} tokens{bound}: train.max_length={longest}"
+    return most if fits else f"not even one row of {tokens:,} tokens", held
 
 
 class _Column(NamedTuple):

@@ -14,7 +14,6 @@ _MOST_ROWS = 10
 
 
 def found_tables(profile: rec.ProfileAccount, most: int) -> Iterator[FoundTable]:
-    """All of them, in order, with so many rows each; of a function's lines, all."""
     if profile.operators is not None and profile.operators.operators:
         yield _operators(profile.operators, most)
     for snapshot in profile.memory:

@@ -16,8 +16,8 @@ from hf_efficient.recipe.writing import ResolvedRecipe, read_resolved
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.series import RunSeries
-from hf_efficient.records.task_scores import EVALUATION_JSON, EVALUATION_VERSION, TaskScores
 from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trained_model import EVALUATION_JSON, EVALUATION_VERSION, TaskScores
 from hf_efficient.run_dir.json_file import PROFILE, read_record
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
 from hf_efficient.text import size
@@ -80,7 +80,10 @@ def run_data(run: AccountedRun) -> RunData:
         series=run.series,
         answers=sample_answers(run.records.processes),
         diagnosis=diagnose_case(case),
-        rank_step_seconds={rank: _step_seconds(columns) for rank, columns in case.steps.items()},
+        rank_step_seconds={
+            rank: {name: float(sums.mean()) for name, sums in columns.phase_seconds.items()} if len(columns) else {}
+            for rank, columns in case.steps.items()
+        },
         memory_bytes=case.settings("device").get("memory_bytes"),
         steps=case.steps,
         vocabulary=case.settings("model").get("vocabulary_size"),
@@ -97,10 +100,6 @@ def _known(directory: Path, account: RunAccount) -> RunData:
     return RunData(name, str(output), account, recipe=recipe, no_recipe=why, task_scores=found)
 
 
-def _step_seconds(columns: StepColumns) -> dict[str, float]:
-    return {name: float(sums.mean()) for name, sums in columns.phase_seconds.items()} if len(columns) else {}
-
-
 def _recipe(path: Path) -> tuple[ResolvedRecipe | None, str]:
     if not path.exists():
         return None, f"there is no {path.name} beside the records: only a recipe's run writes one"
@@ -111,7 +110,6 @@ def _recipe(path: Path) -> tuple[ResolvedRecipe | None, str]:
 
 
 def read_run_trace(directory: Path) -> RunTrace | None:
-    """The first trace of the first rank; None where the run left none."""
     found = [(match, path) for path in directory.glob(f"{PROFILE}/trace.*") if (match := _NAME.fullmatch(path.name))]
     paths = [path for _, path in sorted(found, key=lambda one: (int(one[0][1]), int(one[0][2])))]
     if not paths:

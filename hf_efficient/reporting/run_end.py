@@ -61,7 +61,6 @@ def loss_table(
 
 
 def headline(account: RunAccount) -> Iterator[RenderableType]:
-    """How long, how fast, how much memory; with money and the prediction's errors where they are known."""
     steps, mfu, money = account.steps, account.work.mfu, account.money
     yield account_title(account)
     speed = (
@@ -86,7 +85,6 @@ def _errors(plan: PlanAccount) -> list[str]:
 
 
 def short_findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
-    """The first findings, each with what to change."""
     nothing = nothing_to_fix(diagnosis)
     if nothing:
         yield Text(nothing, "bold green")

@@ -1,7 +1,7 @@
 """Rows about a run, made once for terminal and page: how much, where, what it was planned to be, rank by rank."""
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from hf_efficient.records import account as rec
 from hf_efficient.records import amounts
@@ -66,7 +66,6 @@ def fault_words(faults: rec.FaultAccount) -> str:
 
 
 def held_table(account: rec.RunAccount) -> FoundTable | None:
-    """The user's own methods and callbacks that take a hundredth of the training loop or more; None without one."""
     held = [one for one in account.time.held if one.share >= _WORTH_A_WORD]
     if not held:
         return None
@@ -213,14 +212,13 @@ def restart_words(one: rec.RestartAccount) -> str:
     if one.resumed_after_step is None:
         return f"start {one.process + 1} never came to train: {seconds(one.start_seconds)}{cost}"
     where = f"on from step {one.resumed_after_step}" if one.resumed_after_step else "from the first step again"
-    lost = f", {one.steps_again} step{'' if one.steps_again == 1 else 's'} done again" if one.steps_again else ""
+    lost = f", {counted(one.steps_again, 'step')} done again" if one.steps_again else ""
     took = f"{seconds(one.start_seconds)} until it trained"
     took += f" and {seconds(one.seconds_again)} of lost steps" if one.steps_again else ""
     return f"start {one.process + 1} {where}{lost}: {took}{cost}"
 
 
 def preflight_words(found: rec.Preflight) -> list[str]:
-    """What was checked before the run, as far as it came: memory; save and load; disk; and how it went."""
     took = f"in {seconds(found.wall_seconds)}"
     how = f"passed {took}" if found.failure is None else f"failed {took}, in {found.failure.stage}"
     return [*filter(None, (_longest_batch(found), _saved(found), _disk(found))), how]
@@ -265,8 +263,33 @@ def _equal(found: rec.Preflight) -> str:
 def _disk(found: rec.Preflight) -> str:
     if found.needed_bytes is None or found.free_bytes is None:
         return ""
-    to_come = f"{found.checkpoints_to_come} checkpoint{'' if found.checkpoints_to_come == 1 else 's'} to come"
-    return f"{to_come} and the model need {size(found.needed_bytes)}, {size(found.free_bytes)} are free"
+    to_come = counted(found.checkpoints_to_come or 0, "checkpoint")
+    return f"{to_come} to come and the model need {size(found.needed_bytes)}, {size(found.free_bytes)} are free"
+
+
+def machine_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of ``facts.environment.describe_environment``; nothing of what an older version did not record."""
+    gpus = found.get("gpus")
+    for gpu in gpus or ():
+        capability = f", capability {gpu['capability']}" if gpu.get("capability") else ""
+        yield "GPU", f"{gpu['name']}, {size(gpu['memory_bytes'])}{capability}"
+    if "gpus" in found and not gpus:
+        yield "GPU", "unknown" if gpus is None else "none that torch can use"
+    cores = [
+        f"{found[f'{kind}_cores']} {kind}" for kind in ("physical", "logical", "usable") if found.get(f"{kind}_cores")
+    ]
+    changed = " with changes" if found.get("git_dirty") else ""
+    named = {
+        "CPU": found.get("cpu"),
+        "cores": ", ".join(cores),
+        "memory": size(found["memory_bytes"]) if "memory_bytes" in found else "",
+        "system": found.get("platform"),
+        "Python": found.get("python"),
+        "CUDA": found.get("cuda"),
+        "NVIDIA driver": found.get("driver"),
+        "git commit": f"{found['git_commit']}{changed}" if found.get("git_commit") else "",
+    }
+    yield from ((name, value) for name, value in named.items() if value)
 
 
 _Form = tuple[str, Callable[[float], str]]
@@ -290,11 +313,11 @@ class PlanRow(NamedTuple):
 
 def plan_rows(plan: rec.PlanAccount) -> list[PlanRow]:
     rows = []
-    for figure in _planned(plan):
-        label, form = _form(figure.name)
-        is_exact = figure.relative_error is not None and figure.predicted == figure.observed
-        error = "exact" if is_exact else signed_percent(figure.relative_error)
-        rows.append(PlanRow(label, or_nothing(figure.predicted, form), or_nothing(figure.observed, form), error))
+    for one in _planned(plan):
+        label, form = _form(one.name)
+        is_exact = one.relative_error is not None and one.predicted == one.observed
+        error = "exact" if is_exact else signed_percent(one.relative_error)
+        rows.append(PlanRow(label, or_nothing(one.predicted, form), or_nothing(one.observed, form), error))
     return rows
 
 
@@ -337,7 +360,6 @@ def _rank_seconds(rank: rec.RankAccount, name: str) -> float:
 
 
 def across_lines(account: rec.RunAccount) -> Iterator[str]:
-    """Communication, waits for late ranks, and in which phase which rank takes longer than the others."""
     across, training = account.across, account.time.training_seconds
     if across is None or training <= 0:
         return

@@ -15,8 +15,6 @@ LONGEST_BAR = 24
 
 @dataclass(frozen=True)
 class FoundTable:
-    """What was found, in words."""
-
     headings: Sequence[str]  # of the columns; the first names what the rows are
     rows: Sequence[Sequence[str]]
     title: str = ""
@@ -48,7 +46,6 @@ def has_colour() -> bool:
 
 
 def show(parts: Iterable[RenderableType], file: TextIO | None = None) -> None:
-    """Print on ``file``, or on standard output."""
     console = Console(file=file, highlight=False)
     for part in parts:
         console.print(part)
@@ -88,6 +85,5 @@ def cut(text: str) -> Text:
 
 
 def markdown_table(found: FoundTable) -> list[str]:
-    """The lines of a table in Markdown."""
     rows = [found.headings, ["---"] * len(found.headings), *found.rows]
     return [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]

@@ -15,7 +15,6 @@ _CAUSES = {"host_bound": "host", "launch_bound": "launch", "other": "other"}
 
 
 def trace_title(trace: rec.TraceBreakdown, name: str = "") -> str:
-    """What was read, under the name of its file; default: the path under which it was read."""
     file = trace.file
     words = [f"{count(file.events)} events in {size(file.read_bytes)}", f"{short_seconds(trace.window_seconds)} long"]
     if file.rank is not None and (file.world_size or 1) > 1:
@@ -29,13 +28,19 @@ def device_title(device: rec.DeviceBreakdown) -> str:
     return f"device {device.device}" + (f", {device.name}" if device.name else "")
 
 
-def device_lines(device: rec.DeviceBreakdown) -> list[str]:
-    return [*_launch_lines(device.launches), *_communication_line(device.communication)]
+def device_lines(device: rec.DeviceBreakdown) -> Iterator[str]:
+    if device.launches is not None:
+        yield from _launch_lines(device.launches)
+    if device.communication is not None:
+        held = device.communication
+        yield (
+            f"{count(held.kernels)} communication kernels run for {short_seconds(held.seconds)}: "
+            f"{share(held.overlap_share)} of that beside computation, {short_seconds(held.exposed_seconds)} exposed "
+            f"({share(held.exposed_share)} of the window)"
+        )
 
 
-def _launch_lines(launches: rec.LaunchBreakdown | None) -> Iterator[str]:
-    if launches is None:
-        return
+def _launch_lines(launches: rec.LaunchBreakdown) -> Iterator[str]:
     short = short_seconds(launches.short_kernel_seconds)
     yield (
         f"{count(launches.kernels)} kernels, {launches.kernels_per_second:,.0f} per second: "
@@ -49,16 +54,6 @@ def _launch_lines(launches: rec.LaunchBreakdown | None) -> Iterator[str]:
         yield f"calls that launch them: {spent} of the host, {_percentiles(launches.call)}"
     if launches.delay is not None:
         yield f"from call to start of the kernel: {_percentiles(launches.delay)}"
-
-
-def _communication_line(communication: rec.Communication | None) -> Iterator[str]:
-    if communication is not None:
-        yield (
-            f"{count(communication.kernels)} communication kernels run for {short_seconds(communication.seconds)}: "
-            f"{share(communication.overlap_share)} of that beside computation, "
-            f"{short_seconds(communication.exposed_seconds)} exposed "
-            f"({share(communication.exposed_share)} of the window)"
-        )
 
 
 def _percentiles(values: rec.Percentiles) -> str:
@@ -115,7 +110,9 @@ def host_tables(trace: rec.TraceBreakdown, most: int) -> Iterator[FoundTable]:
     if trace.host is not None:
         if not trace.devices:
             yield family_table(trace.host.families, "operators by family", "calls")
-        yield _operator_table(trace.host, most)
+        held = trace.host.operators[:most]
+        rows = [_timed(one.name, one.self_seconds, one.share, one.count, one.total_seconds) for one in held]
+        yield FoundTable(("operator on the host", "self time", "share", "calls", "in all"), rows)
 
 
 def _kernel_table(kernels: Sequence[rec.KernelTime], most: int) -> FoundTable:
@@ -124,12 +121,6 @@ def _kernel_table(kernels: Sequence[rec.KernelTime], most: int) -> FoundTable:
         name = one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else "")
         rows.append(_timed(name, one.seconds, one.share, one.count, one.mean_seconds))
     return FoundTable(("kernel (operator)", "time", "share", "count", "mean"), rows)
-
-
-def _operator_table(host: rec.HostBreakdown, most: int) -> FoundTable:
-    held = host.operators[:most]
-    rows = [_timed(one.name, one.self_seconds, one.share, one.count, one.total_seconds) for one in held]
-    return FoundTable(("operator on the host", "self time", "share", "calls", "in all"), rows)
 
 
 def _timed(name: str, seconds: float, share: float, count: int, other_seconds: float) -> tuple[str, ...]:
@@ -181,21 +172,15 @@ def _percent(part: float) -> str:
 
 
 def trace_renderables(trace: rec.TraceBreakdown) -> list[RenderableType]:
-    parts: list[RenderableType] = [Text(trace_title(trace), "bold"), *(Text(one, "yellow") for one in trace.remarks)]
-    for device in trace.devices:
-        parts += map(_spaced, _device(device))
-    return [*parts, *(_spaced(drawn(one)) for one in host_tables(trace, _MOST_ROWS))]
+    parts = [part for device in trace.devices for part in _device(device)]
+    parts += map(drawn, host_tables(trace, _MOST_ROWS))
+    remarks = [Text(one, "yellow") for one in trace.remarks]
+    return [Text(trace_title(trace), "bold"), *remarks, *(Padding(part, (1, 0, 0, 0)) for part in parts)]
 
 
 def _device(device: rec.DeviceBreakdown) -> Iterator[RenderableType]:
-    yield drawn(device_time_table(device, device_title(device)))
-    yield drawn(work_table(device))
     kernels, *others = device_tables(device, _MOST_ROWS)
-    yield drawn(kernels)
-    if lines := device_lines(device):
-        yield Text("\n".join(lines))
+    yield from map(drawn, (device_time_table(device, device_title(device)), work_table(device), kernels))
+    if lines := "\n".join(device_lines(device)):
+        yield Text(lines)
     yield from map(drawn, others)
-
-
-def _spaced(part: RenderableType) -> RenderableType:
-    return Padding(part, (1, 0, 0, 0))

@@ -13,9 +13,11 @@ import shutil
 import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import msgspec
 
 from hf_efficient.text import counted
 
@@ -35,7 +37,7 @@ _PICKLED_WEIGHTS = ("pytorch_model.bin", "adapter_model.bin", "pytorch_model.bin
 
 @dataclass(frozen=True)
 class SavedFile:
-    size: int  # bytes
+    bytes: int
     sha256: str
 
 
@@ -65,7 +67,6 @@ class CheckpointState:
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """All folders ``checkpoint-N``, whole or not, by their step."""
     found = [path for path in directory.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     return sorted(found, key=step_of)
 
@@ -103,7 +104,7 @@ def discard(checkpoint: Path) -> None:
 def prune(directory: Path, keep: int, saved: Path, best: str = "") -> None:
     """Once ``saved`` is whole: remove the oldest until ``keep`` whole ones are left, and what is older than ``saved``
     and not whole. ``saved`` stays, and the one that is called ``best``. Raises ``OSError``."""
-    whole = [path for path in checkpoints(directory) if _was_saved_whole(path)]
+    whole = [path for path in checkpoints(directory) if not was_cut_off(path) and damage_of(path) is None]
     if saved not in whole:
         return
     for path in checkpoints(directory):
@@ -116,8 +117,10 @@ def prune(directory: Path, keep: int, saved: Path, best: str = "") -> None:
 
 def files_in(checkpoint: Path) -> list[str]:
     """All files of a save but its manifest, as a manifest names them."""
-    found = (path for path in checkpoint.rglob("*") if path.is_file() and not _is_manifest(path, checkpoint))
-    return sorted(path.relative_to(checkpoint).as_posix() for path in found)
+    found = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
+    return sorted(
+        name for name in found if name != MANIFEST and not name.startswith(f".{MANIFEST}.")
+    )  # of a killed save
 
 
 def read_files(checkpoint: Path, names: Sequence[str], *, sync: bool = False) -> dict[str, SavedFile]:
@@ -143,10 +146,8 @@ def state_of(checkpoint: Path, *, hashes: bool = False) -> CheckpointState:
         size = sum((checkpoint / name).stat().st_size for name in files_in(checkpoint))
     except OSError:
         size = 0
-    fault = fault_of(checkpoint, hashes=hashes)
-    return CheckpointState(
-        checkpoint, step_of(checkpoint), size, _last_loss(checkpoint), fault, (checkpoint / MANIFEST).is_file()
-    )
+    fault, is_listed = fault_of(checkpoint, hashes=hashes), (checkpoint / MANIFEST).is_file()
+    return CheckpointState(checkpoint, step_of(checkpoint), size, _last_loss(checkpoint), fault, is_listed)
 
 
 def fault_of(checkpoint: Path, *, hashes: bool = False) -> str | None:
@@ -197,18 +198,14 @@ def has_fsdp_shards(checkpoint: Path) -> bool:
     return (checkpoint / "pytorch_model_fsdp_0").is_dir()
 
 
-def _was_saved_whole(checkpoint: Path) -> bool:
-    return not was_cut_off(checkpoint) and damage_of(checkpoint) is None
-
-
 def _difference(checkpoint: Path, files: Mapping[str, SavedFile], hashes: bool) -> str | None:
     there = files_in(checkpoint)
     if missing := sorted(files.keys() - set(there)):
         return f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     for name, saved in files.items():
         size = (checkpoint / name).stat().st_size
-        if size != saved.size:
-            return f"{name} has {size:,} bytes, not {saved.size:,} as it was saved"
+        if size != saved.bytes:
+            return f"{name} has {size:,} bytes, not {saved.bytes:,} as it was saved"
     foreign = [name for name in there if name not in files and _would_be_read(PurePosixPath(name))]
     if foreign:
         return f"{_listed(foreign)} {'was' if len(foreign) == 1 else 'were'} not saved with it"
@@ -271,7 +268,6 @@ def _files_fault(checkpoint: Path) -> str | None:
 
 
 def _trainer_state(checkpoint: Path) -> Any:
-    """None where the file is no JSON."""
     try:
         return json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
@@ -286,29 +282,15 @@ def _last_loss(checkpoint: Path) -> float | None:
         return None
 
 
-def _is_manifest(path: Path, checkpoint: Path) -> bool:
-    """Or what a killed process left of one."""
-    return path.parent == checkpoint and (path.name == MANIFEST or path.name.startswith(f".{MANIFEST}."))
-
-
 def _read(checkpoint: Path) -> Manifest | None:
-    """None where it is no manifest."""
     try:
-        held = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-        step, files = int(held["step"]), held["files"]
-        if files is None:
-            return Manifest(step)
-        return Manifest(
-            step, {str(name): SavedFile(int(one["bytes"]), str(one["sha256"])) for name, one in files.items()}
-        )
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
 def _write(checkpoint: Path, manifest: Manifest) -> None:
-    files = manifest.files
-    listed = None if files is None else {name: {"bytes": one.size, "sha256": one.sha256} for name, one in files.items()}
-    held = {"schema_version": _VERSION, "step": manifest.step, "files": listed}
+    held = {"schema_version": _VERSION, **asdict(manifest)}
     temporary = checkpoint / f".{MANIFEST}.{os.getpid()}"
     try:
         with temporary.open("w", encoding="utf-8") as file:

@@ -88,7 +88,6 @@ class Tail:
 
     @property
     def unread_bytes(self) -> int:
-        """By how much the file is longer than what has been read."""
         try:
             return max(0, self.path.stat().st_size - self._offset)
         except OSError:
@@ -133,7 +132,7 @@ class Tail:
                 self._line_is_open = True
                 yield self._took(rest)
             elif rest.strip():
-                logger.info("%s:%d is half-written and skipped", self.path, self._lines + 1)
+                logger.debug("%s:%d is half-written and skipped", self.path, self._lines + 1)
             return
 
     def _took(self, text: bytes) -> Block:

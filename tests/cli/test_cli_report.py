@@ -10,7 +10,7 @@ import pytest
 
 from hf_efficient.accounting.account import account_of, write_account
 from hf_efficient.cli import report as watches
-from hf_efficient.records.task_scores import PairedTest, TaskScore, TaskScores
+from hf_efficient.records.trained_model import PairedTest, TaskScore, TaskScores
 from hf_efficient.run_dir import paths
 from hf_efficient.run_dir.json_file import strict_json
 from tests.reporting.sample_run import write_records
@@ -90,7 +90,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "1. 25% of the training loop is bookkeeping, callbacks and unattributed time  [info, possible: own_code]",
         "   costs 0.5 s",
         "   -> no callback and none of your methods holds most of it: profile Python to see the functions that take it",
-        "   (PythonProfileCallback; in a recipe profile.python)",
+        "   (PythonProfileCallback)",
         "2. 25% of the positions that are computed are padding  [info, possible: padding_waste]",
         "   costs 0.4 s",
         "Evidence, other remedies, what was not judged: hf-efficient diagnose",

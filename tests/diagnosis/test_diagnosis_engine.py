@@ -1,5 +1,6 @@
 """From a folder to a diagnosis: what the engine makes of the rules' verdicts, and the limit of a healthy run."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from hf_efficient.diagnosis.engine import diagnose, diagnose_case
 from hf_efficient.diagnosis.limit import limit_of
 from hf_efficient.diagnosis.rules import RULES
-from hf_efficient.records.findings import Cost, Finding
+from hf_efficient.records.findings import Abstention, Cost, Evidence, Finding, Gain, Remedy
 from tests.diagnosis.made import MATMUL, case_in, kernels, leave_trace, settings, step
 from tests.trace.made_trace import ADD
 
@@ -48,6 +49,28 @@ def test_a_consequence_is_ranked_behind_its_cause_and_is_no_warning(case):
     found = diagnose_case(case, [rule_that(one.rule, one) for one in said])
     assert names(found) == ["broken", "hog", "other", "starved"]
     assert [one.severity for one in found.findings] == ["critical", "warning", "warning", "info"]
+
+
+def test_what_is_said_of_a_script_names_its_arguments_and_callbacks(tmp_path):
+    """A file of the user's that is called train.py stays as it is, and so do the keys of overrides."""
+    why = "train.logging_steps is 0; look at train.py:12, ./train.logging_steps and profile.trace"
+    gain = Gain(0.5, 1.0, None, None, why)
+    remedy = Remedy(why, {"train.logging_steps": 5}, why, gain)
+    said = Finding("slow", why, evidence=[Evidence(why, why, "", why)], remedies=[remedy])
+    rules = [rule_that("slow", said), rule_that("dumb", Abstention("dumb", why, "train.logging_steps"))]
+    facts = {"settings": settings(arguments={"logging_steps": 0})}
+    steps = [step(n) for n in range(1, 11)]
+    case = case_in(tmp_path, steps, facts=facts)
+    scripts = diagnose_case(case, rules)
+    (found,), (dumb,) = scripts.findings, scripts.abstentions
+    held, own = (
+        found.remedies[0],
+        "logging_steps is 0; look at train.py:12, ./train.logging_steps and TorchTraceCallback",
+    )
+    assert [found.title, found.evidence[0].what, held.what, held.costs, held.gain.basis, dumb.why] == [own] * 6
+    assert (held.overrides, dumb.instrument) == (remedy.overrides, "logging_steps")
+    recipes = diagnose_case(dataclasses.replace(case, recipe={"name": "a"}), rules)
+    assert (recipes.findings[0].title, recipes.abstentions[0].why) == (why, why)
 
 
 def test_a_few_steps_give_no_warning_but_what_is_wrong_stays_so(tmp_path):

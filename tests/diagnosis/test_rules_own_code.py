@@ -28,7 +28,7 @@ def test_an_instrument_of_ours_is_not_the_users_code(tmp_path):
     assert "is spent in the instrument profile.trace, 450 ms a step" in found.title
     judged(found, cost=5.0, saves=4.5)
     (remedy,) = found.remedies
-    assert remedy.what.startswith("leave TorchTraceCallback out of runs")
+    assert remedy.what.startswith("leave profile.trace out of runs")
 
 
 def test_below_a_tenth_is_nothing(tmp_path):

@@ -20,7 +20,7 @@ from hf_efficient.export.export import Form, export_run, export_sizes, parse_for
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.model.source import weights_mark
 from hf_efficient.recipe.schema import ModelSection, Recipe
-from hf_efficient.records.export import EXPORT_VERSION, ExportReport
+from hf_efficient.records.trained_model import EXPORT_VERSION, ExportReport
 from hf_efficient.run_dir.json_file import read_record
 
 QUESTIONS = (

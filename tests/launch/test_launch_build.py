@@ -14,7 +14,7 @@ from hf_efficient import load_run, run_recipe
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.cache import Entry
 from hf_efficient.data.stats import DataStats, LeftOut
-from hf_efficient.diagnosis.rules import own_code
+from hf_efficient.diagnosis.remedies import INSTRUMENTS
 from hf_efficient.errors import SetupError
 from hf_efficient.launch import build
 from hf_efficient.launch.build import data_lines, expect_gradients, few_steps, instrument_callbacks, remarks
@@ -52,7 +52,7 @@ def test_a_training_of_few_steps_is_a_remark():
 
 
 def test_the_diagnosis_knows_the_callback_of_each_instrument():
-    assert {kind.__name__: key for key, kind in build._INSTRUMENTS.items()} == own_code._INSTRUMENTS
+    assert {key: kind.__name__ for key, kind in build._INSTRUMENTS.items()} == INSTRUMENTS
 
 
 def test_the_share_of_the_targets():

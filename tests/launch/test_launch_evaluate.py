@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.launch.checkpoints import RESOLVED
 from hf_efficient.launch.evaluate import Evaluation, evaluate_model
-from hf_efficient.records.task_scores import TaskScores
-from hf_efficient.reporting.task_scores import scores_lines
+from hf_efficient.records.trained_model import TaskScores
+from hf_efficient.reporting.trained_model import scores_lines
 from hf_efficient.run_dir.json_file import read_record
 from tests.conftest import small_recipe
 

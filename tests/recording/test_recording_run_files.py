@@ -206,11 +206,11 @@ def test_lines_take_the_place_of_the_tail(tmp_path):
 def test_half_a_last_line_and_a_broken_one_are_skipped_with_a_word(tmp_path, caplog):
     path = tmp_path / "steps.jsonl"
     path.write_bytes(b"\0\0\0\n\n" + line(record(1)) + b'{"schema_version": 1, "se')
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         assert list(read_steps(path)) == [record(1)]
     assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
         ("WARNING", f"{path}:1 is not a JSON object; it is skipped"),
-        ("INFO", f"{path}:4 is half-written and skipped"),
+        ("DEBUG", f"{path}:4 is half-written and skipped"),
     ]
     assert last_record(path) == record(1).to_json()
 

@@ -16,7 +16,7 @@ from waiting import wait_for_line
 from hf_efficient.recording.clocks import process_start
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import open_run
-from hf_efficient.run_dir.archive import set_aside
+from hf_efficient.run_dir.paths import set_aside
 
 
 def told(folder: Path, rank: int = 0):

@@ -6,10 +6,7 @@ from typing import Any
 from hf_efficient.records.series import RunSeries, StepSeries
 
 NO_STEPS = StepSeries(
-    **{
-        each.name: {} if each.name in ("phase_seconds", "device_seconds") else []
-        for each in dataclasses.fields(StepSeries)
-    }
+    **{each.name: {} if each.name == "phase_seconds" else [] for each in dataclasses.fields(StepSeries)}
 )
 
 
@@ -23,9 +20,9 @@ def steps(**columns: Any) -> StepSeries:
         "segment": [0] * length, "steps": count, "first_step": first,
         "last_step": [at + number - 1 for at, number in zip(first, count, strict=True)],
         "started_at_seconds": [10.0 + at - 1 for at in first], "wall_seconds": [float(number) for number in count],
-        "step_seconds_mean": [1.0] * length, "step_seconds_min": [1.0] * length, "step_seconds_max": [1.0] * length,
+        "step_seconds_mean": [1.0] * length,
         "phase_seconds": {"forward": [0.75 * number for number in count], "unattributed": [0.25 * n for n in count]},
-        "not_finite": [0] * length, "device_seconds": {}, "preferences": {},
+        "not_finite": [0] * length, "preferences": {},
     }  # fmt: skip
     return StepSeries(**base | columns)
 

@@ -44,7 +44,12 @@ def hostile(run: RunData) -> RunData:
         system=dataclasses.replace(run.series.system, watts=watts, gpus=gpus, throttled=throttled),
     )  # fmt: skip
     values = [ResolvedValue(SCRIPT, IMAGE, QUOTES + SCRIPT), ResolvedValue("model.id", SCRIPT, None)]
-    machine = {"cpu": IMAGE, "versions": {SCRIPT: IMAGE}, "git_commit": QUOTES, "gpus": [{"name": SCRIPT}]}
+    machine = {
+        "cpu": IMAGE,
+        "versions": {SCRIPT: IMAGE},
+        "git_commit": QUOTES,
+        "gpus": [{"name": SCRIPT, "memory_bytes": 1}],
+    }
     answers = [SampleAnswers(SCRIPT, IMAGE, {0: QUOTES, 9: TEMPLATE + SCRIPT})]
     return dataclasses.replace(
         run, name=SCRIPT + IMAGE + QUOTES + TEMPLATE, directory=f"/tmp/{QUOTES}{SCRIPT}", account=parts, series=series,

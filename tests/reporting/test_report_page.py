@@ -70,7 +70,7 @@ def test_what_is_missing_is_said(bare_run):
         "Throughput: the tokens of the steps are not known.",
         "Over time: no readings were taken while the run went on; the peaks are in the table.",
         "By kind: weights, gradients, optimizer state and the like were not measured apart in this run.",
-        "Loss: no loss was logged; train.logging_steps says how often it is.",
+        "Loss: no loss was logged; logging_steps says how often it is.",
         "Tokens per step: tokens were not counted.",
         "Sequence lengths: the lengths of the sequences were not counted.",
         "Money: the records state no price.",
@@ -164,11 +164,7 @@ def test_a_million_steps_fit(full_run, long_run):
         if not isinstance(getattr(steps, each.name), dict)
     }
     phases = {f"phase{number}": [0.123456789] * 2000 for number in range(20)}
-    loading = {f"part{number}": [0.1234567] * 2000 for number in range(10)}
-    series = dataclasses.replace(
-        long_run.series,
-        steps=dataclasses.replace(steps, **wide, phase_seconds=phases, device_seconds={}, loader_seconds=loading),
-    )
+    series = dataclasses.replace(long_run.series, steps=dataclasses.replace(steps, **wide, phase_seconds=phases))
     text = run_page(dataclasses.replace(full_run, series=series))
     assert len(text.encode()) < 5_000_000
 

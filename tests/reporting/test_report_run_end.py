@@ -9,7 +9,7 @@ from sample_findings import diagnosed, healthy
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.records import findings
 from hf_efficient.reporting import run_end as end
-from hf_efficient.reporting.diagnosis import diagnosis_renderables
+from hf_efficient.reporting.diagnosis import diagnosis_renderables, remedy_words
 
 METRICS = {f"metric_{number}": 1.0 + number for number in range(9)}
 
@@ -68,3 +68,6 @@ def test_a_script_gets_arguments_in_place_of_keys(full_run):
     script = replace(diagnosis, recipe=False)
     for parts in (end.short_findings(script), diagnosis_renderables(script)):
         assert any("TrainingArguments(bf16=True)" in line for line in printed(*parts))
+    overrides = {"model.attn_implementation": "sdpa", "adapter.method": "lora"}
+    elsewhere = ["from_pretrained(attn_implementation='sdpa')", "get_peft_model(model, LoraConfig())"]
+    assert remedy_words(findings.Remedy("faster", overrides), recipe=False) == elsewhere

@@ -77,7 +77,7 @@ def test_a_device_is_told_by_cause_family_kernel_copy_and_gap(full_run):
         "60 communication kernels run for 2.00 s : 25 % of that beside computation, 1.50 s exposed",
         "train.py:12 (f), aten::item, cudaStreamSynchronize 20 1.50 s 500 ms",
         "aten::mm 2.00 s 100.0 % 3 2.50 s",
-        f"hf-efficient diagnose 'out/my run/{NAME}'",
+        f"hf-efficient trace 'out/my run/{NAME}'",
     ):
         assert told in page.said, told
     assert [name for name in page.ids("figure") if name.startswith("trace")] == ["trace-device-0", "trace-families-0"]

@@ -23,7 +23,7 @@ def test_every_look_gives_what_came_since(tmp_path, caplog):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
     tail = Tail(path)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         assert taken(tail) == [(1, b'{"a": 1}'), (2, b'{"a": 2}')]
     assert [entry.getMessage() for entry in caplog.records] == [f"{path}:3 is half-written and skipped"]
     append(path, b": 3}")

@@ -142,8 +142,9 @@ def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:
     if best is None:
         return None
     gain = Gain(None, None, freed[best], None, f"{ranks - 1} of {ranks} parts of what is spread")
-    plan = f"hf-efficient plan RECIPE distributed.strategy={best}"
-    what = f"spread them over the ranks: {best} ({plan} shows what that takes)"
+    what = f"spread them over the ranks: {best}"
+    if case.recipe is not None:
+        what += f" (hf-efficient plan RECIPE distributed.strategy={best} shows what that takes)"
     return finding(
         f"each of {ranks} ranks holds all of the model, and its memory is {share(room.share)} full",
         [

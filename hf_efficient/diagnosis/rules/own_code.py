@@ -3,6 +3,7 @@
 import math
 
 from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.remedies import INSTRUMENTS
 from hf_efficient.diagnosis.rule import Row, Verdict, finding, rule
 from hf_efficient.records.account import HeldTime
 from hf_efficient.records.findings import Finding, Remedy
@@ -23,22 +24,9 @@ _RARER = (
 _SHORTER = "make {} quicker: time its lines (profile.lines), and do its slow part more rarely or in a thread"
 _UNKNOWN = (
     "no callback and none of your methods holds most of it: profile Python to see the functions that take it "
-    "(PythonProfileCallback; in a recipe profile.python)"
+    "(profile.python)"
 )
-_INSTRUMENTS = {
-    "TorchTraceCallback": "trace",
-    "MemoryHistoryCallback": "memory",
-    "PythonProfileCallback": "python",
-    "LineTimesCallback": "lines",
-    "HostMemoryCallback": "host_memory",
-    "NvtxCallback": "nvtx",
-    "CaptureCallback": "capture",
-    "SynchronisationsCallback": "synchronisations",
-}
-"""The package's own deeper instruments, by the keys of ``profile``."""
-_WITHOUT_INSTRUMENT = (
-    "leave {} out of runs that you do not look into (in a recipe {}): an instrument belongs to a short run of its own"
-)
+_WITHOUT_INSTRUMENT = "leave {} out of runs that you do not look into: an instrument belongs to a short run of its own"
 _NAMES_NOTHING = "use EfficientTrainer or EfficientTrainerMixin: the account then names each callback and method"
 
 
@@ -83,8 +71,8 @@ def _title(case: Case, spent: float, first: HeldTime | None) -> str:
 
 def _instrument(one: HeldTime) -> str | None:
     """The recipe's key of an instrument of this package."""
-    key = _INSTRUMENTS.get(one.name.partition(".")[0])
-    return None if key is None else f"profile.{key}"
+    callback = one.name.partition(".")[0]
+    return next((f"profile.{key}" for key, name in INSTRUMENTS.items() if name == callback), None)
 
 
 def _rows(case: Case, holders: list[HeldTime]) -> list[Row]:
@@ -100,7 +88,7 @@ def _remedies(case: Case, holders: list[HeldTime]) -> list[Remedy]:
             continue
         if key := _instrument(one):
             gain = case.gain(one.seconds, "all of the time that was measured in it")
-            found.append(Remedy(_WITHOUT_INSTRUMENT.format(one.name.partition(".")[0], key), gain=gain))
+            found.append(Remedy(_WITHOUT_INSTRUMENT.format(key), gain=gain))
         elif one.is_callback and one.phase not in _OTHER_RULES:
             gain = case.gain(
                 one.seconds * (1 - 1 / _RARELY), "every tenth step, each as long as those that were measured"

@@ -3,24 +3,25 @@
 import math
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
-from hf_efficient.records.plan import Plan, PlannedGpu, PlannedOutcome, PlannedRanks
+from hf_efficient.records.plan import Plan, PlannedGpu
 from hf_efficient.reporting import plan as words
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_sections import Tile
-from hf_efficient.reporting.labels import in_gib
+from hf_efficient.reporting.labels import in_gib, tensor_shape
 from hf_efficient.reporting.plots.memory import planned_memory_over_steps, time_against_money
 from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 
 def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
-    """What a recipe needs, takes and costs before it runs; ``command`` makes the page again."""
     notes = {"assumptions": words.taken_for_granted(plan), "gaps": words.unknown_of(plan.gpus)}
+    memory = plan.memory
+    kinds = sorted(((name, held) for name, held in memory.categories.items() if held), key=lambda one: -one[1])
+    at_peak = {"kinds": kinds, "memory": memory}
     sections = [
         Section("summary", "In short", context={"tiles": planned_tiles(plan)}),
-        _memory(plan),
-        _data(plan),
+        Section("planned_memory", "Memory", [planned_memory_over_steps(memory)], at_peak),
+        None if plan.data is None else Section("planned_data", "Data", context={"data": plan.data, "words": words}),
         _gpus(plan),
         _advice(plan),
         Section("planned_notes", "Taken for granted", context=notes, short="Assumptions"),
@@ -39,9 +40,16 @@ def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
 
 
 def planned_tiles(plan: Plan) -> list[Tile]:
-    shape = f"{'' if plan.data is None else 'at most: '}{words.step_shape(plan)}, {flops(plan.flops_per_step)}FLOP"
+    shape = (
+        f"{'' if plan.data is None else 'at most: '}{tensor_shape(plan.step_rows)}, {flops(plan.flops_per_step)}FLOP"
+    )
     trained = f"of {count(plan.parameters)} ({plan.adapter})"
     peak = f"in the {words.peak_phase(plan.memory, 'of later steps')}"
+    ranks, machines = plan.ranks, []
+    if ranks is not None:
+        machines = [Tile("GPUs", f"{ranks.count}", f"{words.strategy_label(ranks.strategy)}, memory is that of each")]
+    if ranks is not None and ranks.offloaded:
+        machines.append(Tile(*words.offload_figure(ranks), f"{words.offloaded_label(ranks.offloaded)} of all"))
     return [
         _fits_tile(plan),
         Tile("Peak allocated", size(plan.memory.peak_allocated_bytes), peak),
@@ -51,15 +59,8 @@ def planned_tiles(plan: Plan) -> list[Tile]:
         _energy_tile(plan),
         Tile("Tokens in a step", f"{math.prod(plan.step_rows):,}", shape),
         Tile("Trained parameters", count(plan.trained_parameters), trained),
-        *([] if plan.ranks is None else _rank_tiles(plan.ranks)),
+        *machines,
     ]
-
-
-def _rank_tiles(ranks: PlannedRanks) -> list[Tile]:
-    gpus = Tile("GPUs", f"{ranks.count}", f"{words.strategy_label(ranks.strategy)}, memory is that of each")
-    if not ranks.offloaded:
-        return [gpus]
-    return [gpus, Tile(*words.offload_figure(ranks), f"{words.offloaded_label(ranks.offloaded)} of all")]
 
 
 def _fits_tile(plan: Plan) -> Tile:
@@ -133,20 +134,6 @@ def _energy_tile(plan: Plan) -> Tile:
     return Tile(label, kilowatt_hours(kwh * 3.6e6), f"{per}on {gpu.name}{gas}", estimated=True)
 
 
-def _memory(plan: Plan) -> Section:
-    memory = plan.memory
-    kinds = sorted(((name, held) for name, held in memory.categories.items() if held), key=lambda one: -one[1])
-    context = {"kinds": kinds, "memory": memory}
-    return Section("planned_memory", "Memory", [planned_memory_over_steps(memory)], context)
-
-
-def _data(plan: Plan) -> Section | None:
-    if plan.data is None:
-        return None
-    kinds = [(one.name, one.chosen, words.batching_cells(one)) for one in plan.data.batchings]
-    return Section("planned_data", "Data", context={"sentence": words.data_sentence(plan.data), "kinds": kinds})
-
-
 def _gpus(plan: Plan) -> Section | None:
     if not plan.gpus:
         return None
@@ -170,23 +157,6 @@ def _advice(plan: Plan) -> Section | None:
     advice, largest = plan.advice, plan.largest
     if advice is None and largest is None:
         return None
-    context: dict[str, Any] = {"rows": [], "largest": []}
-    if advice is not None:
-        rows: list[dict[str, Any]] = [{"change": None, **_outcome(advice.before)}]
-        for one in advice.changes:
-            rows.append({"change": one, "lines": words.override_lines(one), **_outcome(one.after)})
-        context |= {
-            "title": words.advice_title(advice),
-            "rows": rows,
-            "left_out": advice.left_out,
-            "helps": any(change.after.fits for change in advice.changes),
-        }
-    if largest is not None:
-        lines = words.largest_lines(largest, plan.micro_batch_rows, plan.row_tokens)
-        context |= {"largest": lines, "largest_of": largest.accelerator}
+    lines = () if largest is None else words.largest_lines(largest, plan.micro_batch_rows, plan.row_tokens)
+    context = {"advice": advice, "words": words, "largest": largest, "lines": lines}
     return Section("planned_advice", "What to change", context=context, short="Advice")
-
-
-def _outcome(outcome: PlannedOutcome) -> dict[str, Any]:
-    step, rate = words.outcome_speed(outcome)
-    return {"needed": size(outcome.needed_bytes), "fits": outcome.fits, "step": step, "rate": rate}

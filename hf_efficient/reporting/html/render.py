@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from hf_efficient.reporting.labels import category_color, category_label, phase_color, phase_label, tensor_shape
+from hf_efficient.reporting import labels
 from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.text import kilowatt_hours, seconds, share, size
 from hf_efficient.version import __version__
@@ -74,14 +74,22 @@ def render(
 def _templates() -> Environment:
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(_HTML / "templates"), undefined=StrictUndefined, **options)
-    environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "energy": kilowatt_hours}
-    environment.filters |= {"kind": category_label, "kind_color": category_color, "phase": phase_label}
-    environment.filters |= {"phase_color": phase_color, "share": share, "shape": tensor_shape, "sentence": _sentence}
+    environment.filters |= {
+        "units": _units,
+        "bytes": size,
+        "duration": seconds,
+        "energy": kilowatt_hours,
+        "share": share,
+    }
+    environment.filters |= {"kind": labels.category_label, "kind_color": labels.category_color}
+    environment.filters |= {
+        "phase": labels.phase_label,
+        "phase_color": labels.phase_color,
+        "shape": labels.tensor_shape,
+    }
+    environment.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
+    environment.filters["evidence"] = lambda one: labels.evidence_value(one.value, one.unit)
     return environment
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _units(text: str) -> Markup:

@@ -1,14 +1,14 @@
 """Sections of a run's page that show where time, memory, tokens, money and energy went."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hf_efficient.accounting.headline import grouped, headline
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.amounts import BudgetAccount, MemoryAccount
 from hf_efficient.reporting import labels, run_rows
 from hf_efficient.reporting.html.render import Section
-from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, tokens_per_second
+from hf_efficient.reporting.labels import all_phases, tokens_per_second
 from hf_efficient.reporting.plots import system as machine
 from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.reporting.plots.memory import memory_over_time
@@ -43,10 +43,11 @@ class Tile(NamedTuple):
 
 def summary(run: RunData) -> Section:
     account, figures = run.account, headline(run.account, run.series)
-    unattributed = figures["unattributed_share"]
+    unattributed, median = figures["unattributed_share"], account.steps.p50_seconds
+    steps = counted(account.steps.count, "step") + ("" if median is None else f" of {short_seconds(median)} (median)")
     rest = f"{short_seconds(account.time.unattributed_seconds)} that no phase claimed"
     tiles = [
-        Tile("Wall time", seconds(account.time.wall_seconds), _wall_note(account)),
+        Tile("Wall time", seconds(account.time.wall_seconds), f"{steps}{run_rows.times_run(account)}"),
         _throughput_tile(account),
         _utilization_tile(account),
         _memory_tile(account.memory),
@@ -56,13 +57,6 @@ def summary(run: RunData) -> Section:
         Tile("Unattributed", None if unattributed is None else share(unattributed), rest),
     ]
     return Section("summary", "In short", context={"tiles": tiles})
-
-
-def _wall_note(account: RunAccount) -> str:
-    text = counted(account.steps.count, "step")
-    if account.steps.p50_seconds is not None:
-        text += f" of {short_seconds(account.steps.p50_seconds)} (median)"
-    return text + run_rows.times_run(account)
 
 
 def _throughput_tile(account: RunAccount) -> Tile:
@@ -120,28 +114,14 @@ def _loss_tile(figures: Mapping[str, float | None]) -> Tile:
     return Tile("Loss", None, "none was logged")
 
 
-def phase_rows(by_phase: Mapping[str, float], device: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
-    """Lines of a table: each ``group`` (part of the run) with a ``part`` per phase; ``alone``: its only phase."""
-    rows: list[dict[str, Any]] = []
-    for group in grouped(by_phase):
-        alone = len(group.phases) == 1
-        if not alone:
-            rows.append({"kind": "group", "name": group.name, "label": group.name, "seconds": group.total})
-        for name, value in group.phases.items():
-            row = {"kind": "alone" if alone else "part", "name": name, "label": phase_label(name), "seconds": value}
-            rows.append({**row, "color": phase_color(name), "device_seconds": (device or {}).get(name)})
-    return rows
-
-
 def time_section(run: RunData) -> Section:
     time = run.account.time
     steps = _no_records("Per step") if run.series is None else step_phases(run.series.steps, run.account.steps)
     context = {
-        "rows": phase_rows(all_phases(time), time.device_seconds),
+        "groups": grouped(all_phases(time)),
         "wall": time.wall_seconds,
-        "has_device": time.device_seconds is not None,
+        "device": time.device_seconds,
         "held": run_rows.held_table(run.account),
-        "exposed": (time.device_seconds or {}).get("exposed_wait"),
     }
     return Section("time", "Where the time went", [time_bar(time), steps], context, "Time")
 
@@ -205,29 +185,23 @@ def tokens_section(run: RunData) -> Section:
 
 def cost_section(run: RunData) -> Section:
     money, used = run.account.money, run.account.energy
-    by_phase = phase_shares(run.account) if money.phase_usd or used.phase_joules else None
+    paid, burnt = money.phase_usd or {}, used.phase_joules or {}
+    by_phase = phase_shares(run.account) if paid or burnt else None
     watts = machine.power(run.account, run.series) if run.series is not None and used.joules is not None else None
     context = {
         "by_phase": by_phase,
         "power": watts,
         "facts": [("money", run_rows.money_words(money)), ("energy", run_rows.energy_words(used))],
-        "rows": _cost_rows(money.phase_usd or {}, used.phase_joules or {}),
+        "groups": grouped(dict.fromkeys([*paid, *burnt], 0.0)),
+        "usd": labels.prices(_with_parts(paid)),
+        "joules": labels.energies(_with_parts(burnt)),
         "meters": used.parts,
         "budget": _budget(money.budget),
         "no_price": _why(run.account, "cost", "no price is known") if money.cost_usd is None else "",
         "no_energy": _why(run.account, "energy", "no meter was read") if used.joules is None else "",
-        "has_usd": bool(money.phase_usd),
-        "has_joules": bool(used.phase_joules),
     }
     figures: list[Figure | Missing] = [each for each in (by_phase, watts) if each is not None]
     return Section("cost", "Money and energy", figures, context, "Cost")
-
-
-def _cost_rows(usd_by_phase: Mapping[str, float], joules_by_phase: Mapping[str, float]) -> list[dict[str, Any]]:
-    paid, burnt = labels.prices(_with_parts(usd_by_phase)), labels.energies(_with_parts(joules_by_phase))
-    known = dict.fromkeys(labels.phases_in_order([*usd_by_phase, *joules_by_phase]), 0.0)
-    rows = [(row, row["name"]) for row in phase_rows(known)]
-    return [{**row, "usd": paid.get(name, ""), "joules": burnt.get(name, "")} for row, name in rows]
 
 
 def _with_parts(by_phase: Mapping[str, float]) -> dict[str, float]:

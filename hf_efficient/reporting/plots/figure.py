@@ -212,6 +212,20 @@ def stack_traces(
     return [{**bars, **own, "y": y} for own, y in zip(named, heights, strict=True)]
 
 
+def over_each_other(
+    panels: Sequence[tuple[str, list[Trace]]], domains: Sequence[tuple[float, float]], **vertical: Any
+) -> tuple[list[Trace], dict[str, Any]]:
+    """Traces, and a layout without its horizontal axis, of panels (their titles and traces) from the top to the bottom;
+    ``domains``: which part of the height each has."""
+    traces: list[Trace] = []
+    layout: dict[str, Any] = {"hovermode": "x unified", "hoversubplots": "axis", "grid": {}}
+    for number, ((title, rows), domain) in enumerate(zip(panels, domains, strict=True), start=1):
+        suffix = "" if number == 1 else str(number)
+        traces += [{**trace, "yaxis": f"y{suffix}"} for trace in rows]
+        layout[f"yaxis{suffix}"] = axis(title, domain=list(domain), **vertical)
+    return traces, layout
+
+
 def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
     return {
         "barmode": "stack",

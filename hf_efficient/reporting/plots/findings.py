@@ -211,18 +211,16 @@ def _token_evidence(
     return _shown(found, name, selectable=False)
 
 
-def _length_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
-    return _shown(sequence_lengths(run.account.sequences), name)
+def _as_on_the_page(make: Callable[[RunData, RunSeries], Figure | Missing | None], **parts: Any) -> _Kind:
+    """A figure of another section, with ``parts`` of its own."""
+    return lambda finding, run, series, name: _shown(make(run, series), name, **parts)
 
 
-def _learning_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
-    found = training_curve(series.steps, run.account.evaluations)
-    return _shown(found, name, height=340, selectable=False)
-
-
-def _cores_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
-    found = cores_figure(run.account, series, run.cpus, name)
-    return _shown(found, name, height=260, selectable=False)
+_LENGTHS = _as_on_the_page(lambda run, series: sequence_lengths(run.account.sequences))
+_CORES = _as_on_the_page(lambda run, series: cores_figure(run.account, series, run.cpus), height=260, selectable=False)
+_LEARNING = _as_on_the_page(
+    lambda run, series: training_curve(series.steps, run.account.evaluations), height=340, selectable=False
+)
 
 
 def _gpu_evidence(finding: Finding, run: RunData, series: RunSeries, name: str) -> Figure | None:
@@ -258,13 +256,13 @@ KINDS: Final[dict[str, _Kind]] = {
     **_of(_batch_evidence, "small_micro_batch", "accumulation"),
     **_of(partial(_token_evidence, kinds=("processed", "non_padding")), "padding_waste"),
     **_of(partial(_token_evidence, kinds=("non_padding", "target")), "masked_labels", "few_loss_tokens"),
-    **_of(_length_evidence, "truncated_examples"),
+    **_of(_LENGTHS, "truncated_examples"),
     **_of(_memory_evidence, "memory_growth", "fragmentation", "logits_spike", "out_of_memory"),
     **_of(_memory_evidence, "near_out_of_memory", "optimizer_state", "unused_memory"),
-    **_of(_cores_evidence, "cpu_contention", "cpu_oversubscription"),
+    **_of(_CORES, "cpu_contention", "cpu_oversubscription"),
     **_of(_gpu_evidence, "throttling"),
     **_of(_rank_evidence, "straggler"),
-    **_of(_learning_evidence, "learning_rate_idle", "learning_rate_diverges", "no_gradient"),
-    **_of(_learning_evidence, "not_finite_steps", "scaler_skips"),
+    **_of(_LEARNING, "learning_rate_idle", "learning_rate_diverges", "no_gradient"),
+    **_of(_LEARNING, "not_finite_steps", "scaler_skips"),
 }
 """By rule; one that is not here is shown by what it costs of the loop's time."""

@@ -166,17 +166,11 @@ def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figu
     others = (("learning rate", steps.learning_rate, draw.GREEN), ("gradient norm", steps.grad_norm, draw.ORANGE))
     panels += [(label, [_logged(values, label, color, where)]) for label, values, color in others if _is_known(values)]
     if not panels:
-        return Missing("Loss", "no loss was logged; train.logging_steps says how often it is")
-    layout: dict[str, Any] = {"hovermode": "x unified", "hoversubplots": "axis", "grid": {}}
-    for number, ((title, rows), domain) in enumerate(zip(panels, _HEIGHTS[len(panels)], strict=True), start=1):
-        suffix = "" if number == 1 else str(number)
-        for trace in rows:
-            trace["yaxis"] = f"y{suffix}"
-        ticks = 6 if number == 1 else 3
-        layout[f"yaxis{suffix}"] = draw.axis(title, domain=list(domain), nticks=ticks, exponentformat="power")
+        return Missing("Loss", "no loss was logged; logging_steps says how often it is")
+    traces, layout = draw.over_each_other(panels, _HEIGHTS[len(panels)], nticks=3, exponentformat="power")
+    layout["yaxis"]["nticks"] = 6
     layout["xaxis"] = where.layout(anchor="free", position=0)
     layout["shapes"] = where.resumptions() + [draw.upright(at) for at in places if len(places) <= _MARKED]
-    traces = [trace for _, rows in panels for trace in rows]
     title, height = _joined([title for title, _ in panels]), 200 + 90 * len(panels)
     return Figure("training-curve", title, _summary(steps, evaluations), traces, layout, height, "step")
 
@@ -193,21 +187,15 @@ def preference_curve(steps: StepSeries, words: str) -> Figure | None:
     held, where = steps.preferences, draw.step_axis(steps)
     if not _is_known(held.get("margin", ())):
         return None
-    panels = [[_logged(held[name], label, color, where) for name, label, color in _REWARDS if name in held]]
-    titles = ["reward"]
+    rewards = [_logged(held[name], label, color, where) for name, label, color in _REWARDS if name in held]
+    panels = [("reward", rewards)]
     if "accuracy" in held:
-        panels.append([_logged(held["accuracy"], "accuracy", draw.ORANGE, where)])
-        titles.append("accuracy")
-    layout: dict[str, Any] = {"hovermode": "x unified", "hoversubplots": "axis", "grid": {}}
-    for number, (title, rows, domain) in enumerate(zip(titles, panels, _HEIGHTS[len(panels)], strict=True), start=1):
-        suffix = "" if number == 1 else str(number)
-        for trace in rows:
-            trace["yaxis"] = f"y{suffix}"
-        layout[f"yaxis{suffix}"] = draw.axis(title, domain=list(domain), nticks=5)
+        panels.append(("accuracy", [_logged(held["accuracy"], "accuracy", draw.ORANGE, where)]))
+    traces, layout = draw.over_each_other(panels, _HEIGHTS[len(panels)], nticks=5)
     layout["xaxis"] = where.layout(anchor="free", position=0)
-    rewards = "Rewards are as TRL's trainer logged them; accuracy is the share of pairs that they order rightly."
-    summary = f"{words[:1].upper()}{words[1:]}. {rewards}" if words else rewards
-    traces = [trace for rows in panels for trace in rows]
+    summary = "Rewards are as TRL's trainer logged them; accuracy is the share of pairs that they order rightly."
+    if words:
+        summary = f"{words[:1].upper()}{words[1:]}. {summary}"
     return Figure("preferences", "Preferences", summary, traces, layout, 320, "step")
 
 

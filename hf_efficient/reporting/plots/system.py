@@ -90,7 +90,6 @@ def _figure(
 
 
 def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing:
-    """Shares of each bucket of steps by phase, as wide as its time; outside the steps there is nothing."""
     steps = series.steps
     if not len(steps):
         return Missing("Phases", "no step was recorded")
@@ -174,16 +173,14 @@ def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> F
     panels = [(title, traces) for title, traces in _panels(bands, system, gpu, where) if traces]
     if not panels:
         return None
-    layout = {**_aligned(where, series, anchor="free", position=0), "hoversubplots": "axis", "grid": {}}
-    drawn: list[Trace] = []
-    for place, (title, traces) in enumerate(panels, start=1):
-        suffix = "" if place == 1 else str(place)
-        drawn += [{**trace, "yaxis": f"y{suffix}"} for trace in traces]
-        vertical = draw.axis(title, domain=_domain(place, len(panels)), nticks=4, rangemode="tozero")
-        layout[f"yaxis{suffix}"] = {**vertical, "automargin": False}
+    height = (1 - _GAP * (len(panels) - 1)) / len(panels)
+    lows = [max(0.0, 1 - (place + 1) * height - place * _GAP) for place in range(len(panels))]
+    domains = [(round(low, 4), round(low + height, 4)) for low in lows]
+    drawn, layout = draw.over_each_other(panels, domains, nticks=4, rangemode="tozero", automargin=False)
+    layout |= _aligned(where, series, anchor="free", position=0)
     summary = f"Read about once per second.{_most_gpu(bands)}{_held_back(system, gpu)}"
-    height, unit = 90 + 92 * len(panels), where.per_second
-    return Figure(name, f"GPU {gpu}", summary, drawn, layout, height, "time", unit, selectable=False)
+    pixels, unit = 90 + 92 * len(panels), where.per_second
+    return Figure(name, f"GPU {gpu}", summary, drawn, layout, pixels, "time", unit, selectable=False)
 
 
 def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeAxis) -> list[tuple[str, list[Trace]]]:
@@ -199,12 +196,6 @@ def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeA
             traces += _marks(bands.get("sm_clock_mhz", Band()), system, gpu, where)
         found.append((unit, traces))
     return found
-
-
-def _domain(place: int, count: int) -> list[float]:
-    height = (1 - _GAP * (count - 1)) / count
-    low = 1 - place * height - (place - 1) * _GAP
-    return [max(0.0, round(low, 4)), round(low + height, 4)]
 
 
 def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list[Trace]:

@@ -80,7 +80,6 @@ def _top(steps: StepSeries, times: StepTimes) -> tuple[float, bool]:
 
 
 def phase_shares(account: RunAccount) -> Figure:
-    """A bar each for time and what is known of money and energy, as shares: they need not be alike."""
     rows: list[tuple[str, Mapping[str, float], Callable[[float], str]]] = [("time", all_phases(account.time), seconds)]
     if account.money.phase_usd:
         rows.append(("money", account.money.phase_usd, usd))

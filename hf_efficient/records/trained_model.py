@@ -1,10 +1,58 @@
-"""An export of a trained model: what was written, and how far it is from the model that was trained."""
+"""What was made of a trained model: scores of benchmark tasks, before and after training; an export, and how far it is
+from the model."""
 
 from dataclasses import dataclass, field
 
-EXPORT_JSON = "export.json"
-"""Beside the exported files."""
+EVALUATION_JSON = "evaluation.json"  # inside ``efficiency``
+EVALUATION_VERSION = 1
+EXPORT_JSON = "export.json"  # beside the exported files
 EXPORT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The same examples before and after. ``difference`` is after - before; ``low`` to ``high`` its 95% interval, by
+    bootstrap; ``p_value`` that of ``method`` for no difference."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    method: str
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One metric of one task under one filter; ``before`` of the model without its training, where it was asked for."""
+
+    task: str
+    metric: str
+    filter: str
+    few_shot: int
+    samples: int
+    higher_is_better: bool
+    after: float
+    after_error: float | None
+    before: float | None = None
+    before_error: float | None = None
+    paired: PairedTest | None = None
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """One call of ``hf-efficient eval``. ``limit``: examples per task, where not all; ``template``: whether prompts
+    went through the chat template; ``seconds`` of the evaluation, without the loading of the model."""
+
+    schema_version: int
+    model: str
+    base: str | None
+    lm_eval: str
+    template: bool
+    limit: int | None
+    batch_size: int
+    device: str
+    seconds: float
+    scores: list[TaskScore]
 
 
 @dataclass(frozen=True)
@@ -51,11 +99,11 @@ class ExportReport:
     quantization: str | None
     predicted_bytes: int
     parameters: int
-    bytes: int = 0
-    files: list[str] = field(default_factory=list)
-    agreement: Agreement | None = None
+    bytes: int
+    files: list[str]
+    agreement: Agreement
+    remarks: list[str]
     adapted: int = 0
     lost: int = 0
     rounding_to_change: float | None = None
     worst: list[Rounding] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)

@@ -1,0 +1,94 @@
+"""What was made of a trained model: scores of benchmark tasks before and after training, exports and their sizes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hf_efficient.records.trained_model import ExportReport, TaskScore, TaskScores
+from hf_efficient.reporting.terminal import FoundTable
+from hf_efficient.text import counted, share, size
+
+_SURE = 0.05
+
+
+def scores_table(found: TaskScores) -> FoundTable:
+    has_base = any(one.before is not None for one in found.scores)
+    headings = ["task and metric", *(["before", "after", "difference", "p"] if has_base else ["value"])]
+    return FoundTable(headings, [_cells(one, has_base) for one in found.scores], "Benchmark tasks")
+
+
+def scores_lines(found: TaskScores) -> list[str]:
+    of_all = f"first {found.limit} examples of each task" if found.limit else "all examples"
+    template = "with the chat template" if found.template else "without a chat template"
+    lines = [_verdict(one) for one in found.scores]
+    lines.append(f"lm-eval {found.lm_eval}, {of_all}, {template}, batches of {found.batch_size}, {found.seconds:.0f} s")
+    return lines
+
+
+def _cells(one: TaskScore, has_base: bool) -> list[str]:
+    after = _with_error(one.after, one.after_error)
+    if not has_base:
+        return [_name(one), after]
+    paired = one.paired
+    tested = [f"{paired.difference:+.4f}", _p(paired.p_value)] if paired else ["n/a", "n/a"]
+    return [_name(one), _with_error(one.before, one.before_error), after, *tested]
+
+
+def _name(one: TaskScore) -> str:
+    return f"{one.task} {one.metric}" + (f", {one.filter}" if one.filter != "none" else "")
+
+
+def _with_error(value: float | None, error: float | None) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:.4f}" + (f" ± {error:.4f}" if error is not None else "")
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _verdict(one: TaskScore) -> str:
+    made = f"{_name(one)} ({one.few_shot} shots, filter {one.filter}, {one.samples:,} examples)"
+    if one.paired is None:
+        return made
+    better = (one.paired.difference > 0) == one.higher_is_better
+    sure = one.paired.p_value < _SURE
+    verdict = f"{'better' if better else 'worse'} after training" if sure else "no difference beyond chance"
+    interval = f"95% interval {one.paired.low:+.4f} to {one.paired.high:+.4f}"
+    return f"{made}: {verdict} (p {_p(one.paired.p_value)}, {one.paired.method}; {interval})"
+
+
+def export_lines(path: Path, report: ExportReport) -> list[str]:
+    found = report.agreement
+    what = report.format if report.quantization is None else f"{report.format} {report.quantization}"
+    lines = [
+        f"{path}: {what}, {size(report.bytes)} in {counted(len(report.files), 'file')} (tensors predicted "
+        f"{size(report.predicted_bytes)})",
+        f"Read back: {share(found.top1)} of {found.positions:,} answer tokens as the trained model's (top-1), KL mean "
+        f"{found.kl_mean:.2g}, largest {found.kl_max:.2g} nats; {found.same_answers} of {found.prompts} greedy answers "
+        "are the same.",
+    ]
+    if found.llama_cpp_same_answers is not None:
+        lines.append(f"llama.cpp gives {found.llama_cpp_same_answers} of {found.prompts} greedy answers the same.")
+    if found.same_prompts < found.prompts:
+        lines.append(
+            f"warning: the tokenizer read back cuts {found.prompts - found.same_prompts} of {found.prompts} prompts "
+            "into other tokens."
+        )
+    if report.lost and report.rounding_to_change is not None:
+        worst = report.worst[0]
+        lines.append(
+            f"warning: in {report.lost} of {report.adapted} matrices that the adapter changed, the rounding to "
+            f"{report.quantization} is larger than the change (median {report.rounding_to_change:.2g} times; most in "
+            f"{worst.tensor}). Export with more bits if the answers differ."
+        )
+    serve = {
+        "vllm": f"vllm serve {path} --served-model-name {report.model}",
+        "ollama": f"ollama create {report.model} -f {path / 'Modelfile'}",
+    }
+    return [*lines, *report.remarks, *([f"Serve it: {serve[report.format]}"] if report.format in serve else [])]
+
+
+def sizes_lines(sizes: Mapping[str, int], written: tuple[str, ...]) -> list[str]:
+    needs = {name: "" if name in ("safetensors", *written) else "  needs llama.cpp" for name in sizes}
+    return [f"{name:<12}{size(number):>11}{needs[name]}" for name, number in sizes.items()]
