@@ -63,6 +63,18 @@ def test_the_command_and_python_give_the_same_run(recipe, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_error_of_the_input_stands_alone(recipe, tmp_path, processes):
+    """Neither the command before it nor what the launcher says of its processes behind it."""
+    (tmp_path / "wrong.jsonl").write_text('{"messages": "hello"}\n' * 4)
+    wrong = (f"data.train.0.path={tmp_path / 'wrong.jsonl'}", f"distributed.processes={processes}")
+    ended = run("hf-efficient", "train", str(recipe), *wrong, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "accelerate" not in ended.stdout + ended.stderr
+    assert [line[:7] for line in ended.stderr.splitlines()] == ["error: "]
+
+
+@pytest.mark.slow
 def test_a_bare_launcher_gives_the_same_run(recipe, tmp_path):
     python, out = tmp_path / "python", tmp_path / "bare"
     launch = ("accelerate", "launch", "--quiet", "-m", "hf_efficient.train")

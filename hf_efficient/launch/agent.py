@@ -7,6 +7,7 @@ processes of a job, does not end the launcher while its processes save and end b
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -75,6 +76,8 @@ def _launch() -> int:
 
     from hf_efficient.launch.started import LAUNCH
 
+    if "--debug" not in sys.argv:
+        logging.disable(logging.ERROR)  # of the agent: a process that fails has said why
     os.environ[LAUNCH] = uuid.uuid4().hex
     signal.signal(signal.SIGTERM, _ends_without_children)
     for number in set(hf_efficient.early.STOP_SIGNALS) - {signal.SIGINT, signal.SIGTERM}:
