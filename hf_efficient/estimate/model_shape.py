@@ -299,8 +299,7 @@ def _windows(read: _Config, layers: int) -> tuple[int | None, ...]:
 
 
 def _llama(read: _Config) -> Extras:
-    bias = bool(read.get("attention_bias", False))
-    return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": bool(read.get("mlp_bias", False))}
+    return {**_attention_bias(read), "mlp_bias": bool(read.get("mlp_bias", False))}
 
 
 def _attention_bias(read: _Config) -> Extras:

@@ -114,3 +114,14 @@ def replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, before)
+
+
+@contextmanager
+def replaced_item(table: Any, key: str, value: Any) -> Iterator[None]:
+    """The same of ``table[key]``."""
+    before = table[key]
+    table[key] = value
+    try:
+        yield
+    finally:
+        table[key] = before

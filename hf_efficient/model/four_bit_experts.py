@@ -10,7 +10,7 @@ factors; PEFT would add their product to the weight.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -21,20 +21,15 @@ from transformers.quantizers import auto
 from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
 from transformers.quantizers.quantizers_utils import get_module_from_name
 
+from hf_efficient.facts.libraries import replaced_item
+
 _WEIGHTS = ("gate_up_proj", "down_proj")
 _ALIGNED = 16  # bytes that a row of a grouped product must be a multiple of
-_QUANTIZER = "bitsandbytes_4bit"
 
 
-@contextmanager
-def experts_are_packed() -> Iterator[None]:
+def experts_are_packed() -> AbstractContextManager[None]:
     """Within, transformers' quantizer for 4 bits packs experts too."""
-    before = auto.AUTO_QUANTIZER_MAPPING[_QUANTIZER]
-    auto.AUTO_QUANTIZER_MAPPING[_QUANTIZER] = _Quantizer
-    try:
-        yield
-    finally:
-        auto.AUTO_QUANTIZER_MAPPING[_QUANTIZER] = before
+    return replaced_item(auto.AUTO_QUANTIZER_MAPPING, "bitsandbytes_4bit", _Quantizer)
 
 
 def four_bit_experts(model: nn.Module) -> Iterator[tuple[nn.Module, FourBitExperts]]:

@@ -75,11 +75,8 @@ def planned_data(
 ) -> PlannedData:
     """The examples, their padding, and the batches that they could make instead."""
     kinds, packed_examples = [], None
-    if isinstance(data, PromptData):
-        documents = data.lengths
-        examples, tokens = len(documents), int(documents.sum())
-    elif isinstance(data, PreferenceData):
-        documents = rows_of(data, args).train
+    if not isinstance(data, SftData):
+        documents = data.lengths if isinstance(data, PromptData) else rows_of(data, args).train
         examples, tokens = len(documents), int(documents.sum())
     else:
         documents = document_lengths(data.train)

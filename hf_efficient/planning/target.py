@@ -11,7 +11,7 @@ import torch
 
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.facts.accelerators import Accelerator
-from hf_efficient.facts.libraries import replaced
+from hf_efficient.facts.libraries import replaced, replaced_item
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate import liger
 from hf_efficient.simulate.flash import flash_attn_func, flash_attn_varlen_func
@@ -67,19 +67,12 @@ def _flex_as_flash() -> Iterator[None]:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    by_name: tuple[tuple[Any, Any], ...] = (
-        (ALL_ATTENTION_FUNCTIONS, ALL_ATTENTION_FUNCTIONS["flash_attention_2"]),
-        (ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask),
-    )
-    before = [table[FLEX] for table, _ in by_name]
-    for table, function in by_name:
-        table[FLEX] = function
-    try:
-        with replaced(flash, "lazy_import_flash_attention", _stand_ins):
-            yield
-    finally:
-        for (table, _), function in zip(by_name, before, strict=True):
-            table[FLEX] = function
+    with (
+        replaced_item(ALL_ATTENTION_FUNCTIONS, FLEX, ALL_ATTENTION_FUNCTIONS["flash_attention_2"]),
+        replaced_item(ALL_MASK_ATTENTION_FUNCTIONS, FLEX, flash_attention_mask),
+        replaced(flash, "lazy_import_flash_attention", _stand_ins),
+    ):
+        yield
 
 
 @contextmanager
