@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -150,7 +151,7 @@ def show(
     elif explain:
         from hf_efficient.reporting.terminal import show as show_table
 
-        show_table([explanation_table(explained(loaded))])
+        show_table([explanation_table(explained(loaded))], width=max(shutil.get_terminal_size((120, 24)).columns, 80))
     elif as_json:
         print_json(loaded.resolved())
     else:

@@ -45,8 +45,8 @@ def has_colour() -> bool:
     return console.color_system is not None and not console.no_color
 
 
-def show(parts: Iterable[RenderableType], file: TextIO | None = None) -> None:
-    console = Console(file=file, highlight=False)
+def show(parts: Iterable[RenderableType], file: TextIO | None = None, width: int | None = None) -> None:
+    console = Console(file=file, highlight=False, width=width)
     for part in parts:
         console.print(part)
 
