@@ -98,16 +98,13 @@ def _check(tree: Node) -> list[Finding]:
     if objective not in list(OBJECTIVES):
         return check_schema(tree)
     if not train_fields(objective):
-        return [*check_schema(tree), Finding(("objective",), *_missing(objective))]
+        message = f"is {objective}, but the installed TRL has no {OBJECTIVES[objective].config}."
+        remedy = "Install the version that had it, or train dpo."
+        return [*check_schema(tree), Finding(("objective",), message, remedy)]
     known = {name for other in OBJECTIVES for name in train_fields(other)}
     unset(tree, checked_recipe(objective), known)
     findings = check_schema(tree, checked_recipe(objective))
     return findings + list(_contradictions(tree, objective, findings))
-
-
-def _missing(objective: str) -> tuple[str, str]:
-    home = OBJECTIVES[objective].config
-    return f"is {objective}, but the installed TRL has no {home}.", "Install the version that had it, or train dpo."
 
 
 def _name(tree: Node, file: Path | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import OutputError, writing
 from hf_efficient.recipe.files import SUFFIXES, shipped_files, shipped_root
 from hf_efficient.recipe.schema import Origin, Recipe
 from hf_efficient.recipe.tree import dotted, read_scalar, wrap
@@ -57,24 +57,16 @@ def check_new_file(path: Path, flag: str, force: bool | None = None) -> None:
     if path.suffix not in SUFFIXES:
         raise OutputError(f"{flag}: {path} is not named like a recipe. Write a name that ends in .yaml.")
     if path.is_dir() or ((path.exists() or path.is_symlink()) and not force):
-        raise _exists(path, flag, "remove it" if force is None else "add --force to overwrite it")
+        otherwise = "remove it" if force is None else "add --force to overwrite it"
+        raise OutputError(f"{flag}: {path} exists already. Write the name of a new file, or {otherwise}.")
     if not path.parent.is_dir():
         raise OutputError(f"{flag}: there is no folder {path.parent}. Make it, or write the name of a file elsewhere.")
 
 
 def write_new_file(path: Path, text: str, flag: str, force: bool = False) -> None:
     """Write a file named by ``flag``; ``OutputError`` where it is there, without ``force``, or cannot be written."""
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise _exists(path, flag) from error
-    except OSError as error:
-        raise OutputError(f"{flag}: {path} cannot be written: {error.strerror or error}.") from error
-
-
-def _exists(path: Path, flag: str, otherwise: str = "remove it") -> OutputError:
-    return OutputError(f"{flag}: {path} exists already. Write the name of a new file, or {otherwise}.")
+    with writing(flag, path), path.open("w" if force else "x", encoding="utf-8") as file:
+        file.write(text)
 
 
 def fixed_recipe(

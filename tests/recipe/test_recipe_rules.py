@@ -67,9 +67,9 @@ STEPS
 evaluate.metrics=[perplexity]
     evaluate.metrics: is set, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
 BEST
-    train.load_best_model_at_end: is true, but there is no evaluation data. Add `data.eval`, or
+    train.load_best_model_at_end: is set, but there is no evaluation data. Add `data.eval`, or
 BEST | EVAL
-    train.load_best_model_at_end: is true, but `train.eval_strategy` is no. Write `train.eval_strategy: steps` or
+    train.load_best_model_at_end: is set, but `train.eval_strategy` is no. Write `train.eval_strategy: steps` or
 BEST | EVAL | train.eval_strategy=epoch
     train.save_strategy: is steps and `train.eval_strategy` is epoch, so the best model may not be saved. Write
 BEST | EVAL | STEPS | train.eval_steps=20 | train.save_steps=50

@@ -44,11 +44,14 @@ _FLAGS = {
     "peft_use_rslora": "adapter.rslora",
     "sample_packing": "train.packing",
 }
-_ATTENTION = {
-    "flash_attention": "flash_attention_2",
-    "sdp_attention": "sdpa",
-    "flex_attention": "flex_attention",
-    "eager_attention": "eager",
+_SWITCHES = {
+    "flash_attention": ("model.attn_implementation", "flash_attention_2"),
+    "sdp_attention": ("model.attn_implementation", "sdpa"),
+    "flex_attention": ("model.attn_implementation", "flex_attention"),
+    "eager_attention": ("model.attn_implementation", "eager"),
+    "group_by_length": ("train.train_sampling_strategy", "group_by_length"),
+    "auto_resume_from_checkpoints": ("existing_output", "resume"),
+    "use_tensorboard": ("train.report_to", "tensorboard"),
 }
 _DEFAULTS = {
     "train.max_length": 512,
@@ -95,9 +98,9 @@ def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
         draft.put("train.loss_type", "ipo", "rl")
     _precision(draft)
     _adapter(draft)
-    for key, name in _ATTENTION.items():
+    for key, (target, value) in _SWITCHES.items():
         if draft.flag(key):
-            draft.put("model.attn_implementation", name, key)
+            draft.put(target, value, key)
     _data(draft, method)
     _templates(draft)
     _schedule(draft)
@@ -246,18 +249,12 @@ def _schedule(draft: Draft) -> None:
     if draft.look("gradient_checkpointing") in ("offload", "offload_disk", "unsloth"):
         draft.note("gradient_checkpointing", "activations stay on the GPU.")
         draft.put("train.gradient_checkpointing", True)
-    if draft.flag("group_by_length"):
-        draft.put("train.train_sampling_strategy", "group_by_length", "group_by_length")
     if "liger" in str(draft.look("plugins")).lower():
         draft.put("train.use_liger_kernel", True, "plugins")
         draft.take("plugins")
         draft.note_some(("liger_",), "train.use_liger_kernel: true takes all of Liger's kernels for the model.")
-    if draft.flag("auto_resume_from_checkpoints"):
-        draft.put("existing_output", "resume", "auto_resume_from_checkpoints")
     if "hub_model_id" in draft:
         draft.put("train.push_to_hub", True, "hub_model_id")
-    if draft.flag("use_tensorboard"):
-        draft.put("train.report_to", "tensorboard", "use_tensorboard")
 
 
 def _evaluation(draft: Draft) -> None:

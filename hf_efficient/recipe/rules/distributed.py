@@ -36,12 +36,9 @@ def one_process_is_not_spread(settings: Settings) -> Iterator[Contradiction]:
     distributed = settings.recipe.distributed
     if distributed.strategy != "none":
         return
-    one_process, ways = "is none, which is one process, but", "Write ddp, or one of zero1, zero2, zero3 and fsdp2"
-    if distributed.processes != 1:
-        message = f"{one_process} `distributed.processes` is {distributed.processes}."
-        yield "distributed.strategy", message, f"{ways}; or processes: 1."
-    if distributed.nodes > 1:
-        yield "distributed.strategy", f"{one_process} `distributed.nodes` is {distributed.nodes}.", f"{ways}."
+    for name in (one for one in ("processes", "nodes") if getattr(distributed, one) != 1):
+        message = f"is none, which is one process, but `distributed.{name}` is {getattr(distributed, name)}."
+        yield "distributed.strategy", message, f"Write ddp, or one of zero1, zero2, zero3 and fsdp2; or {name}: 1."
 
 
 @rule("distributed.strategy", "adapter")

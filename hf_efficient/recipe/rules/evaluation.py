@@ -30,12 +30,6 @@ def evaluating_needs_examples(settings: Settings) -> Iterator[Contradiction]:
         yield "evaluate.metrics", f"is set, {message}", _ADD_DATA
 
 
-@rule("train.load_best_model_at_end", "train.eval_strategy", "data.eval", "data.eval_fraction")
-def best_model_needs_evaluations(settings: Settings) -> Iterator[Contradiction]:
-    if settings.train("load_best_model_at_end"):
-        yield from _needs_evaluations(settings, "train.load_best_model_at_end", "is true")
-
-
 _SAVES = ("train.logging_steps", "train.save_strategy", "train.save_steps")
 
 
@@ -61,20 +55,17 @@ _WATCHED = ("train.load_best_model_at_end", "train.metric_for_best_model", "trai
 
 
 @rule("evaluate.early_stopping", *_WATCHED, "data.eval", "data.eval_fraction")
-def early_stopping_needs_evaluations(settings: Settings) -> Iterator[Contradiction]:
-    if settings.recipe.evaluate.early_stopping is None:
-        return
-    yield from _needs_evaluations(settings, "evaluate.early_stopping", "is set")
-    if not settings.train("load_best_model_at_end") and settings.train("metric_for_best_model") is None:
+def the_best_is_known_from_evaluations(settings: Settings) -> Iterator[Contradiction]:
+    loads_best, stops_early = settings.train("load_best_model_at_end"), settings.recipe.evaluate.early_stopping
+    wanted = {"train.load_best_model_at_end": loads_best, "evaluate.early_stopping": stops_early is not None}
+    for key in (key for key, is_wanted in wanted.items() if is_wanted):
+        if not settings.has_evaluation_data:
+            yield key, "is set, but there is no evaluation data.", _ADD_DATA
+        elif not settings.evaluates:
+            yield key, "is set, but `train.eval_strategy` is no.", _ADD_STRATEGY
+    if stops_early is not None and not loads_best and settings.train("metric_for_best_model") is None:
         remedy = "Write `train.load_best_model_at_end: true`, or `train.metric_for_best_model: loss`."
         yield "evaluate.early_stopping", "is set, but no metric is watched.", remedy
-
-
-def _needs_evaluations(settings: Settings, key: str, said: str) -> Iterator[Contradiction]:
-    if not settings.has_evaluation_data:
-        yield key, f"{said}, but there is no evaluation data.", _ADD_DATA
-    elif not settings.evaluates:
-        yield key, f"{said}, but `train.eval_strategy` is no.", _ADD_STRATEGY
 
 
 @rule("objective", "train.metric_for_best_model", "evaluate.metrics")

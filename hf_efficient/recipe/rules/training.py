@@ -105,31 +105,20 @@ def one_half_precision(settings: Settings) -> Iterator[Contradiction]:
             yield f"train.fp16{suffix}", message, "Keep one: bf16 where the device has it, else fp16."
 
 
-@rule("objective", "train")
+@rule("objective", "train", "adapter.method", "adapter.target_modules")
 def chunked_loss_has_the_head_to_itself(settings: Settings) -> Iterator[Contradiction]:
-    """Label smoothing needs whole logits; Liger's own fused loss replaces the forward that TRL's is in."""
-    if _is_chunked(settings):
+    if settings.recipe.objective == "sft" and settings.train("loss_type") == "chunked_nll":
         yield from _other_users_of_the_head(settings)
-
-
-@rule("objective", "train.loss_type", "adapter.method", "adapter.target_modules")
-def chunked_loss_has_no_adapter_on_the_head(settings: Settings) -> Iterator[Contradiction]:
-    """TRL's fused head reads the weight of ``lm_head``, and would leave out an adapter on it."""
-    if _is_chunked(settings):
-        yield from _adapter_on_the_head(settings)
 
 
 def fits_chunked_loss(settings: Settings) -> bool:
     """Whether a recipe with another loss could be given this one."""
-    faults = [*_other_users_of_the_head(settings), *_adapter_on_the_head(settings)]
-    return settings.recipe.objective == "sft" and not faults
-
-
-def _is_chunked(settings: Settings) -> bool:
-    return settings.recipe.objective == "sft" and settings.train("loss_type") == "chunked_nll"
+    return settings.recipe.objective == "sft" and not list(_other_users_of_the_head(settings))
 
 
 def _other_users_of_the_head(settings: Settings) -> Iterator[Contradiction]:
+    """Label smoothing needs whole logits; Liger's own fused loss replaces the forward that TRL's is in; TRL's reads the
+    weight of ``lm_head``, and would leave out an adapter on it."""
     if settings.train("label_smoothing_factor"):
         message = "is set, but `train.loss_type: chunked_nll` never has the whole logits that it needs."
         yield "train.label_smoothing_factor", message, f"Write 0, {_NLL}"
@@ -138,13 +127,9 @@ def _other_users_of_the_head(settings: Settings) -> Iterator[Contradiction]:
         message = "is true, but Liger's fused loss takes the place of `train.loss_type: chunked_nll`."
         remedy = f"Write `train.liger_kernel_config: {{fused_linear_cross_entropy: false}}`, {_NLL}"
         yield "train.use_liger_kernel", message, remedy
-
-
-def _adapter_on_the_head(settings: Settings) -> Iterator[Contradiction]:
     adapter = settings.recipe.adapter
-    if adapter.method == "full" or not isinstance(adapter.target_modules, list):
-        return
-    if any(name.rsplit(".", 1)[-1] == "lm_head" for name in adapter.target_modules):
+    targets = adapter.target_modules if isinstance(adapter.target_modules, list) else []
+    if adapter.method != "full" and any(name.rsplit(".", 1)[-1] == "lm_head" for name in targets):
         message = "names lm_head, whose adapter `train.loss_type: chunked_nll` would leave out."
         yield "adapter.target_modules", message, f"Write it in `adapter.modules_to_save`, {_NLL}"
 
