@@ -152,7 +152,11 @@ def _published(home: Path) -> Iterator[Path]:
     draft = Path(tempfile.mkdtemp(prefix=f".{home.name[:16]}-", dir=home.parent))
     try:
         yield draft
-        _publish(draft, home)
+        if home.exists():  # an unreadable entry, or another process's same one
+            aside = Path(tempfile.mkdtemp(prefix=".old-", dir=home.parent))
+            home.replace(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        draft.replace(home)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -194,15 +198,6 @@ def _write(draft: Path, entry: Entry) -> None:
         "eval_examples": entry.eval_examples,
     }
     (draft / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-
-
-def _publish(draft: Path, place: Path) -> None:
-    """Put the draft in place of what is there: an unreadable entry, or another process's same one."""
-    if place.exists():
-        aside = Path(tempfile.mkdtemp(prefix=".old-", dir=place.parent))
-        place.replace(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-    draft.replace(place)
 
 
 def _load(place: Path, rows: int) -> datasets.Dataset:

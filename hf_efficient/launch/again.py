@@ -41,7 +41,8 @@ class Starts:
         """Seconds until the next start; None where there is none."""
         if code not in _CRASHES:
             return None
-        newest = newest_step(self.directory)
+        whole = (step_of(path) for path in reversed(checkpoints(self.directory)) if fault_of(path) is None)
+        newest = next(whole, 0)
         if newest > self.step and not self.in_all:
             self.failed = 0
         self.step = newest
@@ -70,11 +71,6 @@ def starts_of(recipe: Recipe, command: Sequence[str], *, keep_going: bool) -> St
             "Write distributed.max_restarts, with which the machines start together."
         )
     return Starts(directory, TRIES)
-
-
-def newest_step(directory: Path) -> int:
-    """Of the newest checkpoint that a start can resume from; 0 where there is none."""
-    return next((step_of(path) for path in reversed(checkpoints(directory)) if fault_of(path) is None), 0)
 
 
 def next_tail(tail: Sequence[str], recipe: Recipe, step: int) -> list[str]:

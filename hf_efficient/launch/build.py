@@ -27,7 +27,6 @@ from hf_efficient.model import recipe_trainer
 from hf_efficient.model.adapter import add_adapter, check_wrap_classes
 from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_tokenizer
 from hf_efficient.model.structure import whole_count
-from hf_efficient.profilers.instrument import named_functions
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe, Section
 from hf_efficient.recording.timeline import process_timeline
@@ -304,11 +303,6 @@ def instrument_callbacks(profile: ProfileSection) -> list[profilers.InstrumentCa
         elif wanted:
             found.append(callback() if wanted is True else callback(wanted))
     return found
-
-
-def check_functions(profile: ProfileSection) -> None:
-    named_functions("profile.lines", profile.lines)
-    named_functions("profile.host_memory", profile.host_memory)
 
 
 @contextmanager

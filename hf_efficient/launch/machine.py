@@ -18,6 +18,7 @@ from hf_efficient.launch.command import Engine, Layout, is_zero, strategy_of
 from hf_efficient.model.source import resolve_model_source, resolve_tokenizer_source
 from hf_efficient.recipe.schema import CaptureSection, Recipe, told_where
 from hf_efficient.run_dir.json_file import PROFILE
+from hf_efficient.text import counted
 
 
 def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
@@ -34,9 +35,8 @@ def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
         check_use_cpu(recipe, engine)
     if 0 < device_count < layout.processes and not on_cpu:
         raise SetupError(
-            f"distributed.processes: is {layout.processes}, but this machine has {device_count} "
-            f"accelerator{'s' if device_count > 1 else ''}, one for each process. "
-            f"Write at most {device_count}, or auto."
+            f"distributed.processes: is {layout.processes}, but this machine has "
+            f"{counted(device_count, 'accelerator')}, one for each process. Write at most {device_count}, or auto."
         )
     if distributed.offload.nvme_path is not None:
         _check_disk(distributed.offload.nvme_path)
@@ -97,10 +97,11 @@ def launch_environment(layout: Layout) -> dict[str, str]:
     # The processes meet in a store of their own at every start: in the one that torch's launcher keeps (c10d), those
     # that it starts again would find the addresses of those that are gone.
     mine = own_address(layout.address)
+    named = [(one.address.partition("%")[0], name) for name, held in psutil.net_if_addrs().items() for one in held]
     wanted = {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "PET_LOCAL_ADDR": mine,
-        "GLOO_SOCKET_IFNAME": interface_of(mine) if mine is not None else None,
+        "GLOO_SOCKET_IFNAME": next((name for address, name in named if address == mine), None),
     }
     return {name: value for name, value in wanted.items() if value is not None and name not in os.environ}
 
@@ -115,11 +116,6 @@ def own_address(address: str) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:
         return None
-
-
-def interface_of(mine: str) -> str | None:
-    named = [(one.address.partition("%")[0], name) for name, held in psutil.net_if_addrs().items() for one in held]
-    return next((name for address, name in named if address == mine), None)
 
 
 def go_offline_without_hub(recipe: Recipe) -> bool:

@@ -139,7 +139,8 @@ def merge_run(
         parameters, saved_as, device = merged.num_parameters(), _type_name(merged.dtype), merged.device
         del merged  # two models in memory at a time are enough
         difference = relative_difference(_reloaded_logits(folder, source, tokenizer, device), reference)
-        report = MergeReport(output, weights, saved_as, parameters, difference, effect, tolerance_of(saved_as, *types))
+        tolerance = max(TOLERANCE.get(name, max(TOLERANCE.values())) for name in (saved_as, *types))
+        report = MergeReport(output, weights, saved_as, parameters, difference, effect, tolerance)
         if not difference <= report.tolerance:  # so that NaN fails
             raise ModelError(
                 f"the merged model's logits differ from the unmerged model's by {difference:.1e} "
@@ -147,11 +148,6 @@ def merge_run(
                 f"{output}. Use the adapter unmerged, or merge with dtype float32."
             )
     return report
-
-
-def tolerance_of(*types: str) -> float:
-    """For weights stored and products computed in these data types: that of the coarsest."""
-    return max(TOLERANCE.get(name, max(TOLERANCE.values())) for name in types)
 
 
 def relative_difference(logits: torch.Tensor, reference: torch.Tensor) -> float:

@@ -17,7 +17,7 @@ from hf_efficient.callbacks.stop import StopWhenAsked
 from hf_efficient.facts.environment import accelerator_count, describe_environment
 from hf_efficient.launch import records
 from hf_efficient.launch.arguments import emulation_remark, one_device_remark, settle
-from hf_efficient.launch.build import Built, build, check_functions, closed_instruments
+from hf_efficient.launch.build import Built, build, closed_instruments
 from hf_efficient.launch.card import write_model_card
 from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY, check_layout
 from hf_efficient.launch.exits import explained_faults
@@ -30,6 +30,7 @@ from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.started import COMMAND, started_engine
 from hf_efficient.model.fast_step import fast_step_lines
 from hf_efficient.model.source import resolve_model_source, weights_mark
+from hf_efficient.profilers.instrument import named_functions
 from hf_efficient.recipe.load import check_data_files
 from hf_efficient.recipe.remarks import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
@@ -50,7 +51,8 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
         EndedBySignal: asked to end in its last step; the weights are saved, and nothing is evaluated.
         RunStopped: asked to end; it can resume from a checkpoint of its last step.
     """
-    check_functions(recipe.profile)
+    named_functions("profile.lines", recipe.profile.lines)
+    named_functions("profile.host_memory", recipe.profile.host_memory)
     with records.recorded_run(recipe) as recorded:
         with phase(recipe, "trainer_setup"):
             recipe, args = settle(recipe)

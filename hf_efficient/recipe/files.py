@@ -195,12 +195,12 @@ class _Reader:
 def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_at: Origin) -> list[Problem]:
     """Problems of a base; where the file itself cannot be read, reported at the line that names it."""
     links = " -> ".join(str(link) for link in chain)
-
-    def located(one: Problem) -> Problem:
-        message = f"{path}: {one.message} The chain: {links}."
-        return Problem(str(said_at), "extends", message, one.remedy) if one.where == str(path) else one
-
-    return list(map(located, error.problems))
+    return [
+        Problem(str(said_at), "extends", f"{path}: {one.message} The chain: {links}.", one.remedy)
+        if one.where == str(path)
+        else one
+        for one in error.problems
+    ]
 
 
 def file_tree(path: Path, kind: str, example: str) -> Node:

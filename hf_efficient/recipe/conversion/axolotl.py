@@ -98,9 +98,9 @@ def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
         draft.put("train.loss_type", "ipo", "rl")
     _precision(draft)
     _adapter(draft)
-    for key, (target, value) in _SWITCHES.items():
+    for key, (target, chosen) in _SWITCHES.items():
         if draft.flag(key):
-            draft.put(target, value, key)
+            draft.put(target, chosen, key)
     _data(draft, method)
     _templates(draft)
     _schedule(draft)

@@ -30,10 +30,7 @@ def evaluating_needs_examples(settings: Settings) -> Iterator[Contradiction]:
         yield "evaluate.metrics", f"is set, {message}", _ADD_DATA
 
 
-_SAVES = ("train.logging_steps", "train.save_strategy", "train.save_steps")
-
-
-@rule("train.load_best_model_at_end", "train.eval_strategy", "train.eval_steps", *_SAVES)
+@rule("train")
 def best_model_is_saved(settings: Settings) -> Iterator[Contradiction]:
     """transformers wants every evaluation that may turn out the best saved, or ``save_strategy: best``."""
     evaluated, saved = settings.train("eval_strategy"), settings.train("save_strategy")
@@ -51,10 +48,7 @@ def best_model_is_saved(settings: Settings) -> Iterator[Contradiction]:
         yield "train.save_steps", f"{message}so the best model may not be saved.", remedy
 
 
-_WATCHED = ("train.load_best_model_at_end", "train.metric_for_best_model", "train.eval_strategy")
-
-
-@rule("evaluate.early_stopping", *_WATCHED, "data.eval", "data.eval_fraction")
+@rule("evaluate.early_stopping", "train", "data.eval", "data.eval_fraction")
 def the_best_is_known_from_evaluations(settings: Settings) -> Iterator[Contradiction]:
     loads_best, stops_early = settings.train("load_best_model_at_end"), settings.recipe.evaluate.early_stopping
     wanted = {"train.load_best_model_at_end": loads_best, "evaluate.early_stopping": stops_early is not None}

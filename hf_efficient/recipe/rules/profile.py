@@ -81,7 +81,6 @@ def functions_are_named(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("profile")
 def instruments_are_installed(settings: Settings) -> Iterator[Contradiction]:
-    """Asked before the run starts: some of them are packages of their own."""
     profile = settings.recipe.profile
     needed = (
         ("python.tool", "pyinstrument", profile.python is not None and profile.python.tool == "pyinstrument"),

@@ -206,7 +206,6 @@ def preferences_have_their_own_metrics(settings: Settings) -> Iterator[Contradic
 
 @rule("objective", "data.overlong")
 def preferences_have_no_length_policy(settings: Settings) -> Iterator[Contradiction]:
-    """TRL tokenises preferences itself and decides what to do with long ones."""
     overlong, objective = settings.recipe.data.overlong, OBJECTIVES[settings.recipe.objective]
     if objective.is_of_preferences and overlong != "truncate":
         trainer = objective.trainer.rpartition(".")[2]
