@@ -54,7 +54,7 @@ def test_what_cannot_be_written_is_refused_first(tmp_path, name, told):
 def test_what_appeared_meanwhile_and_a_link_are_kept(tmp_path):
     path = tmp_path / "out.yaml"
     path.write_text("mine", encoding="utf-8")
-    with pytest.raises(OutputError, match="out.yaml cannot be written: File exists"):
+    with pytest.raises(OutputError, match=r"out\.yaml cannot be written: File exists"):
         write_new_file(path, "other", "--fix")
     assert path.read_text(encoding="utf-8") == "mine"
     (tmp_path / "link.yaml").symlink_to(tmp_path / "nowhere")
