@@ -65,8 +65,7 @@ def report(
 
 
 def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
-    from hf_efficient.reporting.checkpoints import damage_lines
-    from hf_efficient.reporting.console import account_renderables
+    from hf_efficient.reporting.console import account_renderables, damage_lines
     from hf_efficient.reporting.diagnosis import diagnosis_hint
     from hf_efficient.reporting.finish_run import REPORT_HTML
     from hf_efficient.reporting.run_data import read_run
@@ -194,7 +193,7 @@ def checkpoints(
 
     Example: hf-efficient checkpoints outputs/quickstart-qlora --verify
     """
-    from hf_efficient.reporting.checkpoints import checkpoint_table
+    from hf_efficient.reporting.console import checkpoint_table
     from hf_efficient.reporting.terminal import show
     from hf_efficient.run_dir import checkpoints as held
 

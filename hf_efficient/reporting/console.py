@@ -1,4 +1,4 @@
-"""A run on a terminal: its account when it is over, and one screen while it runs."""
+"""A run on a terminal: its account when it is over, one screen while it runs, its checkpoints."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,8 +13,9 @@ from hf_efficient.records.account import PlanAccount, RunAccount, TimeAccount
 from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.labels import phase_label
 from hf_efficient.reporting.profile_tables import profile_renderables
-from hf_efficient.reporting.terminal import dim_lines, drawn, grid, share_bar, table
-from hf_efficient.text import clock, seconds, share, short_count, short_seconds, usd
+from hf_efficient.reporting.terminal import FoundTable, dim_lines, drawn, grid, share_bar, table
+from hf_efficient.run_dir.checkpoints import MANIFEST, CheckpointState, checkpoints, fault_of
+from hf_efficient.text import clock, seconds, share, short_count, short_seconds, size, usd
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARKS = 40
@@ -181,3 +182,28 @@ def _tokens(account: RunAccount) -> str:
     if account.work.mfu is not None:
         parts.append(f"{share(account.work.mfu)} MFU")
     return ", ".join(parts)
+
+
+def checkpoint_table(states: Sequence[CheckpointState], *, hashes: bool) -> list[RenderableType]:
+    held = "hashes" if hashes else "sizes"
+    rows = [
+        (
+            state.path.name,
+            f"{state.step:,}",
+            "" if state.loss is None else f"{state.loss:.4g}",
+            size(state.size),
+            "no" if state.fault else "yes" if state.has_manifest else f"yes, without {MANIFEST}",
+        )
+        for state in states
+    ]
+    columns = ("checkpoint", "step", "loss", "size", f"whole (by {held})")
+    faults = [Text(f"{state.path.name}: {state.fault}.", "red") for state in states if state.fault]
+    whole = [state.path.name for state in states if state.fault is None]
+    resumed = f"--resume continues from {whole[-1]}." if whole else "None of them can be resumed from."
+    return [drawn(FoundTable(columns, rows, words=(0, 4))), *faults, Text(resumed)]
+
+
+def damage_lines(run_dir: Path) -> list[RenderableType]:
+    """A line for each checkpoint of a run that is not whole by the sizes of its files; none where all are."""
+    faults = {path: fault_of(path) for path in checkpoints(run_dir)}
+    return [Text(f"{path.name} cannot be resumed from: {fault}.", "red") for path, fault in faults.items() if fault]
