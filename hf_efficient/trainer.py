@@ -350,6 +350,8 @@ class EfficientTrainerMixin(_Base):
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
         if "train_runtime" in logs and self._recorder.in_loop:  # before transformers 5.3 nothing else marks its end
             self._leave_loop()
+        if self._faults is not None:
+            self._faults.settle()
         with self._phase("logging", opaque=True):
             if self._log_metrics and ("loss" in logs or "train_runtime" in logs):
                 logs.update(self._recorder.figures(self.state.global_step, whole="train_runtime" in logs))
@@ -399,6 +401,8 @@ class EfficientTrainerMixin(_Base):
 
     def _around_save_checkpoint(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Save with a manifest; upload, and remove old checkpoints, only once it stands."""
+        if self._faults is not None:
+            self._faults.settle()
         began, given = self._recorder.now_seconds(), cast(Any, self)
         limit, push, pushed = self.args.save_total_limit, given._push_from_checkpoint, list[str]()
         self._saving = not self.args.save_on_each_node  # then no machine sees all files

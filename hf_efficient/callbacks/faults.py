@@ -1,8 +1,11 @@
 """Steps that come out wrong: a gradient that is not finite, a loss that jumps. A policy says what becomes of them.
 
 The gradient's norm is the same on all ranks of DDP and FSDP2, and so is the decision. Where there is none, and under
-float16's scaler, which skips such updates itself, the mean loss of the ranks decides.
+float16's scaler, which skips such updates itself, the mean loss of the ranks decides. On a GPU ``stop`` looks at a step
+when the next one is computed, so that the host does not wait; the other policies must know before the update.
 """
+
+from __future__ import annotations
 
 import json
 import logging
@@ -10,7 +13,7 @@ import math
 import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +47,37 @@ class FaultPolicy:
     on_save_error: Literal["stop", "continue"] = "stop"
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What decides about a step; without a gradient's norm it is the loss, of all micro-batches."""
+
+    step: int
+    norm: Any
+    loss: torch.Tensor
+    losses: Sequence[torch.Tensor]
+    batches: Sequence[Mapping[str, Any]]
+    arrived: Any = None
+    """An event of the device: the figures are on the host."""
+
+    @property
+    def device(self) -> torch.device | None:
+        """On which the figures are; None: on the host."""
+        found = (one.device for one in (self.norm, self.loss) if isinstance(one, torch.Tensor))
+        return next((device for device in found if device.type != "cpu"), None)
+
+    def on_its_way(self, device: torch.device) -> _Look:
+        norm, loss = self.norm, self.loss.to("cpu", non_blocking=True)
+        norm = norm.to("cpu", non_blocking=True) if isinstance(norm, torch.Tensor) else norm
+        event = torch.get_device_module(device).Event()
+        event.record()
+        return replace(self, norm=norm, loss=loss, arrived=event)
+
+    def read(self) -> tuple[float | None, float]:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return None if self.norm is None else float(self.norm), float(self.loss)
+
+
 class Faults(TrainerCallback):
     """Of one trainer, which hands over the micro-batches of each step, their losses and the gradient's norm.
 
@@ -68,6 +102,7 @@ class Faults(TrainerCallback):
         self._batches: Sequence[Any] = ()
         self._recent: deque[float] = deque(maxlen=_MEDIAN_OF)
         self._in_a_row = 0
+        self._pending: _Look | None = None
 
     def begin_step(self, batches: Sequence[Any]) -> None:
         self._batches, self.losses, self.norm = batches, [], None
@@ -82,17 +117,38 @@ class Faults(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         logged = [float(one["loss"]) for one in state.log_history if "loss" in one]
         self._recent = deque(filter(math.isfinite, logged), maxlen=_MEDIAN_OF)
-        self._in_a_row = 0
+        self._in_a_row, self._pending = 0, None
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
-        found = self._judge(args)
+        look = self._look(state.global_step + 1)
+        if self.policy.on_non_finite == "stop" and look.device is not None:
+            self.settle()
+            self._pending = look.on_its_way(look.device)
+        else:
+            self._act(look, kwargs["model"])
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._batches = ()  # of the device's memory
+
+    def on_train_end(self, *_: Any, **kwargs: Any) -> None:
+        self.settle()
+
+    def settle(self) -> None:
+        """Judge the step whose figures are on their way: before a log or a save, which must not hold what it spoilt."""
+        look, self._pending = self._pending, None
+        if look is not None:
+            self._act(look, None)
+
+    def _act(self, look: _Look, model: Any) -> None:
+        """Judge a step, and do what the policy says; an update to be left out is one of this ``model``."""
+        found = self._judge(look)
         if found is None:
             self._in_a_row = 0
             return
         kind, what = found
         self._in_a_row += 1
-        step, policy = state.global_step + 1, self.policy.on_non_finite
-        kept = self._keep(step, args.process_index, what)
+        step, rank, policy = look.step, self._trainer.args.process_index, self.policy.on_non_finite
+        kept = self._keep(look, rank, what)
         where = "" if kept is None else f" Its batch is in {kept}."
         if policy == "stop" or self._in_a_row > _MOST_IN_A_ROW:
             self.count(kind, step=step, what=what)
@@ -104,72 +160,68 @@ class Faults(TrainerCallback):
         back = self._roll_back() if policy == "rollback" else None
         did = "skipped" if back is None else "rolled_back"
         self.count(kind, did, step=step, what=what)
-        kwargs["model"].zero_grad()  # with no gradient the optimizer changes neither weights nor its state
-        if args.process_index == 0:
+        model.zero_grad()  # with no gradient the optimizer changes neither weights nor its state
+        if rank == 0:
             done = f"weights and optimizer state are those of {back.name} again" if back else "this update is left out"
             logger.warning("Step %s: %s; %s, and the run continues.%s", step, what, done, where)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._batches = ()  # of the device's memory
-
-    def _judge(self, args: TrainingArguments) -> tuple[str, str] | None:
-        """Kind and description of a step that came out wrong."""
+    def _look(self, step: int) -> _Look:
+        """The ranks' losses are averaged here where they decide: all ranks come by in the same step."""
         scaled = getattr(self._trainer.accelerator, "scaler", None) is not None
-        if self.norm is None or scaled:
-            loss = self._loss(shared=True)
-            if not math.isfinite(loss) and (self.policy.on_non_finite == "stop" or not scaled):
-                return "not_finite", f"the loss is {loss}"
-        else:
-            norm = float(getattr(self.norm, "full_tensor", lambda: self.norm)())
-            if not math.isfinite(norm):
-                loss = self._loss(shared=False)
-                return "not_finite", f"the gradient norm is {norm}, the loss {loss:.4g}"
-        return None if self.policy.spike is None else self._spike(self.policy.spike)
+        norm = None if scaled else getattr(self.norm, "full_tensor", lambda: self.norm)()
+        total = torch.stack([one.detach().float() for one in self.losses or [torch.zeros(())]]).sum()
+        decides = norm is None or self.policy.spike is not None
+        if decides and dist.is_available() and dist.is_initialized():
+            dist.all_reduce(total)
+            total /= dist.get_world_size()
+        return _Look(step, norm, total, self.losses, [_text_of(one) for one in self._batches])
 
-    def _spike(self, times: float) -> tuple[str, str] | None:
-        loss, recent = self._loss(shared=True), self._recent
-        usual = statistics.median(recent) if len(recent) >= _LEAST_LOSSES else math.inf
+    def _judge(self, look: _Look) -> tuple[str, str] | None:
+        """Kind and description of a step that came out wrong."""
+        norm, loss = look.read()
+        scaled = getattr(self._trainer.accelerator, "scaler", None) is not None
+        if norm is not None and not math.isfinite(norm):
+            return "not_finite", f"the gradient norm is {norm}, the loss {loss:.4g}"
+        if norm is None and not math.isfinite(loss) and (self.policy.on_non_finite == "stop" or not scaled):
+            return "not_finite", f"the loss is {loss}"
+        return None if self.policy.spike is None else self._spike(loss, self.policy.spike)
+
+    def _spike(self, loss: float, times: float) -> tuple[str, str] | None:
+        usual = statistics.median(self._recent) if len(self._recent) >= _LEAST_LOSSES else math.inf
         if loss > times * usual:
             return "spikes", f"the loss is {loss:.4g}, {loss / usual:.1f} times the median of the steps before"
         if math.isfinite(loss):
-            recent.append(loss)
+            self._recent.append(loss)
         return None
 
-    def _loss(self, *, shared: bool) -> float:
-        """Of the step: its micro-batches added up; ``shared``: the mean of the ranks."""
-        if not self.losses:
-            return 0.0
-        total = torch.stack([one.detach().float() for one in self.losses]).sum()
-        if shared and dist.is_available() and dist.is_initialized():
-            dist.all_reduce(total)
-            total /= dist.get_world_size()
-        return float(total)
-
-    def _keep(self, step: int, rank: int, what: str) -> Path | None:
+    def _keep(self, look: _Look, rank: int, what: str) -> Path | None:
         """Write the step's rows to the folder of the records; None where that fails, or enough are there."""
         folder = self.records() / FAULTS
-        losses = [float(one) for one in self.losses]
         parts = [
-            {"loss": _plain(loss), "rows": list(_rows(batch, self._trainer.processing_class))}
-            for loss, batch in zip(losses, self._batches, strict=False)
+            {"loss": _plain(float(loss)), "rows": list(_rows(batch, self._trainer.processing_class))}
+            for loss, batch in zip(look.losses, look.batches, strict=False)
         ]
-        held = {"step": step, "rank": rank, "what": what, "micro_batches": parts}
+        held = {"step": look.step, "rank": rank, "what": what, "micro_batches": parts}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if len(list(folder.glob("*.json"))) >= _MOST_KEPT:
                 return None
-            path = folder / f"step{step}.rank{rank}.json"
+            path = folder / f"step{look.step}.rank{rank}.json"
             write_whole(path, json.dumps(held) + "\n")
         except OSError as error:
-            logger.warning("The batch of step %s cannot be kept: %s", step, error.strerror or error)
+            logger.warning("The batch of step %s cannot be kept: %s", look.step, error.strerror or error)
             return None
         return path
 
 
-def _rows(batch: Any, tokenizer: Any) -> Iterator[Mapping[str, Any]]:
+def _text_of(batch: Any) -> Mapping[str, Any]:
+    """What is kept of a micro-batch, without its images."""
+    items = batch.items() if isinstance(batch, Mapping) else ()
+    return {name: one for name, one in items if name.endswith(("input_ids", "attention_mask", "labels"))}
+
+
+def _rows(batch: Mapping[str, Any], tokenizer: Any) -> Iterator[Mapping[str, Any]]:
     """The rows of a micro-batch without their padding: ids, text, and how many tokens the loss covers."""
-    if not isinstance(batch, Mapping):
-        return
     name = next((name for name in batch if name.endswith("input_ids") and batch[name].dim() == 2), None)
     if name is None:
         return

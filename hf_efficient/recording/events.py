@@ -23,6 +23,7 @@ from hf_efficient.records.steps import PhaseName
 Event = tuple[str, int, Any, Any]
 """Kind, reading of the clock in nanoseconds, and two values that depend on the kind (see ``Fold``)."""
 
+_KINDS = ("enter", "leave", "mark", "cut", "loop", "gap", "line")
 _WAIT = "communication"
 _HOST_ALONE = frozenset({"bookkeeping", "device_wait", _WAIT})
 """Phases that are no work of the device, and are not marked on it."""
@@ -64,8 +65,9 @@ class Fold:
         self._out: list[Span | Mapping[str, Any]] = []
 
     def take(self, events: Iterable[Event]) -> list[Span | Mapping[str, Any]]:
+        on = {kind: getattr(self, f"_on_{kind}") for kind in _KINDS}
         for kind, at_ns, what, more in events:
-            getattr(self, f"_on_{kind}")(max(at_ns, self.since_ns), what, more)
+            on[kind](max(at_ns, self.since_ns), what, more)
         out, self._out = self._out, []
         return out
 

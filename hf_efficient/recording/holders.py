@@ -10,6 +10,13 @@ from hf_efficient.records.steps import PhaseName
 _LIBRARIES = ("transformers.", "trl.", "accelerate.", "hf_efficient.")
 """Their methods are what the phases are named after; those of other modules are named one by one."""
 
+_OF_EACH_STEP = frozenset(
+    {"on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end"}
+)
+_SHORT_NS, _ALL_OF, _EVERY = 50_000_000, 32, 7
+"""A step, how many steps are timed however short, and of how many further ones one is: a prime, since people do things
+every ten or hundred steps."""
+
 Held = dict[tuple[PhaseName | None, str], int]
 
 
@@ -20,20 +27,34 @@ class Holders:
     def __init__(self, log: EventLog) -> None:
         self.log = log
         self.charged_ns = 0
+        self.open = 0
+        """How many are under way whose time is charged to a name."""
+        self.weight = 1
+        """For how many steps the callbacks of this one count; 0: they are not timed."""
+        self._steps = self._taken_ns = 0
         self._held: Held = {}
         self._around: PhaseName | None = None
 
-    def charge(self, began_ns: int, charged_ns: int, name: str | None, phase: PhaseName | None) -> None:
-        """Charge the time since ``began_ns`` but for what was charged since ``charged_ns``; without a name to nobody.
-        A step calls this some twenty times."""
+    def charge(
+        self, began_ns: int, charged_ns: int, name: str | None, phase: PhaseName | None, weight: int = 1
+    ) -> None:
+        """Charge the time since ``began_ns`` but for what was charged since ``charged_ns``; without a name to
+        nobody."""
         own_ns = self.log.now() - began_ns - (self.charged_ns - charged_ns)
         self.charged_ns += own_ns
         if name is not None and self.log.in_loop:
             key = (self._around or phase or self.log.marked, name)  # text costs more than the sum
-            self._held[key] = self._held.get(key, 0) + own_ns
+            self._held[key] = self._held.get(key, 0) + own_ns * weight
 
     def take(self) -> Held:
+        """A step has ended. Where steps are short, the callbacks of one in seven are timed, and count for seven."""
         held, self._held = self._held, {}
+        began_ns, self._taken_ns = self._taken_ns, self.log.now()
+        self._steps += 1
+        if self._steps <= _ALL_OF or self._taken_ns - began_ns >= _SHORT_NS:
+            self.weight = 1
+        else:
+            self.weight = 0 if self._steps % _EVERY else _EVERY
         return held
 
     def wrap(
@@ -44,11 +65,14 @@ class Holders:
         to what calls the instance's method in its turn (``patch.object(Trainer, name, wraps=trainer.method)``)."""
         first, running = _of_class(owner, name), False
         own_name, defined = _own_name(first), getattr(type(owner), name)
+        nameless = own_name is None and not opaque
 
         @functools.wraps(getattr(owner, name))
         def timed(*args: Any, **kwargs: Any) -> Any:
             nonlocal running
             same = getattr(type(owner), name, None) is defined  # a lookup in C
+            if same and nameless and not self.open:
+                return around(first, *args, **kwargs)
             method = first if same else _of_class(owner, name)
             if running and method != first:
                 return first(*args, **kwargs)
@@ -56,9 +80,11 @@ class Holders:
             began_ns, charged_ns, outer = self.log.now(), self.charged_ns, self._around
             if opaque:
                 self._around = outer or phase
+            self.open += 1
             try:
                 return around(method, *args, **kwargs)
             finally:
+                self.open -= 1
                 self.charge(began_ns, charged_ns, own_name if same else _own_name(method), phase)
                 self._around, running = outer, before
 
@@ -72,7 +98,8 @@ class Holders:
 
         @functools.wraps(call_event)
         def named_event(event: str, *args: Any, **kwargs: Any) -> Any:
-            callbacks.event = event
+            if self.weight or event not in _OF_EACH_STEP:
+                callbacks.event = event
             return call_event(event, *args, **kwargs)
 
         handler.call_event = named_event
@@ -96,7 +123,7 @@ class TimedCallbacks(list[Any]):
 
     def _timed(self, event: str) -> Iterator[Any]:
         holders, names = self._holders, self._names
-        log = holders.log
+        log, weight = holders.log, holders.weight if event in _OF_EACH_STEP else 1
         for callback in super().__iter__():
             key = (type(callback), event)
             name = names[key] if key in names else names.setdefault(key, _event_name(*key))
@@ -104,8 +131,12 @@ class TimedCallbacks(list[Any]):
                 yield callback
                 continue
             began_ns, charged_ns, phase = log.now(), holders.charged_ns, log.marked
-            yield callback
-            holders.charge(began_ns, charged_ns, name, phase)
+            holders.open += 1
+            try:
+                yield callback
+            finally:
+                holders.open -= 1
+            holders.charge(began_ns, charged_ns, name, phase, weight)
 
 
 def _event_name(kind: type, event: str) -> str | None:

@@ -32,6 +32,8 @@ _WAIT, _READ = COUNTS.index("core_wait_seconds"), COUNTS.index("read_bytes")
 _BLOCK_BYTES = 512  # of ru_inblock, getrusage(2)
 _CLOCKS = (time.perf_counter, time.thread_time, time.process_time)
 """Seconds: wall, CPU of this thread, CPU of its process. (``getrusage`` has a running thread's to the tick.)"""
+_SHORT_SECONDS, _ALL_OF, _EVERY = 0.002, 32, 7
+"""A batch, how many are timed in full at first and after one that is not short, and of how many others one is."""
 _GET_ITERATOR = "_get_iterator"
 
 
@@ -45,7 +47,8 @@ def _waits() -> Callable[[], tuple[float, int]]:
 
 
 class BatchTimes:
-    """Adds the batches that a process loads to its counts, one after the other, in one thread."""
+    """Adds the batches that a process loads to its counts, one after the other, in one thread. Wall time is that of all
+    batches. Where they are short, the other clocks are read for one batch in seven, which counts for seven."""
 
     def __init__(
         self,
@@ -54,15 +57,23 @@ class BatchTimes:
         waits: Callable[[], tuple[float, int]] | None = None,
     ) -> None:
         """``counts``: as many doubles as ``COUNTS`` has names, written in place."""
-        self._counts, self._clocks = counts, clocks
+        self._counts = counts
+        self._wall, self._thread, self._process = clocks
         self._waits = waits or _waits()
         self._waited = (0.0, 0)
         self._part = _FETCH
-        self._since = [0.0, 0.0, 0.0]
+        self._began = self._since = self._thread_since = self._process_since = 0.0
+        self._weight, self._batches, self._all_until = 1, 0, _ALL_OF
 
     def fetch_begins(self) -> None:
-        self._waited = self._waits()
-        self._part, self._since = _FETCH, [clock() for clock in self._clocks]
+        self._part = _FETCH
+        self._batches += 1
+        self._weight = 1 if self._batches <= self._all_until else 0 if self._batches % _EVERY else _EVERY
+        if self._weight:
+            self._waited = self._waits()
+        self._began = self._since = self._wall()
+        if self._weight:
+            self._thread_since, self._process_since = self._thread(), self._process()
 
     def collate_begins(self) -> None:
         self._add()
@@ -71,17 +82,24 @@ class BatchTimes:
     def ends(self) -> None:
         """The batch is there, or what was begun has failed."""
         self._add()
-        core, read = self._waits()
-        self._counts[_WAIT] += core - self._waited[0]
-        self._counts[_READ] += read - self._waited[1]
+        if self._weight:
+            core, read = self._waits()
+            self._counts[_WAIT] += (core - self._waited[0]) * self._weight
+            self._counts[_READ] += (read - self._waited[1]) * self._weight
+        if self._since - self._began >= _SHORT_SECONDS:
+            self._all_until = self._batches + _ALL_OF
         if self._part == _COLLATE:
             self._counts[0] += 1.0  # last: who reads meanwhile sees no batch without its time
 
     def _add(self) -> None:
-        now = [clock() for clock in self._clocks]
-        for place, (since, until) in enumerate(zip(self._since, now, strict=True), start=self._part):
-            self._counts[place] += until - since
+        counts, part, weight, now = self._counts, self._part, self._weight, self._wall()
+        counts[part] += now - self._since
         self._since = now
+        if weight:
+            thread, process = self._thread(), self._process()
+            counts[part + 1] += (thread - self._thread_since) * weight
+            counts[part + 2] += (process - self._process_since) * weight
+            self._thread_since, self._process_since = thread, process
 
 
 def counts_in(raw: bytes) -> Sequence[float]:
@@ -268,7 +286,8 @@ class LoaderWatch:
     def _next_data(self, reference: weakref.ref[Any]) -> Any:
         """The next batch, as the iterator's own class makes it."""
         iterator: Any = reference()
-        self._asked()
+        if self._taken.ready is not None:
+            self._asked()
         asked_ns = time.perf_counter_ns()
         try:
             batch = type(iterator)._next_data(iterator)
@@ -341,8 +360,7 @@ class LoaderWatch:
 
     @_guarded
     def _asked(self) -> None:
-        if self._taken.ready is not None:
-            self._ready = max(0, int(sum(self._counts[:: len(COUNTS)])) - self._handed_out)
+        self._ready = max(0, int(sum(self._counts[:: len(COUNTS)])) - self._handed_out)
 
     @_guarded
     def _ended(self, asked_ns: int) -> None:

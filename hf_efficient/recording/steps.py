@@ -69,22 +69,22 @@ class Segment:
 class StepDraft:
     """A step on its way to a record: filled by the thread that trains, worked out by the one that writes."""
 
+    micro_batches = 0
+    step: int | None = None
+    epoch: float | None = None
+    memory: StepMemory | None = None
+    times: DeviceTimes | None = None
+    device_seconds: Mapping[str, float] | None = None
+    cpu_from_ns: int | None = None
+    cpu_to_ns: int | None = None
+    loader_to: LoaderMark | None = None
+    _counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
+
     def __init__(self, segment: Segment, counting: Counting, loader_from: LoaderMark | None = None) -> None:
-        self.segment, self.counting = segment, counting
+        self.segment, self.counting, self.loader_from = segment, counting, loader_from
         self.tally = TokenTally(counting.scored)
-        self.micro_batches = 0
-        self.step: int | None = None
-        self.epoch: float | None = None
         self.logged: dict[str, Any] = {}
-        self.memory: StepMemory | None = None
-        self.times: DeviceTimes | None = None
-        self.device_seconds: Mapping[str, float] | None = None
-        self.cpu_from_ns: int | None = None
-        self.cpu_to_ns: int | None = None
-        self.loader_from = loader_from
-        self.loader_to: LoaderMark | None = None
         self.held_ns: Held = {}
-        self._counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
 
     def ready(self, *, wait: bool, patient: bool) -> bool:
         if wait:

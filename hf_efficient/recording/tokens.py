@@ -15,6 +15,9 @@ from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
 
 _IGNORED = -100
+_SMALL = 1 << 14
+"""Positions; torch counts in a larger batch by several threads, which would run beside those that train."""
+_READ = ("_ids", "_mask", "labels", "cu_seq_lens_q")
 
 LENGTH_BOUNDS: tuple[int, ...] = tuple(dict.fromkeys(round(2 ** (quarter / 4)) for quarter in range(24 * 4 + 1)))
 """Upper bounds of the length buckets in tokens: a quarter of an octave apart, so that a length is known to 19%. 1, 2,
@@ -37,11 +40,20 @@ class TokenTally:
     def __init__(self, scored: bool = False) -> None:
         """``scored``: count the target positions whose prediction enters the loss as well, for ``WorkFormula``."""
         self._scored = scored
+        self._later: list[Mapping[str, Any]] = []
         self._seen: list[_Seen] = []
         self._events: list[Any] = []
         self._batches: list[MicroBatch] | None = None
 
     def add(self, batch: Any) -> None:
+        """A small batch on the host is counted when its counts are asked for, by the thread that writes."""
+        ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+        if isinstance(ids, torch.Tensor) and ids.device.type == "cpu" and ids.numel() <= _SMALL:
+            self._later.append({name: one for name, one in batch.items() if name.endswith(_READ)})
+        else:
+            self._add(batch)
+
+    def _add(self, batch: Any) -> None:
         seen = _count(batch, self._scored) if isinstance(batch, Mapping) else _Seen()
         self._seen.append(seen)
         device: torch.device | None = None
@@ -61,6 +73,9 @@ class TokenTally:
         return not self._events
 
     def wait(self) -> None:
+        later, self._later = self._later, []
+        for batch in later:
+            self._add(batch)
         for event in self._events:
             event.synchronize()
         self._events = []

@@ -92,9 +92,10 @@ class StepLoader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         rows, bytes: of the batches, None where one is unknown; of their tensors, as they go to the device.
         fetch_seconds, fetch_cpu_seconds, fetch_process_cpu_seconds: in the data set: wall time, CPU time of the loading
             thread, and of all threads of its process. Likewise of the collator.
-        core_wait_seconds: of both, the time that the thread waited for a core (on Linux); measured after the first
-            batch that took longer than 0.3 ms, like ``read_bytes``.
-        read_bytes: read from disk, as far as the system says, without what memory held.
+        core_wait_seconds: of both, the time that the thread waited for a core (on Linux).
+        read_bytes: read from disk, as far as the system says, without what memory held. Like CPU seconds and
+            core_wait_seconds it is read for one batch in seven, which counts for seven, while batches take less than
+            2 ms.
         ready: batches ready when one was asked for, summed over ``batches``; None without workers.
     """
 
@@ -149,7 +150,8 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         waited_seconds: host time within logging, evaluation and checkpointing spent waiting for other ranks; other
             phases have it in ``phase_seconds.communication``.
         held_seconds: by ``PHASE/Class.method``, what callbacks and the user's own methods took themselves, without what
-            others took inside them; less than a thousandth of the step is left out.
+            others took inside them; less than a thousandth of the step is left out. While steps take less than 50 ms,
+            callbacks are timed in one of seven, and count for seven.
         loss, learning_rate, grad_norm: the Trainer's own log after this step, if any; the loss is the mean since its
             last log.
     """

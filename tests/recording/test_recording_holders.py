@@ -102,3 +102,27 @@ def test_outside_the_loop_nothing_is_charged(hand, holders):
     holders.watch_callbacks(handler)
     handler.call_event("on_step_end")
     assert holders.take() == {}
+
+
+def test_where_steps_are_short_the_callbacks_of_one_in_seven_count_for_seven(hand, holders):
+    """The first 32 steps are all timed; a method of the user's own and a rare event always."""
+    handler, owner = Handler(Waits(hand, 0.001)), Owner(hand)
+    handler.callbacks[0].on_save = handler.callbacks[0].on_step_end
+    holders.watch_callbacks(handler)
+    holders.wrap(owner, "inner", "forward", lambda run: hand.wait(0.002))
+    holders.log.mark("bookkeeping")
+    held = []
+    for _ in range(33 + 7 * 10):
+        handler.call_event("on_step_end")
+        owner.inner()
+        held.append(held_seconds(holders.take()))
+    assert {one["forward/Owner.inner"] for one in held} == {0.002}
+    callbacks = [one.get("bookkeeping/Waits.on_step_end", 0.0) for one in held]
+    assert callbacks[:32] == [0.001] * 32
+    assert sorted(callbacks[33:]) == [0.0] * 60 + [0.007] * 10
+    hand.wait(0.05)  # a step that is not short; so all of the next one is timed
+    holders.take()
+    handler.call_event("on_step_end")
+    assert held_seconds(holders.take()) == {"bookkeeping/Waits.on_step_end": 0.001}
+    handler.call_event("on_save")
+    assert held_seconds(holders.take()) == {"bookkeeping/Waits.on_save": 0.001}

@@ -244,6 +244,38 @@ def test_a_batch_by_hand():
     }
 
 
+def test_short_batches_are_timed_in_full_one_in_seven_and_long_ones_all():
+    """Batches of 1 ms, of which 0.25 ms is on the CPU; then one of 5 ms."""
+    row, at, took = array("d", [0.0] * len(watching.COUNTS)), [0.0], 0.001
+    read = []
+
+    def thread():
+        read.append(at[0])
+        return at[0] / 4
+
+    times = watching.BatchTimes(memoryview(row), (lambda: at[0], thread, lambda: at[0] / 2), lambda: (at[0] / 8, 0))
+
+    def batch(seconds):
+        times.fetch_begins()
+        at[0] += seconds
+        times.collate_begins()
+        times.ends()
+
+    for _ in range(32 + 7 * 10):
+        batch(took)
+    assert len(read) == 3 * (32 + 10)
+    found = dict(zip(watching.COUNTS, row, strict=True))
+    assert found["fetched"] == 102
+    shares = {"": 1, "_cpu": 1 / 4, "_process_cpu": 1 / 2}
+    for name, share in shares.items():
+        assert found[f"fetch{name}_seconds"] == pytest.approx(102 * took * share)
+    assert found["core_wait_seconds"] == pytest.approx(102 * took / 8)
+    batch(0.005)
+    read.clear()
+    batch(took)
+    assert len(read) == 3
+
+
 def test_a_fetch_or_a_collator_that_fails():
     row, times = counted([(1.0, 0.0, 0.0), (3.0, 0.5, 0.5)])
     times.fetch_begins()

@@ -5,14 +5,14 @@ import math
 import re
 import resource
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
 from tiny_training import causal_trainer, every, losses, stated, trained_weights, valid_account
 from transformers import TrainerCallback
 
-from hf_efficient.callbacks.faults import FaultPolicy
+from hf_efficient.callbacks.faults import FaultPolicy, Faults
 from hf_efficient.callbacks.shrink import divided
 from hf_efficient.errors import TrainingCheckError
 from hf_efficient.reporting.run_rows import fault_words
@@ -113,6 +113,55 @@ def test_a_spike_of_the_loss(train):
     assert stated(trainer.out, "faults") == {"spikes": 1, "skipped": 1}
     (path,) = trainer.out.glob("efficiency/faults/*.json")
     assert re.search(r'"what": "the loss is \d+\.\d+, \d+\.\d times the median', path.read_text())
+
+
+class OnDevice(torch.Tensor):
+    """On a device in name; every read waits for it."""
+
+    reads = 0
+
+    @property
+    def device(self):
+        return SimpleNamespace(type="cuda")
+
+    def to(self, where, non_blocking):
+        assert (where, non_blocking) == ("cpu", True)
+        return self.as_subclass(torch.Tensor)
+
+    def __float__(self):
+        OnDevice.reads += 1
+        return super().__float__()
+
+
+@pytest.mark.parametrize(("on_non_finite", "reads"), [("stop", 0), ("skip", 6)])
+def test_stop_reads_no_figure_from_a_device_before_the_next_step(monkeypatch, tmp_path, on_non_finite, reads):
+    """Three steps, of which the last is not finite; a log, or the step after it, ends the run."""
+    waited = []
+
+    class Event:
+        def record(self):
+            pass
+
+        def synchronize(self):
+            waited.append(True)
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace(Event=Event))
+    monkeypatch.setattr(OnDevice, "reads", 0)
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(scaler=None), args=SimpleNamespace(process_index=0), processing_class=None
+    )
+    policy = Faults(FaultPolicy(on_non_finite), trainer, None, lambda: tmp_path, lambda: None)
+    for step, norm in enumerate([1.0, 2.0, math.nan]):
+        policy.begin_step([])
+        policy.norm, policy.losses = (torch.tensor(one).as_subclass(OnDevice) for one in (norm, [0.5]))
+        policy.losses = list(policy.losses)
+        policy.on_pre_optimizer_step(None, SimpleNamespace(global_step=step), model=torch.nn.Identity())
+    assert OnDevice.reads == reads
+    if on_non_finite == "stop":
+        assert len(waited) == 2
+        with pytest.raises(TrainingCheckError, match=r"^step 3: the gradient norm is nan, the loss 0\.5\."):
+            policy.settle()
+    assert policy.counts["not_finite"] == 1
 
 
 def test_without_a_policy_it_trains_as_the_class_below(train):
