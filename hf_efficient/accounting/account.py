@@ -1,10 +1,15 @@
-"""The account of a run: built once from its records, written to ``run.json``, read again."""
+"""The account of a run: built once from its records, written to ``run.json``, read again. Run as a program it writes
+the JSON Schema of ``run.json`` beside this file."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from hf_efficient.accounting.evaluations import evaluations_of, few_evaluations
 from hf_efficient.accounting.gaps import across_gaps, not_measured, sequence_gaps, work_gaps
@@ -30,6 +35,8 @@ from hf_efficient.records.series import RunSeries
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account, records_folder
 from hf_efficient.version import __version__
+
+SCHEMA = Path(__file__).with_name("run.schema.json")
 
 
 @dataclass(frozen=True)
@@ -134,3 +141,18 @@ def _before_spans(rank: RankSteps) -> ProcessSpans:
     """Steps without spans: what is outside the loops is not known."""
     end = sum(segment.wall_ns for segment in rank.segments) / 1e9
     return ProcessSpans(0, last_at_seconds=end, trains={segment.segment: 0.0 for segment in rank.segments})
+
+
+def run_schema() -> dict[str, Any]:
+    """Of ``run.json`` (2020-12): every key is required, none beside them is valid."""
+    (schema,), parts = msgspec.json.schema_components([RunAccount], ref_template="#/$defs/{name}")
+    for part in parts.values():
+        if "properties" in part:
+            part["additionalProperties"] = False
+            part["required"] = list(part["properties"])
+            part["description"] = " ".join(part.get("description", "").split("\n\n")[0].split())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": parts}
+
+
+if __name__ == "__main__":
+    SCHEMA.write_text(json.dumps(run_schema(), indent=2) + "\n", encoding="utf-8")

@@ -5,26 +5,34 @@ phases share by their time. An idling evaluation is so charged with less; forwar
 Estimates stay marked. Phases are those of rank 0, energy that of all ranks, taken to have started together.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from hf_efficient.accounting.columns import Column
-from hf_efficient.accounting.processes import ProcessSpans, last_stated
+from hf_efficient.accounting.processes import ProcessSpans, last_stated, read_processes
+from hf_efficient.accounting.run_records import read_system
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.system import MeterCurve, RankSystem, once_each
 from hf_efficient.accounting.time import phase_order
+from hf_efficient.errors import OutputError
 from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.energy import co2e_grams
+from hf_efficient.estimate.forecast import Earlier
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.facts.prices import Rates, grid_facts
 from hf_efficient.records.account import NotMeasured, ProcessAccount
 from hf_efficient.records.amounts import BudgetAccount, EnergyAccount, EnergyPart, MoneyAccount
 from hf_efficient.records.facts import GridFacts, PriceFacts
+from hf_efficient.run_dir.paths import records_path
 from hf_efficient.text import seconds
+
+logger = logging.getLogger(__name__)
 
 _WORTH_NAMING_SECONDS = 2.0
 """Samples are a second apart: a shorter gap at the end of a process that died says nothing."""
@@ -207,3 +215,34 @@ def _budget(last: ProcessSpans) -> BudgetAccount | None:
         return None
     reached = (last.notes.get("budget") or [{}])[-1]
     return replace(limits, reached=reached.get("reached"), reached_at_step=reached.get("step"))
+
+
+def read_earlier(directory: Path) -> Earlier:
+    """Read what earlier processes left: spans of rank 0, samples of all ranks; zeros if unreadable (logged)."""
+    try:
+        found = read_processes(records_path(directory, "spans", 0))
+        joules = _joules(directory) if found else 0.0
+    except (OSError, OutputError) as error:
+        logger.warning("What this run has spent so far cannot be read (%s): it counts from now.", error)
+        return Earlier()
+    walls = [one.last_at_seconds - one.began_at_seconds for one in found]
+    evaluations, saves = _durations(found, "evaluation"), _durations(found, "save")
+    return Earlier(
+        wall_seconds=math.fsum(walls),
+        evaluations=len(evaluations),
+        evaluation_seconds=math.fsum(evaluations),
+        saves=len(saves),
+        save_seconds=math.fsum(saves),
+        joules=joules,
+        cost_usd=cost_of_processes(found, walls) if found else None,
+    )
+
+
+def _joules(directory: Path) -> float | None:
+    metered = once_each(read_system(directory))
+    return math.fsum(one.joules for one in metered) if metered else None
+
+
+def _durations(processes: list[ProcessSpans], kind: str) -> list[float]:
+    notes = (note.get("seconds") for one in processes for note in one.notes.get(kind, ()))
+    return [float(seconds) for seconds in notes if isinstance(seconds, int | float)]

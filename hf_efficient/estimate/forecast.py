@@ -6,6 +6,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
+from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import JOULES_PER_KWH
 
 RECENT_STEPS = 100
@@ -150,6 +151,24 @@ def _occurrences(step: int, last: int, every: int | None, first: int) -> int:
 
 LimitName = Literal["usd", "hours", "kwh"]
 _SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What a run had spent before this process, on rank 0; a killed process counts until its last heartbeat. ``joules``
+    is over all ranks' meters, the cost at each process's own price; None where unknown."""
+
+    wall_seconds: float = 0.0
+    evaluations: int = 0
+    evaluation_seconds: float = 0.0
+    saves: int = 0
+    save_seconds: float = 0.0
+    joules: float | None = 0.0
+    cost_usd: float | None = None
+
+    def cost_at(self, price_usd_per_hour: float | None) -> float | None:
+        """What they cost; at this price where they state none; None where that is not known either."""
+        return cost_usd(self.wall_seconds, price_usd_per_hour) if self.cost_usd is None else self.cost_usd
 
 
 @dataclass(frozen=True)

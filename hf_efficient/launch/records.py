@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_efficient.accounting.money import read_earlier
 from hf_efficient.callbacks.budget_words import BudgetWords
 from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.data.build import PreferenceData, SftData
@@ -27,7 +28,6 @@ from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import OutputPlan
 from hf_efficient.planning.plan import plan_run
 from hf_efficient.recipe.schema import Recipe, told_where
-from hf_efficient.recording.earlier import read_earlier
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis

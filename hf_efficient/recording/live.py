@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import JOULES_PER_KWH
-from hf_efficient.estimate.forecast import RECENT_STEPS, Pace, Schedule, Spent, forecast, recent_step_seconds
+from hf_efficient.estimate.forecast import RECENT_STEPS, Earlier, Pace, Schedule, Spent, forecast, recent_step_seconds
 from hf_efficient.estimate.statistics import percentile, warm_up_count
 from hf_efficient.estimate.throughput import utilization
 from hf_efficient.records.steps import StepRecord
@@ -27,24 +27,6 @@ _COUNTS = ("processed", "non_padding", "target", "model_flops", "hardware_flops"
 _KNOWN, _UNKNOWN = 1 + len(_TIMES), 1 + len(_TIMES) + len(_COUNTS)
 _NOTHING = np.zeros(_UNKNOWN + len(_COUNTS))
 """Steps, times, counts, and for each count of how many steps it is not known."""
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """What a run had spent before this process, on rank 0; a killed process counts until its last heartbeat. ``joules``
-    is over all ranks' meters, the cost at each process's own price; None where unknown."""
-
-    wall_seconds: float = 0.0
-    evaluations: int = 0
-    evaluation_seconds: float = 0.0
-    saves: int = 0
-    save_seconds: float = 0.0
-    joules: float | None = 0.0
-    cost_usd: float | None = None
-
-    def cost_at(self, price_usd_per_hour: float | None) -> float | None:
-        """What they cost; at this price where they state none; None where that is not known either."""
-        return cost_usd(self.wall_seconds, price_usd_per_hour) if self.cost_usd is None else self.cost_usd
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hf_efficient.errors import OutputError
+from hf_efficient.estimate.forecast import Earlier
 from hf_efficient.facts.environment import machine_facts
 from hf_efficient.recording.clocks import ProcessStart, process_start
 from hf_efficient.recording.events import EventLog, Fold
 from hf_efficient.recording.guard import guard
-from hf_efficient.recording.live import Earlier, LiveRun
+from hf_efficient.recording.live import LiveRun
 from hf_efficient.recording.run_files import DONE, Ending, RunFiles, Way, await_other_ranks, ending_of
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import PhaseName
@@ -146,7 +147,7 @@ class Timeline:
         assert self._began_ns is not None
         self.earlier = Earlier()
         if rank == 0 and records_path(directory, "spans", 0).exists():
-            from hf_efficient.recording.earlier import read_earlier  # which reads as the account does
+            from hf_efficient.accounting.money import read_earlier  # which reads as the account does
 
             self.earlier = read_earlier(directory)
         self.finished = None

@@ -9,8 +9,15 @@ import pytest
 from made_records import alive, end, lines, process, span, step, train, train_end
 
 import hf_efficient
-from hf_efficient.accounting.account import account_of, account_run, load_run, read_account, write_account
-from hf_efficient.accounting.json_schema import SHIPPED, run_schema
+from hf_efficient.accounting.account import (
+    SCHEMA,
+    account_of,
+    account_run,
+    load_run,
+    read_account,
+    run_schema,
+    write_account,
+)
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import NotMeasured, ProcessAccount, StepTimes, TimeAccount, TrainingAccount
 from hf_efficient.records.amounts import MemoryAccount
@@ -208,7 +215,7 @@ def test_a_broken_line_in_the_middle_is_skipped_and_counted(run, name, broken, c
 
 
 def test_the_shipped_schema_is_the_one_of_the_records():
-    assert json.loads(SHIPPED.read_text(encoding="utf-8")) == run_schema()
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == run_schema()
 
 
 def test_written_whole_read_back_and_valid(run):

@@ -10,8 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hf_efficient.accounting.account import account_of, read_account
-from hf_efficient.accounting.json_schema import SHIPPED
+from hf_efficient.accounting.account import SCHEMA, account_of, read_account
 from hf_efficient.errors import SetupError
 from hf_efficient.facts import prices
 from hf_efficient.launch.run import run_recipe
@@ -71,7 +70,7 @@ def forward_seconds(done: subprocess.CompletedProcess[str]) -> tuple[float, floa
 def account(output: Path, unattributed_share: float = 0.02) -> RunAccount:
     """What run.json holds: valid by the schema, and the same that the records give."""
     folder = output / "efficiency"
-    jsonschema.validate(json.loads((folder / "run.json").read_text()), json.loads(SHIPPED.read_text()))
+    jsonschema.validate(json.loads((folder / "run.json").read_text()), json.loads(SCHEMA.read_text()))
     found = read_account(folder / "run.json")
     assert account_of(folder) == found
     for part in (found.time, *found.time.processes):

@@ -10,8 +10,7 @@ import jsonschema
 import pytest
 from pydantic import TypeAdapter
 
-from hf_efficient.accounting.account import account_of
-from hf_efficient.accounting.json_schema import SHIPPED
+from hf_efficient.accounting.account import SCHEMA, account_of
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.launch import records as plans
@@ -32,7 +31,7 @@ def recipe(tiny_recipe):
 
 def account(output: Path) -> RunAccount:
     folder = output / "efficiency"
-    jsonschema.validate(json.loads((folder / "run.json").read_text()), json.loads(SHIPPED.read_text()))
+    jsonschema.validate(json.loads((folder / "run.json").read_text()), json.loads(SCHEMA.read_text()))
     return account_of(folder)
 
 

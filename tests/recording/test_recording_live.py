@@ -6,10 +6,10 @@ import logging
 import pytest
 from hand_clock import SECOND, timeline_of
 
-from hf_efficient.estimate.forecast import Limits, Schedule, Spent
+from hf_efficient.accounting.money import read_earlier
+from hf_efficient.estimate.forecast import Earlier, Limits, Schedule, Spent
 from hf_efficient.recording.budget import BudgetWatch, Look
-from hf_efficient.recording.earlier import read_earlier
-from hf_efficient.recording.live import Earlier, LiveRun, Outlook, RecentSpeed, RunningFigures, log_figures
+from hf_efficient.recording.live import LiveRun, Outlook, RecentSpeed, RunningFigures, log_figures
 from hf_efficient.records.steps import StepMemory, StepRecord, StepWork, TokenCounts
 
 

@@ -6,13 +6,13 @@ from tiny_training import causal_trainer, every, losses, records, train_causal, 
 from transformers import Trainer, TrainerCallback
 
 from hf_efficient.accounting.account import read_account
+from hf_efficient.accounting.money import read_earlier
 from hf_efficient.callbacks import stop as budgets
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.prices import Rates
 from hf_efficient.recording import timeline as timelines
-from hf_efficient.recording.earlier import read_earlier
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.amounts import BudgetAccount
 from hf_efficient.trainer import EfficientTrainer

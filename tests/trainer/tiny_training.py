@@ -20,8 +20,7 @@ from transformers import (
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.accounting.account import account_of, read_account
-from hf_efficient.accounting.json_schema import SHIPPED
+from hf_efficient.accounting.account import SCHEMA, account_of, read_account
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.steps import StepRecord
 from hf_efficient.run_dir.reading import read_steps
@@ -190,7 +189,7 @@ def valid_account(output: Path) -> RunAccount:
     """What run.json holds: valid by the schema, and the same that the records give."""
     path = output / "efficiency/run.json"
     data, found = json.loads(path.read_text()), read_account(path)
-    jsonschema.validate(data, json.loads(SHIPPED.read_text()))
+    jsonschema.validate(data, json.loads(SCHEMA.read_text()))
     assert json.loads(json.dumps(dataclasses.asdict(found))) == data
     assert account_of(path.parent) == found
     return found
