@@ -161,7 +161,9 @@ class StepRecorder:
         self._loader = LoaderWatch()
         self._draft = self._nothing()
         self._device: DeviceWatch | None = None
-        self._compilation = CompilationWatch(self._compiling, self._in_backward)
+        self._compilation = CompilationWatch(
+            self._compiling, lambda: self.log.marked in ("backward", "forward_backward")
+        )
         waiting = functools.partial(self.log.phase, "communication")
         self._collectives = CollectiveWatch(waiting) if self.several_ranks else None
         self._live: LiveRun | None = None
@@ -390,9 +392,6 @@ class StepRecorder:
             why = "torch reports it since 2.8; it is in `backward`"
             self.timeline.state("compilation", {"missing": [{"what": "compilation of the backward", "why": why}]})
         return self.phase("compilation")
-
-    def _in_backward(self) -> bool:
-        return self.log.marked in ("backward", "forward_backward")
 
     def _remove_watches(self) -> None:
         self._compilation.remove()

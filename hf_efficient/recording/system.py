@@ -65,7 +65,8 @@ class SystemSampler:
     def _sample(self) -> dict[str, Any]:
         at, version = self._now_seconds(), SCHEMA_VERSION
         sample: dict[str, Any] = {"schema_version": version, "process": self._process, "at_seconds": round(at, 4)}
-        self._probe("memory of the host", lambda: sample.update(self._host_memory()))
+        self._probe("memory of the host", lambda: sample.update(rss_bytes=self._self.memory_info().rss))
+        self._probe("memory of the host", lambda: sample.update(host_available_bytes=psutil.virtual_memory().available))
         self._probe("memory of the device", lambda: sample.update(device_memory(self.device)))
         if self._samples == 0:
             self._probe("CPU", lambda: self._add(host_meters()))
@@ -77,9 +78,6 @@ class SystemSampler:
         self._samples += 1
         news, self._news = self._news, {}
         return {**sample, **news}
-
-    def _host_memory(self) -> dict[str, int]:
-        return {"rss_bytes": self._self.memory_info().rss, "host_available_bytes": psutil.virtual_memory().available}
 
     def _look_for_devices(self) -> None:
         new = [device for device in cuda_devices(self.device) if device.index not in self._looked_for]

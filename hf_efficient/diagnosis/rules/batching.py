@@ -15,7 +15,7 @@ from hf_efficient.diagnosis.rules.memory import memory_room, position_bytes
 from hf_efficient.estimate.throughput import batch_time
 from hf_efficient.records.findings import Finding, Gain, Remedy
 from hf_efficient.records.isolation import MicroBatchLine
-from hf_efficient.text import share
+from hf_efficient.text import counted, share
 
 MOST_TIMES = 16
 _ISOLATE = "hf-efficient isolate RECIPE"
@@ -243,8 +243,8 @@ def accumulation(case: Case) -> Verdict:
     gain, room = remedies[0].gain, memory_room(case)
     assert gain is not None
     return finding(
-        f"a step accumulates {case.accumulated} micro-batches of {_rows(held.rows)}, {share(held.fixed_share)} "
-        "of whose time does not grow with their tokens, and idle memory holds larger ones",
+        f"a step accumulates {case.accumulated} micro-batches of {counted(held.rows, 'row')}, "
+        f"{share(held.fixed_share)} of whose time does not grow with their tokens, and idle memory holds larger ones",
         [
             ("micro-batches of a step", held.accumulated, "count", _ARGUMENTS),
             ("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
@@ -324,7 +324,7 @@ def small_micro_batch(case: Case) -> Verdict:
 
 def _small_title(rows: int, fixed_share: float) -> str:
     part = f"{share(fixed_share)} of their time"
-    return f"micro-batches of {_rows(rows)} spend {part} on what does not grow with their tokens"
+    return f"micro-batches of {counted(rows, 'row')} spend {part} on what does not grow with their tokens"
 
 
 def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
@@ -344,10 +344,6 @@ def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     change = larger_micro_batch(held.rows, held.accumulated, best)
     gain = case.gain(saved[best], _basis(case, held, best, grouped))
     return _grow(change.what, change.overrides, change.costs, gain, grouped)
-
-
-def _rows(rows: int) -> str:
-    return f"{rows} row{'' if rows == 1 else 's'}"
 
 
 def _saved_seconds(case: Case, held: MicroBatch, times: int, growth: float) -> float:

@@ -33,9 +33,9 @@ def length_bias(case: Case) -> Verdict:
     is learnt may be length alone (Singhal et al. 2023, "A long way to go")."""
     held = case.account.preferences.lengths if case.account.preferences else None
     if held is None:
-        return (
-            abstains("no lengths of preferred answers are recorded", "a recipe of preferences") if _is(case) else None
-        )
+        if not case.is_of_preferences:
+            return None
+        return abstains("no lengths of preferred answers are recorded", "a recipe of preferences")
     times = held.chosen_tokens / max(1.0, held.rejected_tokens)
     by_pair = held.longer_chosen_share
     if times < _LONGER or (by_pair is not None and by_pair < _MOSTLY_LONGER):
@@ -65,7 +65,7 @@ def margin_without_likelihood(case: Case) -> Verdict:
     """The margin grows while the better answer itself becomes less likely, by a nat and a quarter of the margin: the
     worse one only falls faster (Pal et al. 2024, "Smaug")."""
     margins, rewards = _logged(case, "margin"), _logged(case, "chosen_reward")
-    if not _is(case) or _objective(case) == "reward":
+    if not case.is_of_preferences or _objective(case) == "reward":
         return None
     if min(len(margins), len(rewards)) < _FEWEST_LOGS:
         return abstains(*_NOT_LOGGED)
@@ -108,7 +108,7 @@ def _keep_likely(case: Case, beta: float) -> list[Remedy]:
 def beta_without_effect(case: Case) -> Verdict:
     """With a reference model, the margin stays within a twentieth of a nat of where it began: the policy does not move,
     so that beta holds nothing back."""
-    if not _is(case) or _objective(case) not in ("dpo", "kto"):
+    if not case.is_of_preferences or _objective(case) not in ("dpo", "kto"):
         return None
     margins = _logged(case, "margin")
     if len(margins) < _FEWEST_LOGS:
@@ -128,10 +128,6 @@ def beta_without_effect(case: Case) -> Verdict:
         remedies.insert(0, Remedy(f"ten times the learning rate: {higher:g}", {"train.learning_rate": higher}))
     title = f"beta {beta:g} does nothing: the policy stays within {nats:.2g} nats of its reference"
     return finding(title, evidence, remedies)
-
-
-def _is(case: Case) -> bool:
-    return case.is_of_preferences
 
 
 def _objective(case: Case) -> str:
