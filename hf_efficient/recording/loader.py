@@ -47,8 +47,8 @@ def _waits() -> Callable[[], tuple[float, int]]:
 
 
 class BatchTimes:
-    """Adds the batches that a process loads to its counts, one after the other, in one thread. Wall time is that of all
-    batches. Where they are short, the other clocks are read for one batch in seven, which counts for seven."""
+    """Adds the batches that a process loads to its counts, one after the other, in one thread. Where they are short,
+    one in seven is timed, and counts for seven."""
 
     def __init__(
         self,
@@ -57,49 +57,49 @@ class BatchTimes:
         waits: Callable[[], tuple[float, int]] | None = None,
     ) -> None:
         """``counts``: as many doubles as ``COUNTS`` has names, written in place."""
-        self._counts = counts
-        self._wall, self._thread, self._process = clocks
+        self._counts, self._clocks = counts, clocks
         self._waits = waits or _waits()
         self._waited = (0.0, 0)
-        self._part = _FETCH
-        self._began = self._since = self._thread_since = self._process_since = 0.0
-        self._weight, self._batches, self._all_until = 1, 0, _ALL_OF
+        self._part, self._began = _FETCH, 0.0
+        self._since = [0.0, 0.0, 0.0]
+        self._batches, self._all_until = 0, _ALL_OF
+        self._weight = 1
+        """For how many batches this one counts; 0: it is not timed."""
 
     def fetch_begins(self) -> None:
-        self._part = _FETCH
         self._batches += 1
         self._weight = 1 if self._batches <= self._all_until else 0 if self._batches % _EVERY else _EVERY
+        self._part = _FETCH
         if self._weight:
             self._waited = self._waits()
-        self._began = self._since = self._wall()
-        if self._weight:
-            self._thread_since, self._process_since = self._thread(), self._process()
+            self._since = [clock() for clock in self._clocks]
+            self._began = self._since[0]
+        else:
+            self._began = self._clocks[0]()
 
     def collate_begins(self) -> None:
-        self._add()
+        if self._weight:
+            self._add()
         self._part = _COLLATE
 
     def ends(self) -> None:
         """The batch is there, or what was begun has failed."""
-        self._add()
         if self._weight:
+            self._add()
             core, read = self._waits()
             self._counts[_WAIT] += (core - self._waited[0]) * self._weight
             self._counts[_READ] += (read - self._waited[1]) * self._weight
-        if self._since - self._began >= _SHORT_SECONDS:
+        until = self._since[0] if self._weight else self._clocks[0]()
+        if until - self._began >= _SHORT_SECONDS:
             self._all_until = self._batches + _ALL_OF
         if self._part == _COLLATE:
             self._counts[0] += 1.0  # last: who reads meanwhile sees no batch without its time
 
     def _add(self) -> None:
-        counts, part, weight, now = self._counts, self._part, self._weight, self._wall()
-        counts[part] += now - self._since
+        now = [clock() for clock in self._clocks]
+        for place, (since, until) in enumerate(zip(self._since, now, strict=True), start=self._part):
+            self._counts[place] += (until - since) * self._weight
         self._since = now
-        if weight:
-            thread, process = self._thread(), self._process()
-            counts[part + 1] += (thread - self._thread_since) * weight
-            counts[part + 2] += (process - self._process_since) * weight
-            self._thread_since, self._process_since = thread, process
 
 
 def counts_in(raw: bytes) -> Sequence[float]:
@@ -186,10 +186,12 @@ class Taken(msgspec.Struct):
 
     def add(self, batch: Any) -> None:
         """Count the batch's rows (first dimensions; None where one has none) and bytes."""
-        tensors = batch_tensors(batch)
-        rows = next((tensor.shape[0] for tensor in tensors if tensor.ndim), None)
+        rows = None
+        for tensor in batch_tensors(batch):
+            self.bytes += tensor.nbytes
+            if rows is None and tensor.ndim:
+                rows = tensor.shape[0]
         self.batches += 1
-        self.bytes += sum(tensor.nbytes for tensor in tensors)
         self.rows = None if self.rows is None or rows is None else self.rows + rows
 
 

@@ -93,9 +93,8 @@ class StepLoader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         fetch_seconds, fetch_cpu_seconds, fetch_process_cpu_seconds: in the data set: wall time, CPU time of the loading
             thread, and of all threads of its process. Likewise of the collator.
         core_wait_seconds: of both, the time that the thread waited for a core (on Linux).
-        read_bytes: read from disk, as far as the system says, without what memory held. Like CPU seconds and
-            core_wait_seconds it is read for one batch in seven, which counts for seven, while batches take less than
-            2 ms.
+        read_bytes: read from disk, as far as the system says, without what memory held. While batches take less than
+            2 ms, this and the times of fetching and collating are of one batch in seven, which counts for seven.
         ready: batches ready when one was asked for, summed over ``batches``; None without workers.
     """
 

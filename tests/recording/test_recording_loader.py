@@ -245,7 +245,7 @@ def test_a_batch_by_hand():
 
 
 def test_short_batches_are_timed_in_full_one_in_seven_and_long_ones_all():
-    """Batches of 1 ms, of which 0.25 ms is on the CPU; then one of 5 ms."""
+    """Batches of 1 ms, of which 0.25 ms is on the CPU; then one of 5 ms, after which all are timed for a while."""
     row, at, took = array("d", [0.0] * len(watching.COUNTS)), [0.0], 0.001
     read = []
 
@@ -266,6 +266,7 @@ def test_short_batches_are_timed_in_full_one_in_seven_and_long_ones_all():
     assert len(read) == 3 * (32 + 10)
     found = dict(zip(watching.COUNTS, row, strict=True))
     assert found["fetched"] == 102
+    assert found["collate_seconds"] == 0
     shares = {"": 1, "_cpu": 1 / 4, "_process_cpu": 1 / 2}
     for name, share in shares.items():
         assert found[f"fetch{name}_seconds"] == pytest.approx(102 * took * share)
