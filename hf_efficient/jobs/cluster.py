@@ -146,7 +146,7 @@ def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
         written = f"--gpu {kind} {flag} {text}" if is_of_kind else f"{flag} {text}"
         _lay(tree, FLAGS[flag], f"{kind}:{text}" if is_of_kind else text, Origin("command line", text=written))
     findings = check_schema(tree, root=Cluster, kind="a cluster's description")
-    if findings := findings or list(_wrong_amounts(tree)):
+    if findings := findings or [*_wrong_amounts(tree), *_wrong_names(tree)]:
         raise RecipeError(to_problems(tree, findings))
     cluster = Cluster.model_validate(tree.plain(), strict=True)
     cluster._origins = {dotted(path): node.origin for path, node in tree.leaves()}
@@ -162,6 +162,34 @@ def _lay(tree: Node, path: tuple[str, ...], text: str, origin: Origin) -> None:
         if not isinstance(node.value, dict):
             return
     node.value[path[-1]] = Node(text, origin)
+
+
+_ENVIRONMENT = ("a name of letters, digits and _", re.compile(r"[A-Za-z_][A-Za-z0-9_]*"))
+_LABEL = ("lower-case letters, digits and -, 63 at most", re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"))
+_OBJECT = ("lower-case letters, digits, - and .", re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"))
+_FORMS = {
+    "kubernetes.namespace": _LABEL,
+    "kubernetes.queue": _OBJECT,
+    **{f"kubernetes.{name}": _OBJECT for name in ("volume_claim", "service_account", "image_pull_secrets", "secrets")},
+    "skypilot.bucket": ("a bucket's address, s3://NAME", re.compile(r"[a-z0-9]+://[^\s/]+\S*")),
+    "skypilot.secrets": _ENVIRONMENT,
+    "env": _ENVIRONMENT,
+}
+"""What a name must be, in words and as a pattern: the cluster itself refuses others after minutes, or in the queue."""
+_OF_SEVERAL_LINES = ("activate", "skypilot.setup", "env")
+
+
+def _wrong_names(tree: Node) -> Iterator[Finding]:
+    for path, node in tree.leaves():
+        if not isinstance(node.value, str):
+            continue
+        key = dotted(tuple(part for part in path if isinstance(part, str))) if path[0] != "env" else "env"
+        words, form = _FORMS.get(key, ("", None))
+        name = str(path[1]) if key == "env" else node.value
+        if form is not None and not form.fullmatch(name):
+            yield Finding(path, f"is {found(name)}, but must be {words}.")
+        elif key not in _OF_SEVERAL_LINES and len(node.value.splitlines()) > 1:
+            yield Finding(path, "holds more than one line.", "Write one line.")
 
 
 def _wrong_amounts(tree: Node) -> Iterator[Finding]:

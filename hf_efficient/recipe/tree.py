@@ -21,6 +21,8 @@ from hf_efficient.recipe.schema import Origin
 
 KeyPath = tuple[str | int, ...]
 
+_MOST_NODES = 20_000
+
 _CONSTANTS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -183,10 +185,17 @@ class _Builder:
     def __init__(self, origin: Origin) -> None:
         self.problems: list[Problem] = []
         self._origin = origin
+        self._count = 0
 
     def build(self, node: Any, path: KeyPath, line: int | None = None) -> Node:
         """Build one value; ``line`` (0-based) is the line of its key where it has one."""
         origin = self._at(node.start_mark.line if line is None else line)
+        self._count += 1
+        if self._count == _MOST_NODES + 1:
+            message = f"holds more than {_MOST_NODES} values once its aliases are written out."
+            self._complain(origin, (), message, "Write the values out, or fewer of them.")
+        if self._count > _MOST_NODES:
+            return Node(None, origin)
         if node.tag not in (None, "text"):
             tag = node.tag.replace("tag:yaml.org,2002:", "!!", 1)
             message = f"carries the tag {tag}; a recipe is plain data and builds no objects."

@@ -197,6 +197,22 @@ def test_unknown_keys_are_named_with_the_nearest_one(described):
         ("cpus: many", "cpus: is the text 'many', but must be a whole number."),
         ("restarts: -1", "restarts: is the number -1, but must be at least 0."),
         ("env: {A: 1}", "env.A: is the number 1, but must be text."),
+        ("env: {a-b: x}", "env.a-b: is the text 'a-b', but must be a name of letters, digits and _."),
+        ('slurm: {partition: "gpu\\n--nodelist=x"}', "slurm.partition: holds more than one line. Write one line."),
+        (
+            "kubernetes: {namespace: My Team}",
+            "kubernetes.namespace: is the text 'My Team', but must be lower-case letters,",
+        ),
+        (
+            "kubernetes: {volume_claim: a/b}",
+            "kubernetes.volume_claim: is the text 'a/b', but must be lower-case letters,",
+        ),
+        ("kubernetes: {secrets: [ok, No]}", "kubernetes.secrets.1: is the text 'No', but must be lower"),
+        (
+            "skypilot: {bucket: my-runs}",
+            "skypilot.bucket: is the text 'my-runs', but must be a bucket's address, s3://",
+        ),
+        ("skypilot: {secrets: [A B]}", "skypilot.secrets.0: is the text 'A B', but must be a name of letters, digits"),
         ("gpus: H100", "gpus: is the text 'H100', but must be a count of at least 1, or TYPE:COUNT. Write, for "),
         ("time_limit: soon", "time_limit: is the text 'soon', but must be a time: 90m, 12h, 2d, 12:00:00 or 1-12:00"),
         ("shared: runs", "shared: is the text 'runs', but must be an absolute path. Write the path at which every "),

@@ -1,9 +1,11 @@
 """Contradictions between the sections of a recipe, one case after the other."""
 
+import inspect
+
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES, profile, rewards, training
+from hf_efficient.recipe.rules import RULES, profile, rewards, training, values
 from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
@@ -29,6 +31,26 @@ adapter.method=full | adapter.dora=true | adapter.rslora=true | adapter.bias=all
     adapter.modules_to_save: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it,
     adapter.bias: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
     adapter.merge: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
+train.lr_scheduler_type=cosine | train.lr_scheduler_kwargs={num_cycle: 1}
+    train.lr_scheduler_kwargs.num_cycle: is no parameter of `train.lr_scheduler_type: cosine`. Did you mean num_cycles?
+train.lr_scheduler_kwargs={power: 2}
+    train.lr_scheduler_kwargs.power: is no parameter of `train.lr_scheduler_type: linear`. Remove it.
+train.lr_scheduler_type=cosine_with_min_lr
+    train.lr_scheduler_kwargs: must hold min_lr or min_lr_rate, one of them, for `train.lr_scheduler_type: cosine_with
+train.lr_scheduler_type=warmup_stable_decay
+    train.lr_scheduler_kwargs: must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`. Write, for
+train.gradient_checkpointing=true | train.gradient_checkpointing_kwargs={use_reentrent: false}
+    train.gradient_checkpointing_kwargs.use_reentrent: is no parameter of torch's checkpointing. It takes every_n_layers, use_reentrant
+train.optim_args=nope
+    train.optim_args: is 'nope', which names no value. Write name=value,name=value.
+output_dir=/
+    output_dir: is /, the root folder. Write a folder of its own, for instance outputs/my-run.
+output_dir=~/
+    output_dir: is ~/, the home folder. Write a folder of its own
+train.max_steps=0
+    train.max_steps: is the number 0, which trains nothing. Write a number of steps, or -1 for as many as
+train.max_steps=100000000000000000000000000
+    train.max_steps: is the number 100000000000000000000000000, but must be at most 2147483647
 train.adam_beta1=2.0
     train.adam_beta1: is the number 2.0, but must be less than 1.
 train.adam_epsilon=-1.0
@@ -47,6 +69,9 @@ name=" "
     name: holds spaces alone, but must be text.
 train.bf16=true | train.fp16=true
     train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16.
+train.dataloader_prefetch_factor=2 | train.dataloader_persistent_workers=true
+    train.dataloader_prefetch_factor: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker, or
+    train.dataloader_persistent_workers: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker,
 faults.on_non_finite=rollback | distributed.strategy=fsdp2
     faults.on_non_finite: is rollback, which `distributed.strategy: fsdp2` cannot do. Write stop, or another
 faults.on_oom=shrink | distributed.processes=2 | objective=dpo
@@ -339,6 +364,16 @@ def test_a_file_alone_lets_no_repository_run_code(problems):
     (found,) = problems(held)
     assert found.startswith("r.yaml:2: model.trust_remote_code: is true, which lets the model's repository run its Py")
     assert "add model.trust_remote_code=true to the command line; a file cannot allow it." in found
+
+
+def test_the_table_of_schedules_fits_the_installed_transformers():
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+
+    steps = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
+    for name, function in TYPE_TO_SCHEDULER_FUNCTION.items():
+        found = set(inspect.signature(function).parameters) - steps
+        known = values.SCHEDULES[name.value]
+        assert found == ({"kwargs"} if known is None else set(known)), name
 
 
 def test_the_tables_of_packages_fit_the_installed_transformers():

@@ -67,6 +67,15 @@ def test_tags_duplicates_and_keys_are_all_reported():
     ]
 
 
+def test_exploding_aliases_stop_at_20000_values():
+    levels = ["l0: &l0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10)]
+    (problem,) = said("\n".join(levels))
+    assert problem.endswith(
+        "holds more than 20000 values once its aliases are written out. Write the values out, or fewer of them."
+    )
+
+
 def test_values_without_end():
     for text in ("a: &x\n  - *x\n", "[" * 5000 + "]" * 5000):
         assert said(text) == [
