@@ -48,14 +48,10 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class LaunchBreakdown:
-    """How kernels (not copies and memsets) are submitted, and how long they are.
-
-    Attributes:
-        graph_kernels: submitted by CUDA graphs: one call for many. They have no launch figures.
-        short_kernel_seconds: a shorter kernel is about as long as its own submission.
-        call_seconds, call: the host's time in the calls that launched kernels, summed and each.
-        delay: from the start of the call to that of the kernel; long, as it should be, where the host is far ahead.
-    """
+    """How kernels (not copies and memsets) are submitted, and how long they are. ``graph_kernels``: submitted by CUDA
+    graphs, one call for many, without launch figures. ``short_kernel_seconds``: a shorter kernel is about as long as
+    its own submission. ``call_seconds``, ``call``: the host's time in the calls that launched kernels, summed and each.
+    ``delay``: from the start of the call to that of the kernel; long, as it should be, where the host is far ahead."""
 
     kernels: int
     kernels_per_second: float
@@ -71,22 +67,16 @@ class LaunchBreakdown:
 
 @dataclass(frozen=True)
 class CopyKind:
-    """Copies of one direction from and to one kind of memory.
-
-    Attributes:
-        direction: ``HtoD``, ``DtoH``, ``DtoD``, ``PtoP``, or ``unknown``.
-        host_memory: None where no host memory is involved, or it is unknown.
-        untold_bytes_count: copies of unknown size; ``bytes`` and ``bytes_per_second`` are of the others.
-        small_count: of at most 64 KiB: latency, not bandwidth.
-        call_seconds: the host's time in the submitting calls; a pageable copy, or one to the host, blocks.
-    """
+    """Copies of one direction (``HtoD``, ``DtoH``, ``DtoD``, ``PtoP``, ``unknown``) and one ``host_memory``: None where
+    none is involved, or it is unknown. ``bytes`` and ``bytes_per_second`` are of copies of known size. ``small_count``:
+    of at most 64 KiB: latency, not bandwidth. ``call_seconds``: the host's time in the submitting calls; a pageable
+    copy, or one to the host, blocks."""
 
     direction: str
     host_memory: Literal["pinned", "pageable"] | None
     count: int
     seconds: float
     bytes: int | None
-    untold_bytes_count: int
     bytes_per_second: float | None
     small_count: int
     call_seconds: float | None
@@ -243,7 +233,6 @@ class TraceFile:
     world_size: int | None
     backend: str | None
     device_names: dict[int, str]
-    has_stacks: bool
     has_shapes: bool
 
 

@@ -85,16 +85,13 @@ class DeviceWork:
 
     @property
     def computes(self) -> Mask:
-        """Which are kernels that do not communicate."""
         return (self.events.kind[self.rows] == Kind.KERNEL) & ~self.communicates
 
     @property
     def window_seconds(self) -> float:
-        """From the first start to the last end."""
         return float(self.end.max() - self.start[0]) / 1e6
 
     def spans(self, chosen: Mask | slice = slice(None)) -> Spans:
-        """When any of the chosen ones ran."""
         return union(self.start[chosen], self.end[chosen])
 
     def only(self, chosen: Mask) -> "DeviceWork":
@@ -146,7 +143,6 @@ def device_breakdown(
 
 
 def device_busy(work: DeviceWork) -> rec.BusyBreakdown:
-    """All streams of a device together."""
     return _busy(work, _idle(work.gaps.lengths, _gap_causes(work), np.isnan(work.submitted[work.gaps.after])))
 
 
@@ -190,7 +186,6 @@ def _busy(work: DeviceWork, idle: IdleSplit) -> rec.BusyBreakdown:
 
 
 def communication(work: DeviceWork) -> rec.Communication | None:
-    """The communication of a device, and how much of it its computation hides; None where there is none."""
     if not work.communicates.any():
         return None
     talking = work.spans(work.communicates)
@@ -209,12 +204,10 @@ def communication(work: DeviceWork) -> rec.Communication | None:
 def _kernel_families(work: DeviceWork, host: HostWork) -> Ints:
     """By name; but what ``Optimizer.step`` launched is the optimizer's, unless it communicates."""
     by_name = np.array([KERNEL_FAMILIES.index(kernel_family(name)) for name in work.names()], dtype=np.int64)
-    stepping = host.around(work.calls, host.in_optimizer) >= 0
-    return np.where(stepping & work.computes, OPTIMIZER, by_name)
+    return np.where((host.around(work.calls, host.in_optimizer) >= 0) & work.computes, OPTIMIZER, by_name)
 
 
 def _kernel_times(work: DeviceWork, families: Ints, host: HostWork) -> tuple[rec.KernelTime, ...]:
-    """The kernels, copies and memsets that take longest, all runs of one name and family together."""
     key = work.events.name[work.rows].astype(np.int64) * len(KERNEL_FAMILIES) + families
     keys, place, counts = np.unique(key, return_inverse=True, return_counts=True)
     seconds = np.bincount(place, work.lengths, minlength=len(keys)) / 1e6
@@ -248,7 +241,6 @@ def _chief_operator(runs: DeviceWork, operators: Ints) -> str | None:
 
 
 def _launches(work: DeviceWork) -> rec.LaunchBreakdown | None:
-    """How long the kernels of a device are, and how they are submitted; None where it ran none."""
     kernels = work.only(work.events.kind[work.rows] == Kind.KERNEL)
     if not len(kernels.rows):
         return None
@@ -304,7 +296,6 @@ def _copy_kind(copies: DeviceWork, direction: str, host_memory: _HostMemory) -> 
         count=len(told),
         seconds=float(copies.lengths.sum()) / 1e6,
         bytes=int(told[known].sum()) if known.any() else None,
-        untold_bytes_count=int((~known).sum()),
         bytes_per_second=float(told[known].sum()) / timed if timed else None,
         small_count=int((told[known] <= SMALL_COPY_BYTES).sum()),
         call_seconds=float(calls.sum()) if len(calls) else None,
@@ -312,7 +303,6 @@ def _copy_kind(copies: DeviceWork, direction: str, host_memory: _HostMemory) -> 
 
 
 def _longest_gaps(work: DeviceWork, host: HostWork, steps: StepMarks) -> tuple[rec.DeviceGap, ...]:
-    """The longest gaps of a device first, and what the host did in them."""
     found, causes = work.gaps, _gap_causes(work)
     inside = steps.index(found.start)
     told = []

@@ -115,10 +115,8 @@ _FUNCTOR = re.compile(
 
 def short_name(name: str) -> str:
     """A kernel's name without return type, name spaces' noise and arguments; of a generic kernel with what it computes.
-
     ``void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>(int, ...)`` becomes
-    ``at::native::vectorized_elementwise_kernel [CUDAFunctor_add]``. Copies and memsets keep their whole name.
-    """
+    ``at::native::vectorized_elementwise_kernel [CUDAFunctor_add]``. Copies and memsets keep their whole name."""
     if name.startswith(("Memcpy", "Memset")):
         return name
     plain = _TRIVIAL.sub("", _ANONYMOUS.sub("", name))

@@ -35,12 +35,10 @@ class HostWork:
 
     @cached_property
     def work(self) -> Nest:
-        """Operators, annotations and calls of the runtime."""
         return nest(self.events, Kind.OPERATOR, Kind.ANNOTATION, Kind.CALL)
 
     @cached_property
     def everything(self) -> Nest:
-        """With Python functions."""
         if not (self.events.kind == Kind.PYTHON).any():
             return self.work
         return nest(self.events, Kind.OPERATOR, Kind.ANNOTATION, Kind.CALL, Kind.PYTHON)
@@ -67,8 +65,7 @@ class HostWork:
     def functions(self, row: int) -> list[str]:
         """Names of the Python functions around an event, the innermost first; or its operator's call stack."""
         events, tree = self.events, self.everything
-        chain = tree.chain(int(tree.nodes(np.array([row]))[0]))
-        rows = tree.rows[chain]
+        rows = tree.rows[tree.chain(int(tree.nodes(np.array([row]))[0]))]
         if tree is self.work:
             stacks = [stack for stack in events.stack[rows].tolist() if stack >= 0]
             return events.names[stacks[0]].split(";") if stacks else []
@@ -77,7 +74,6 @@ class HostWork:
 
 
 def host_breakdown(host: HostWork) -> HostBreakdown | None:
-    """The operators of all threads by their self time; None where the trace has none."""
     events, tree = host.events, host.work
     nodes = np.flatnonzero(events.kind[tree.rows] == Kind.OPERATOR)
     if not len(nodes):
@@ -128,7 +124,6 @@ class StepMarks:
 
 
 def step_marks(events: EventTable) -> StepMarks:
-    """None where the profiler had no schedule."""
     rows = events.rows(Kind.ANNOTATION, Kind.OPERATOR)
     rows = rows[np.isin(events.name[rows], events.named(_STEP))]
     numbers = [int(events.names[name].split("#")[1]) for name in events.name[rows].tolist()]
@@ -136,7 +131,6 @@ def step_marks(events: EventTable) -> StepMarks:
 
 
 def trace_steps(events: EventTable, marks: StepMarks, waits: Ints) -> tuple[TraceStep, ...]:
-    """Each step: the host's time, the time in which at least one device worked, and the waits that began in it."""
     rows = events.rows(*DEVICE_KINDS)
     busy = clipped_length(union(events.start[rows], events.end[rows]), marks.start, marks.end) / 1e6
     inside = marks.index(events.start[waits])

@@ -97,7 +97,6 @@ class EventTable:
         return np.flatnonzero(np.isin(self.kind, DEVICE_KINDS) & (self.device == device))
 
     def devices(self) -> list[int]:
-        """Those that ran something, ascending."""
         return np.unique(self.device[np.isin(self.kind, DEVICE_KINDS)]).tolist()
 
     def named(self, pattern: re.Pattern[str]) -> Ints:
@@ -132,7 +131,6 @@ def read_trace(path: Path) -> Trace:
         world_size=world_size if isinstance(world_size, int) else None,
         backend=str(distributed["backend"]) if distributed.get("backend") else None,
         device_names={one["id"]: str(one["name"]) for one in named},
-        has_stacks=bool((events.kind == Kind.PYTHON).any() or (events.stack >= 0).any()),
         has_shapes=columns.has_shapes,
     )
     return Trace(file, events)
@@ -216,8 +214,7 @@ class _EventStream:
         """The text of the file; of a gzip stream that is cut off or damaged what came before."""
         try:
             with self.path.open("rb") as file:
-                is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
-                source = gzip.GzipFile(fileobj=file) if is_gzip else file
+                source = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
                 while piece := source.read1(_PIECE_BYTES):
                     self.read_bytes += len(piece)
                     yield piece
@@ -341,7 +338,6 @@ class _Columns:
         self._parts.append({name: np.array(values, dtype) for name, (dtype, values) in columns.items()})
 
     def table(self) -> EventTable:
-        """All that was added, in order of time."""
         self.add([])
         columns = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
         self._parts.clear()

@@ -19,7 +19,6 @@ class Spans:
 
     @property
     def length(self) -> float:
-        """Of all of them together."""
         return float((self.end - self.start).sum())
 
 
@@ -38,10 +37,8 @@ class Gaps:
 
 
 def union(start: Floats, end: Floats) -> Spans:
-    """The time that at least one interval covers; ``start`` ascends.
-
-    Hand-worked: [0, 4), [2, 6), [6, 7), [9, 10) give [0, 7), [9, 10): 8 long.
-    """
+    """The time that at least one interval covers; ``start`` ascends. Hand-worked: [0, 4), [2, 6), [6, 7), [9, 10) give
+    [0, 7), [9, 10): 8 long."""
     if not len(start):
         return Spans(start, end)
     reach = np.maximum.accumulate(end)
@@ -99,7 +96,6 @@ class Nest:
         return value
 
     def self_times(self) -> Floats:
-        """The time of each node without its children."""
         length = self.end - self.start
         inside = self.parent >= 0
         around = self.parent[inside]

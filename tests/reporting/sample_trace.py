@@ -10,8 +10,8 @@ DEVICE = rec.DeviceBreakdown(
     kernels=(rec.KernelTime("a" * 90, "a" * 90, "matmul", 3.0, 0.75, 10, 0.3, "aten::mm"),),
     launches=rec.LaunchBreakdown(1200, 120.0, 200, LENGTHS, 1e-5, 0.25, 0.125, 0.02, LENGTHS, LENGTHS),
     copies=(
-        rec.CopyKind("HtoD", "pageable", 4, 1.0, 4_000_000_000, 0, 4e9, 3, 1.5),
-        rec.CopyKind("DtoD", None, 1, 1e-3, None, 1, None, 0, None),
+        rec.CopyKind("HtoD", "pageable", 4, 1.0, 4_000_000_000, 4e9, 3, 1.5),
+        rec.CopyKind("DtoD", None, 1, 1e-3, None, None, 0, None),
     ),
     communication=rec.Communication(60, 2.0, 0.5, 1.5, 0.25, 0.15),
     gaps=(
@@ -21,7 +21,7 @@ DEVICE = rec.DeviceBreakdown(
 )  # fmt: skip
 TRACE = rec.TraceBreakdown(
     file=rec.TraceFile(
-        "run/trace.json.gz", 2 << 20, 12_345, 0, False, 1, 2, "nccl", {0: "NVIDIA Test GPU"}, True, True
+        "run/trace.json.gz", 2 << 20, 12_345, 0, False, 1, 2, "nccl", {0: "NVIDIA Test GPU"}, True
     ),
     window_seconds=12.0,
     devices=(DEVICE,),

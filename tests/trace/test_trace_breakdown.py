@@ -208,7 +208,6 @@ def test_steps_count_what_began_in_them(broken_down):
 
 def test_recorded_functions_tell_the_place(broken_down):
     found = broken_down([*EVENTS, *STACK])
-    assert found.file.has_stacks
     assert found.syncs[0].site == "train.py:12 (compute_loss)"
     assert found.syncs[1].site is None  # cudaDeviceSynchronize: nothing is around it
 
@@ -276,7 +275,7 @@ def test_bytes_that_only_the_call_tells_or_nobody(broken_down):
         on_device("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 50, 60, 3),
     ]
     to_device, within = broken_down(events).devices[0].copies
-    assert (to_device.count, to_device.bytes, to_device.untold_bytes_count) == (2, 2560, 1)
+    assert (to_device.count, to_device.bytes) == (2, 2560)
     assert to_device.bytes_per_second == pytest.approx(2560 / 10e-6)  # over the one whose bytes are told
     assert (within.bytes, within.bytes_per_second, within.call_seconds) == (None, None, None)
 
@@ -302,7 +301,7 @@ def installed(tmp_path_factory):
 def test_a_trace_that_the_installed_torch_writes_on_the_cpu(installed):
     file = installed.file
     assert (file.truncated, file.unreadable_events) == (False, 0)
-    assert (file.has_stacks, file.has_shapes) == (True, True)
+    assert file.has_shapes
     assert installed.devices == ()
     assert installed.remarks[0].startswith("There are no device events")
     assert [step.number for step in installed.steps] == [2, 3]
