@@ -59,7 +59,6 @@ def account_run(directory: Path, reader: RunReader | None = None) -> AccountedRu
 
 
 def account_of(directory: Path) -> RunAccount:
-    """The account alone (see ``account_run``)."""
     return account_run(directory).account
 
 

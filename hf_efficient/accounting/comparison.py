@@ -163,8 +163,6 @@ def _not_shared(runs: Sequence[ComparedRun], changed: Sequence[Changed]) -> dict
 
 
 class _Pair:
-    """A side and the first one."""
-
     def __init__(
         self,
         first: Sequence[MeasuredRun],
@@ -208,7 +206,6 @@ class _Pair:
 
     @cached_property
     def is_as_fast(self) -> bool:
-        """Whether the steps show no difference of speed."""
         found = [self.by_steps[name] for name in BY_STEPS[:2] if name in self.by_steps]
         return bool(found) and not any(one.differs for one in found)
 

@@ -199,7 +199,6 @@ def _sites(live: Sequence[Live]) -> list[AllocationSite]:
 
 
 def _place(frames: Sequence[dict[str, Any]] | None) -> tuple[str, ...]:
-    """The innermost frames outside torch; of torch's own where there are no others."""
     if frames is None:
         return (_BEFORE,)
     python = [frame for frame in frames if frame["filename"].endswith(".py")]

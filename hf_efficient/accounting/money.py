@@ -101,7 +101,6 @@ def _by_phase(metered: Sequence[MeterCurve], lived: Sequence[ProcessSpans], firs
 
 
 def _intervals(process: ProcessSpans, first: RankSteps) -> Iterator[tuple[Column, Column, Mapping[str, Column]]]:
-    """Starts, ends and phases of the spans of a process, of its steps, and of what was under way when it died."""
     until = 0.0
     for span in process.spans:
         until = max(until, span.ends_at_seconds)
@@ -128,7 +127,6 @@ def _energy_gaps(
     parts: Sequence[EnergyPart],
     accounts: Sequence[ProcessAccount],
 ) -> Iterator[NotMeasured]:
-    """In the order: the whole, its start, the parts, the rest."""
     faults: dict[str, str] = {}
     for one in system:
         faults = one.faults | faults
@@ -158,7 +156,6 @@ def _energy_gaps(
 
 
 def _late_seconds(metered: Sequence[MeterCurve], accounts: Sequence[ProcessAccount]) -> dict[int, float]:
-    """By process: from where the run took it over to the first reading of any meter."""
     firsts: dict[int, float] = {}
     for one in metered:
         firsts[one.process] = min(float(one.times[0]), firsts.get(one.process, math.inf))

@@ -63,8 +63,7 @@ def _of_a_micro_batch(planned: PlannedRun, memory: MemoryAccount, positions: int
         if predicted is None:
             continue
         if not held or not positions or positions == planned.positions:
-            note = "it was not counted" if held is None else ""
-            yield _figure(f"{name}_bytes", predicted, held, note)
+            yield _figure(f"{name}_bytes", predicted, held, "it was not counted" if held is None else "")
             continue
         each = _error(predicted / planned.positions, held / positions)
         note = f"planned for a micro-batch of {planned.positions:,} positions, counted in one of {positions:,}"
@@ -80,7 +79,6 @@ def _times(planned: PlannedRun, account: RunAccount) -> Iterator[PlanFigure]:
 
 
 def _cost(planned: PlannedRun, account: RunAccount) -> PlanFigure:
-    """Of the training loop, at the one price of the run."""
     money, time = account.money, account.time
     spent, why = None, planned.reasons.get("cost") or planned.reasons.get("time", "")
     if money.lowest_price_usd_per_hour is not None:
@@ -102,7 +100,6 @@ def _energy(planned: PlannedRun, account: RunAccount) -> PlanFigure:
 
 
 def _whole(planned: PlannedRun, name: str, observed: float | None, steps: int, why: str) -> PlanFigure:
-    """A figure of the whole run, unknown of one that has done other steps."""
     if steps == planned.steps:
         return _figure(name, getattr(planned, name), observed, why)
     note = f"{steps:,} steps were done, {planned.steps:,} were planned"

@@ -95,7 +95,6 @@ _KINDS: dict[str, type[_Known]] = {kind.__struct_config__.tag: kind for kind in 
 
 
 def last_stated(processes: Iterable[ProcessSpans], topic: str, kind: type[_Facts]) -> _Facts | None:
-    """What the last of these processes that said something of a topic said; None where none did."""
     stated = (one.stated(topic, kind) for one in reversed(list(processes)))
     return next((facts for facts in stated if facts is not None), None)
 

@@ -107,9 +107,8 @@ def _own_seconds(
     for one, steps in zip(accounts, ranks, strict=True):
         waited = in_seconds(steps.total("waited_ns"))
         host = {name: spent - waited.get(name, 0.0) for name, spent in (one.phase_seconds or {}).items()}
-        names = [name for name in (_APART if apart else _ALONE) if not (timed and name in _ON_DEVICE)]
-        for name in names:
-            if name in host:
+        for name in _APART if apart else _ALONE:
+            if name in host and not (timed and name in _ON_DEVICE):
                 found.setdefault((name, False), {})[one.rank] = host[name]
         for name in (_ON_DEVICE if apart else ("forward",)) if timed else ():
             found.setdefault((name, True), {})[one.rank] = (one.device_seconds or {}).get(name, 0.0)

@@ -77,12 +77,10 @@ class _Buckets:
         return _listed(np.divide(sums, over, out=np.full(len(sums), np.nan), where=over > 0))
 
     def last(self, values: Column) -> list[Any]:
-        """The last finite value."""
         places = self.fold(np.maximum, np.where(np.isfinite(values), np.arange(len(values)), -1)).astype(int)
         return [float(values[at]) if at >= start else None for at, start in zip(places, self.starts, strict=True)]
 
     def extreme(self, how: np.ufunc, values: Column) -> list[Any]:
-        """The smallest (``np.fmin``) or largest (``np.fmax``) finite value."""
         return _listed(self.fold(how, np.where(np.isfinite(values), values, np.nan)))
 
     def band(self, values: Column) -> Band:
@@ -166,7 +164,6 @@ def histogram(values: Column | Sequence[float]) -> Histogram:
 
 
 def per_step(sums: Sequence[float | None], steps: StepSeries) -> list[float | None]:
-    """The mean over a bucket's steps."""
     return [None if total is None else total / count for total, count in zip(sums, steps.steps, strict=True)]
 
 

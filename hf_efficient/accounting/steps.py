@@ -87,8 +87,7 @@ class StepColumns(Columns):
     @cached_property
     def compute_seconds(self) -> Column:
         """Forward, backward and what waits for the device in between."""
-        named = ("forward", "backward", "device_wait", "forward_backward")
-        return np.sum([self.phase(name) for name in named], axis=0)
+        return np.sum([self.phase(one) for one in ("forward", "backward", "device_wait", "forward_backward")], axis=0)
 
     @cached_property
     def steady(self) -> npt.NDArray[np.bool_]:
@@ -101,7 +100,6 @@ class StepColumns(Columns):
 
 
 def columns_of(lines: Sequence[StepRecord]) -> StepColumns:
-    """A row per record."""
     tokens = [line.tokens for line in lines]
     sequences = [line.sequences for line in lines]
     work = [line.work for line in lines]
@@ -233,7 +231,6 @@ class RankSteps:
 
     @property
     def training_seconds(self) -> float:
-        """Wall of the steps without evaluation and checkpointing."""
         return math.fsum(segment.training_seconds for segment in self.segments)
 
     def _segment(self, number: int) -> SegmentSteps:

@@ -32,7 +32,6 @@ def phase_order(phases: Mapping[str, _V]) -> dict[str, _V]:
 
 
 def in_seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
-    """By phase, in their order."""
     return {name: value / 1e9 for name, value in phase_order(nanoseconds).items()}
 
 
@@ -131,7 +130,6 @@ def _rest(wall: float, phases: Mapping[str, float]) -> float:
 def _trainings(
     process: ProcessSpans, segments: Sequence[SegmentSteps], last_sign_at_seconds: float
 ) -> list[TrainingAccount]:
-    """In the order in which they were called; none of records without times of calls."""
     if process.start_from == "records":
         return []
     steps = {one.segment: one for one in segments}

@@ -165,7 +165,6 @@ MEMORY_CATEGORIES = ("weights", "adapter", "gradients", "optimizer_state", "acti
 
 
 def peaks_of(processes: Sequence[ProcessSpans]) -> dict[str, Any]:
-    """The largest of each peak over the processes."""
     names = ("peak_rss_bytes", "device_peak_allocated_bytes", "device_peak_reserved_bytes")
     return {name: max((one.memory[name] for one in processes if name in one.memory), default=None) for name in names}
 

@@ -47,7 +47,6 @@ class Case(Subject):
 
     @cached_property
     def first(self) -> StepColumns:
-        """The steps of rank 0; no rows where none is recorded."""
         return self.steps.get(0) or columns_of([])
 
     @property
@@ -80,7 +79,6 @@ class Case(Subject):
         return float(np.nansum(column)) * self.unseen
 
     def phase_seconds(self, name: str) -> float:
-        """Of a phase within the training loop, on rank 0."""
         return self.over_the_run(self.first.phase(name))
 
     @property

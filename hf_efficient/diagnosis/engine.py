@@ -129,7 +129,6 @@ def findings_of_trace(breakdown: TraceBreakdown) -> list[Finding]:
 
 
 def _ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """By severity, causes before what they explain, then by cost in time, then in memory."""
     explained = {name for one in findings if one.severity != "info" for name in one.explains}
     lowered = [_lowered(one) if one.rule in explained else one for one in findings]
 

@@ -125,7 +125,6 @@ class IsolatedRecipe(Subject):
         return abstains(f"{name}: {part.note}") if part is not None and part.seconds is None else None
 
     def evidence(self, name: str, what: str) -> list[Row]:
-        """Seconds of a part that is known, its spread and its share."""
         part = self.found.part(name)
         assert part is not None
         return [

@@ -40,15 +40,11 @@ class TrainingAccount:
 class ProcessAccount:
     """The host time of one process that the run lived in, on rank 0; a resumed run has several.
 
-    Attributes:
-        began_at_seconds: where the run took the process over, from the start of the process; 0 for its first run.
-        wall_seconds: from there to the end of the run or its last heartbeat: ``phase_seconds`` +
-            ``unattributed_seconds``.
-        time_to_first_step_seconds: from ``began_at_seconds`` to the end of the first optimizer step, with the logging,
-            evaluation and saving that follow it.
-        ended: ``died``: no end was recorded, since it was killed or still runs; ``last_sign_at_seconds`` is the last
-            record.
-    """
+    ``began_at_seconds``: where the run took the process over, from the start of the process; 0 for its first run.
+    ``wall_seconds``: from there to the end of the run or its last heartbeat: ``phase_seconds`` +
+    ``unattributed_seconds``. ``time_to_first_step_seconds``: from there to the end of the first optimizer step, with
+    the logging, evaluation and saving that follow it. ``ended``: ``died``: no end was recorded, since it was killed or
+    still runs; ``last_sign_at_seconds`` is the last record."""
 
     process: int
     began_at_seconds: float
@@ -184,13 +180,10 @@ class PhaseSkew:
 class AcrossRanks:
     """What training on several ranks cost beside what each had to do.
 
-    Attributes:
-        exposed_seconds: communication on the rank that waited least; None where waits were not told apart.
-        late_seconds: what the ranks waited beyond that, on average, for late ranks.
-        exposed_by: ``device``: events in its queue; ``host``: the wait of the host, on a CPU. Both are estimates.
-        covered_seconds: gradients were on their way while the rank computed: an estimate from DDP's own log of some
-            steps.
-    """
+    ``exposed_seconds``: communication on the rank that waited least; None where waits were not told apart.
+    ``late_seconds``: what the ranks waited beyond that, on average, for late ranks. ``exposed_by``: ``device``: events
+    in its queue; ``host``: the wait of the host, on a CPU. Both are estimates. ``covered_seconds``: gradients were on
+    their way while the rank computed: an estimate from DDP's own log of some steps."""
 
     ranks: int
     hosts: int | None
@@ -226,7 +219,6 @@ class PlanAccount:
 
 
 PREFLIGHT_SCHEMA_VERSION = 1
-"""Version of ``preflight.json``; grows when a key changes its meaning or goes."""
 
 FailureKind = Literal["memory", "save", "load", "differs", "disk", "hang", "killed", "input", "fault"]
 """``memory``: out of memory, wherever. ``input``: what the run itself would refuse. ``fault``: anything else."""
@@ -246,16 +238,12 @@ class PreflightFailure:
 class Preflight:
     """The preflight check of a run, as ``preflight.json`` holds it: its longest batch, a save, a load, the disk.
 
-    What the check did not reach is None. Peaks and times are the largest of all ranks.
-
-    Attributes:
-        batch_rows, batch_tokens: shape of the longest micro-batch, padding included.
-        training_peak_bytes: of two steps, so with the optimizer's state: tensors on a CUDA device, else the process.
-        load_seconds: in a new launch, until training stood where it was; None where nothing was loaded.
-        compared_tensors: of weights and optimizer on all ranks, equal bit for bit.
-        checkpoints_to_come: in the output directory at one time, at most.
-        needed_bytes, free_bytes: on its disk, for all that is to come.
-    """
+    What the check did not reach is None. Peaks and times are the largest of all ranks. ``batch_rows``,
+    ``batch_tokens``: shape of the longest micro-batch, padding included. ``training_peak_bytes``: of two steps, so with
+    the optimizer's state: tensors on a CUDA device, else the process. ``load_seconds``: in a new launch, until training
+    stood where it was; None where nothing was loaded. ``compared_tensors``: of weights and optimizer on all ranks,
+    equal bit for bit. ``checkpoints_to_come``: in the output directory at one time, at most. ``needed_bytes``,
+    ``free_bytes``: on its disk, for all that is to come."""
 
     fingerprint: str
     passed: bool
@@ -285,7 +273,7 @@ class Preflight:
 
 
 ACCOUNT_SCHEMA_VERSION = 3
-"""Version of ``run.json``; grows when a key changes its meaning or goes."""
+"""Version of ``run.json``; grows, as those of other records do, when a key changes its meaning or goes."""
 
 
 @dataclass(frozen=True)

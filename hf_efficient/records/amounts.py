@@ -39,14 +39,11 @@ class SequenceAccount:
 class WorkAccount:
     """FLOPs of the training steps of all ranks (evaluations apart), against what the devices could have done.
 
-    Attributes:
-        model_flops: what the mathematics needs; None where it cannot be counted.
-        hardware_flops: what was computed: padding, masked pairs and recompute included.
-        mfu, hfu: of each, over (the largest ``training_seconds`` of any rank * accelerators * peak).
-        peak_flops_per_second: of one accelerator, dense, in the dtype of the matrix products; ``peak_estimated``:
-            measured.
-        accelerators: one for each rank, unless a rank's model is spread over several.
-    """
+    ``model_flops``: what the mathematics needs; None where it cannot be counted. ``hardware_flops``: what was computed:
+    padding, masked pairs and recompute included. ``mfu``, ``hfu``: of each, over (the largest ``training_seconds`` of
+    any rank * accelerators * peak). ``peak_flops_per_second``: of one accelerator, dense, in the dtype of the matrix
+    products; ``peak_estimated``: measured. ``accelerators``: one for each rank, unless a rank's model is spread over
+    several."""
 
     model_flops: int | None = None
     hardware_flops: int | None = None
@@ -188,12 +185,9 @@ class BudgetAccount:
 class MoneyAccount:
     """What the wall time of the run cost.
 
-    Attributes:
-        cost_usd, phase_usd: ``wall_seconds`` of each process at its own price; the phases include ``unattributed``.
-        price_usd_per_hour: of everything that the run occupies, in its last process.
-        lowest_price_usd_per_hour, highest_price_usd_per_hour: None unless processes differ.
-        estimated: the price is the median of list prices.
-    """
+    ``cost_usd``, ``phase_usd``: ``wall_seconds`` of each process at its own price; the phases include ``unattributed``.
+    ``price_usd_per_hour``: of everything that the run occupies, in its last process. The lowest and the highest price
+    are None unless processes differ. ``estimated``: the price is the median of list prices."""
 
     cost_usd: float | None = None
     usd_per_million_non_padding_tokens: float | None = None

@@ -4,18 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BENCH_SCHEMA_VERSION = 1
-"""Version of the JSON; grows when a key changes its meaning or goes."""
 
 
 @dataclass(frozen=True)
 class ArmRun:
     """One training of one arm; lists hold an entry per optimizer step. A step lasts from the end of the one before, so
-    that data wait and logging are in it; the first lasts from the begin of the training.
-
-    Attributes:
-        non_padding, processed: tokens of a step, without and with padding.
-        mfu: of the whole training, where our account of it has one.
-    """
+    that data wait and logging are in it; the first lasts from the begin of the training. ``non_padding``,
+    ``processed``: tokens without and with padding. ``mfu``: of the whole training, where our account of it has one."""
 
     seconds: list[float]
     non_padding: list[int]
@@ -39,15 +34,10 @@ class Ratio:
 
 @dataclass(frozen=True)
 class ArmOutcome:
-    """An arm in the table. An arm that cannot run, fails, or does not learn has a ``reason`` and no speed.
-
-    Attributes:
-        refused: it ran, and did not learn; ``runs`` then holds no seconds.
-        tokens_per_second: without padding, median over the rounds; of a round, all after warm-up over their seconds.
-        step_p50_seconds, step_p95_seconds: of the steps after warm-up of all rounds.
-        first_loss, last_loss: of the first and the last step, medians over the rounds.
-        least_gradient_norm: the smallest of all steps.
-    """
+    """An arm in the table. An arm that cannot run, fails, or does not learn has a ``reason`` and no speed. ``refused``:
+    it ran, and did not learn; ``runs`` then holds no seconds. ``tokens_per_second``: without padding, median over the
+    rounds; of a round, all after warm-up over their seconds. Step times are of all rounds' steps after warm-up.
+    ``first_loss``, ``last_loss``: medians over the rounds. ``least_gradient_norm``: of all steps."""
 
     name: str
     what: str
@@ -69,18 +59,11 @@ class ArmOutcome:
 
 @dataclass(frozen=True)
 class Work:
-    """What every arm trains, as it was prepared once.
-
-    Attributes:
-        recipe: the file of the recipe that the arms read.
-        rows: the file of the examples, JSONL.
-        kind: of the examples: messages, string_pair, text.
-        padded_rows, packed_rows: examples of a padded micro-batch, and packs of a packed one, that hold about as many.
-        mean_tokens: of an example, cut to ``train.max_length``.
-        device: torch's name of the kind of device; ``device_name``: its own.
-        model: what is trained, in words.
-        overrides: what the command line alone may say.
-    """
+    """What every arm trains, as it was prepared once. ``recipe``, ``rows``: files; ``rows`` holds the examples, JSONL.
+    ``kind``: of the examples: messages, string_pair, text. ``padded_rows``, ``packed_rows``: examples of a padded
+    micro-batch, and packs of a packed one, that hold about as many. ``mean_tokens``: of an example, cut to
+    ``train.max_length``. ``device``: torch's name of the kind of device. ``overrides``: what the command line alone may
+    say."""
 
     recipe: str
     rows: str

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 COMPARISON_SCHEMA_VERSION = 1
-"""Version of the JSON; grows when a key changes its meaning or goes."""
 
 Method = Literal["paired_steps", "steps", "rounds", "runs"]
 """How a figure's spread was found (``estimate/significance.py``): ``paired_steps``, steps of equal batches in pairs,

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 DIAGNOSIS_SCHEMA_VERSION = 1
-"""Version of ``diagnosis.json``; grows when a key changes its meaning or goes."""
 
 Severity = Literal["critical", "warning", "info"]
 """``critical``: the training is wrong, or about to fail; ``warning``: it costs; ``info``: worth knowing."""

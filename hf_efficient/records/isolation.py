@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from hf_efficient.records.findings import Diagnosis
 
 ISOLATION_SCHEMA_VERSION = 1
-"""Version of the JSON; grows when a key changes its meaning or goes."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,11 @@ class IsolationSchedule:
 
 @dataclass(frozen=True)
 class VariantMeasurement:
-    """One run of one variant, in a process of its own; lists hold an entry per measured step.
-
-    Attributes:
-        step_seconds: from the end of the optimizer step before; of the loader alone, of its batches.
-        step_tokens: positions computed, padding included; 0 where unknown.
-        micro_batch_seconds, micro_batch_tokens: forward and backward of a mean micro-batch, and its positions.
-        read_seconds: reading the sources, a first time; ``prepare_seconds`` also has formatting, tokenising and
-            packing.
-    """
+    """One run of one variant, in a process of its own; lists hold an entry per measured step. ``step_seconds``: from
+    the end of the optimizer step before; of the loader alone, of its batches. ``step_tokens``: positions computed,
+    padding included; 0 where unknown. ``micro_batch_seconds``, ``micro_batch_tokens``: forward and backward of a mean
+    micro-batch, and its positions. ``read_seconds``: reading the sources, a first time; ``prepare_seconds`` also has
+    formatting, tokenising and packing."""
 
     step_seconds: list[float] = field(default_factory=list)
     step_tokens: list[int] = field(default_factory=list)

@@ -32,17 +32,12 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """Memory of one process on its device.
-
-    Attributes:
-        peak_allocated_bytes: tensors, at the worst moment of a step.
-        peak_phase: forward, recompute (activation checkpointing), backward, optimizer, evaluation.
-        peak_step: 1: the first step; 2: a later one or an evaluation.
-        categories: by use, adding up to the peak. With several ranks also ``gathered_weights`` of others and the
-            buffers of ``communication``.
-        category_peak_bytes: of each use at most, each at its own moment.
-        paged_bytes: optimizer state outside of torch's allocator that moves between device and host.
-    """
+    """Memory of one process on its device. ``peak_allocated_bytes``: tensors, at the worst moment of a step.
+    ``peak_phase``: forward, recompute (activation checkpointing), backward, optimizer, evaluation. ``peak_step``: 1:
+    the first step; 2: a later one or an evaluation. ``categories``: by use, adding up to the peak. With several ranks
+    also ``gathered_weights`` of others and the buffers of ``communication``. ``category_peak_bytes``: of each use at
+    most, each at its own moment. ``paged_bytes``: optimizer state outside of torch's allocator that moves between
+    device and host."""
 
     peak_allocated_bytes: int
     peak_phase: str
@@ -262,22 +257,16 @@ class Plan:
 
 
 RUN_PLAN_SCHEMA_VERSION = 1
-"""Version of ``plan.json``; grows when a key changes its meaning or goes."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """The run on the device that is here, on rank 0. All its times are estimates.
-
-    Attributes:
-        positions: of the largest micro-batch, padding included: it decides the memory.
-        step_tokens: positions of an optimizer step of all ranks, the mean over the data.
-        categories: most bytes of each kind of tensor, in the words of ``MemoryCategory``; activations and logits where
-            a backward begins.
-        peak_allocated_bytes, peak_reserved_bytes: on the CUDA device; None on a CPU.
-        training_seconds, training_energy_joules: without evaluations and saves; at the GPUs' design power.
-        reasons: by the name of a figure that is None, why.
-    """
+    """The run on the device that is here, on rank 0. All its times are estimates. ``positions``: of the largest
+    micro-batch, padding included: it decides the memory. ``step_tokens``: positions of an optimizer step of all ranks,
+    the mean over the data. ``categories``: most bytes of each kind of tensor, in the words of ``MemoryCategory``;
+    activations and logits where a backward begins. Peaks are those of the CUDA device; None on a CPU.
+    ``training_seconds``, ``training_energy_joules``: without evaluations and saves; at the GPUs' design power.
+    ``reasons``: by the name of a figure that is None, why."""
 
     device: str
     steps: int

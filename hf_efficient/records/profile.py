@@ -99,13 +99,10 @@ class ModuleAllocations:
 class MemorySnapshot:
     """One device at one moment, and its peak as far as the history goes back.
 
-    Attributes:
-        moment: ``after step 10``, ``at the end``, ``out of memory``.
-        allocated_bytes: in use by tensors, or waiting for another stream to finish with them.
-        inactive_split_bytes: free in segments partly in use: what fragmentation keeps from other uses.
-        largest_free_bytes: the largest allocation without asking the device.
-        peak_bytes: the most requested bytes live at once since the history begins.
-    """
+    ``moment``: ``after step 10``, ``at the end``, ``out of memory``. ``allocated_bytes``: in use by tensors, or waiting
+    for another stream to finish with them. ``inactive_split_bytes``: free in segments partly in use: what fragmentation
+    keeps from other uses. ``largest_free_bytes``: the largest allocation without asking the device. ``peak_bytes``: the
+    most requested bytes live at once since the history begins."""
 
     moment: str
     reserved_bytes: int

@@ -22,15 +22,10 @@ class StepSeries:
     """Optimizer steps of rank 0: a bucket is consecutive steps of one ``train()`` call, all but its last equally many.
 
     Seconds of single steps are without evaluation and checkpointing. Tokens are sums on rank 0, None where a step does
-    not know them.
-
-    Attributes:
-        first_step, last_step: the Trainer's numbers.
-        started_at_seconds: run time at the start of the first.
-        phase_seconds: sums by phase, with ``unattributed``; 0 where a phase did not occur.
-        loss, learning_rate, grad_norm: the last logged, if finite; extremes are of all that are finite.
-        preferences: the last logged by name (see ``PREFERENCES``); empty of other trainers.
-    """
+    not know them. ``first_step``, ``last_step``: the Trainer's numbers. ``started_at_seconds``: run time at the start
+    of the first. ``phase_seconds``: sums by phase, with ``unattributed``; 0 where a phase did not occur. ``loss``,
+    ``learning_rate``, ``grad_norm``: the last logged, if finite; extremes are of all that are finite. ``preferences``:
+    the last logged by name (see ``PREFERENCES``); empty of other trainers."""
 
     segment: list[int]
     steps: list[int]

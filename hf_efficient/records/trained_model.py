@@ -57,16 +57,12 @@ class TaskScores:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The exported model, read back, beside the trained one, over the answers that the trained one gave.
-
-    Attributes:
-        positions: tokens of all answers, the most likely one each time.
-        kl_mean, kl_max: KL(trained || exported) of the next token, in nats.
-        top1: share of the positions at which both find the same token most likely.
-        same_answers: prompts at which they do so throughout, so that both give the same greedy answer.
-        same_prompts: prompts that the tokenizer read back cuts into the same tokens.
-        llama_cpp_same_answers: greedy answers of llama.cpp that are the trained model's; None where it is not here.
-    """
+    """The exported model, read back, beside the trained one, over the answers that the trained one gave. ``positions``:
+    tokens of all answers, the most likely one each time. ``kl_mean``, ``kl_max``: KL(trained || exported) of the next
+    token, in nats. ``top1``: share of the positions at which both find the same token most likely. ``same_answers``:
+    prompts at which they do so throughout, so that both give the same greedy answer. ``same_prompts``: prompts that the
+    tokenizer read back cuts into the same tokens. ``llama_cpp_same_answers``: greedy answers of llama.cpp that are the
+    trained model's; None where it is not here."""
 
     prompts: int
     positions: int

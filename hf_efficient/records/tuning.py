@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 TUNING_SCHEMA_VERSION = 2
-"""Version of ``tuning.json`` and of the journal; grows when a key changes its meaning or goes."""
+"""Of ``tuning.json`` and of the journal."""
 
 Verdict = Literal["accepted", "no_gain", "undecided", "worse_loss", "over_limit", "does_not_fit", "failed", "no_time"]
 """``no_gain``: none outside the noise; ``undecided``: time or rounds ended first; ``over_limit``: of memory or p95."""
@@ -22,17 +22,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TrialRun:
-    """One short training in a process of its own. Lists hold an entry per step after the warm-up.
-
-    Attributes:
-        step_tokens, step_positions: without padding, and with it.
-        row_tokens: mean of a row, without padding.
-        loss: mean over the target tokens of a few rows that are the same in every trial, after ``loss_tokens``.
-        peak_bytes: of the CUDA device's tensors, or of the process.
-        evaluation_seconds, save_seconds: of one, timed after the training; None: not asked for, or there is none.
-        steps: of the whole run, where the recipe says so.
-        wall_seconds: of the whole process.
-    """
+    """One short training in a process of its own. Lists hold an entry per step after the warm-up. ``step_tokens``,
+    ``step_positions``: without padding, and with it. ``row_tokens``: mean of a row, without padding. ``loss``: mean
+    over the target tokens of a few rows that are the same in every trial, after ``loss_tokens``. ``peak_bytes``: of the
+    CUDA device's tensors, or of the process. ``evaluation_seconds``, ``save_seconds``: of one, timed after the
+    training; None: not asked for, or there is none. ``steps``: of the whole run, where the recipe says so.
+    ``wall_seconds``: of the whole process."""
 
     step_seconds: list[float]
     step_tokens: list[int]

@@ -34,8 +34,7 @@ def rank_files(directory: Path, kind: str) -> dict[int, Path]:
 
 def has_only_account(directory: Path) -> bool:
     """Whether somebody has removed the records of a run and kept its ``run.json``."""
-    has_records = rank_files(directory, "spans") or rank_files(directory, "steps")
-    return not has_records and (directory / RUN_JSON).exists()
+    return not (rank_files(directory, "spans") or rank_files(directory, "steps")) and (directory / RUN_JSON).exists()
 
 
 def records_folder(run_dir: str | Path, *, latest: bool = False) -> Path:
@@ -56,7 +55,6 @@ def records_folder(run_dir: str | Path, *, latest: bool = False) -> Path:
 
 
 def _written_at(directory: Path) -> float | None:
-    """When a run last recorded there; None where none did."""
     times = []
     for kind in ("spans", "steps"):
         for path in rank_files(directory, kind).values():

@@ -90,7 +90,6 @@ def _shuffled(length_buckets: Mapping[str, int]) -> Column:
 
 
 def _padding_share(lengths: Column, rows: int, stretch: int) -> float:
-    """Of batches of so many rows, each stretch sorted before it is cut into them."""
     held = positions = 0.0
     for start in range(0, len(lengths), stretch):
         ordered = np.sort(lengths[start : start + stretch])[::-1]
@@ -261,8 +260,7 @@ def accumulation(case: Case) -> Verdict:
 
 def _accumulate_less(case: Case, held: MicroBatch, most: int) -> list[Remedy]:
     """As the examples come, or with those of like length together, where that saves a twentieth more."""
-    plain, grouped = (_accumulate(case, held, most, grouped=grouped) for grouped in (False, True))
-    both = [one for one in (plain, grouped) if one is not None]
+    both = [one for grouped in (False, True) if (one := _accumulate(case, held, most, grouped=grouped)) is not None]
     shares = [one.gain.share or 0.0 for one in both if one.gain is not None]
     if len(both) < 2:
         return both
@@ -303,8 +301,7 @@ def small_micro_batch(case: Case) -> Verdict:
         return abstains(*NO_LINE)
     if held.fixed_share < _MUCH_FIXED:
         return None
-    both = [_enlarge(case, held, grouped=grouped) for grouped in (False, True)]
-    found = [one for one in both if one is not None]
+    found = [one for grouped in (False, True) if (one := _enlarge(case, held, grouped=grouped)) is not None]
     if not found:
         return None
     return finding(
@@ -328,7 +325,6 @@ def _small_title(rows: int, fixed_share: float) -> str:
 
 
 def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
-    """None where no size saves a twentieth, or grouping would change nothing."""
     growth = {times: padding_growth(case, held.rows, times, grouped=grouped) for times in (2, 4, 8, 16)}
     if grouped and (not case.can_be_grouped or abs(growth[2] - padding_growth(case, held.rows, 2)) < 0.02):
         return None

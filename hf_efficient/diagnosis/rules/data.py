@@ -68,7 +68,6 @@ class _DataWait:
 
     @cached_property
     def advised_workers(self) -> int | None:
-        """None where the best number is no more than there are, or the cores are not known."""
         if self.cores is None:
             return None
         best = best_workers(self.load, self.cores)
@@ -103,7 +102,6 @@ class _DataWait:
 
 
 def _data_wait(case: Case) -> _DataWait | None:
-    """None where the loader was watched in fewer than five steps after warm-up."""
     first = case.first
     watched = first.steady & np.isfinite(first.loader["wait_seconds"])
     if int(watched.sum()) < _FEWEST_STEPS:
@@ -249,13 +247,12 @@ def _finding(case: Case, what: str, wait: _DataWait, cause: Cause, *remedies: Re
 
 def _evidence(wait: _DataWait) -> list[Row]:
     load = "steps.jsonl: loader"
-    computing = wait.parts["transform"].seconds
     return [
         ("share of the loop that waits for data", wait.share, "share", f"{load}.wait_seconds"),
         ("wait of a step", wait.wait_seconds, "seconds", f"{load}.wait_seconds"),
         ("loading of a step, one batch after the other", wait.load.seconds, "seconds", load),
         ("of that: data set blocked", wait.parts["storage"].seconds, "seconds", f"{load}.fetch_seconds"),
-        ("of that: data set computing", computing, "seconds", f"{load}.fetch_cpu_seconds"),
+        ("of that: data set computing", wait.parts["transform"].seconds, "seconds", f"{load}.fetch_cpu_seconds"),
         ("of that: collator", wait.parts["collation"].seconds, "seconds", f"{load}.collate_seconds"),
         ("rest of a step", wait.load.compute_seconds, "seconds", "steps.jsonl: wall_seconds"),
         ("workers", wait.workers, "count", "spans.jsonl: loader.workers"),
@@ -265,7 +262,6 @@ def _evidence(wait: _DataWait) -> list[Row]:
 
 
 def _workers_remedy(case: Case, wait: _DataWait) -> list[Remedy]:
-    """More workers, where more would help: as a change of the recipe, unless they would repeat the data."""
     workers = wait.advised_workers
     if workers is None or wait.cores is None or wait.saved_by_workers <= 0:
         return []

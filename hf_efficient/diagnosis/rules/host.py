@@ -167,8 +167,7 @@ def _library_reads(inside: Sequence[Site]) -> Finding:
 
 def _read_evidence(sites: Sequence[Site]) -> list[Row]:
     named = [(f"reads per step at {_place(one)} in {one['function']}, {one['operator']}", one) for one in sites[:5]]
-    source = "spans.jsonl: synchronisations.sites"
-    return [(what, float(one["count_per_step"]), "count", source) for what, one in named]
+    return [(what, float(one["count_per_step"]), "count", "spans.jsonl: synchronisations.sites") for what, one in named]
 
 
 def _place(site: Site) -> str:

@@ -57,8 +57,7 @@ def learning_rate_idle(case: Case) -> Verdict:
     if _is_flat(losses) and (highest == 0 or still):
         title = f"the learning rate does nothing: {highest:.2g} at most, and the loss stays at {losses[-1]:.3g}"
         severity: Severity = "critical" if moved < 1e-6 else "warning"
-        remedies = [_higher_rate(case, highest)]
-        return finding(title, evidence, remedies, severity=severity, explains=["rounded_updates"])
+        return finding(title, evidence, [_higher_rate(case, highest)], severity=severity, explains=["rounded_updates"])
     if asked and ended and rising and rates[-1] < 0.5 * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
         warm_up = max(1, round(0.05 * steps))
@@ -67,7 +66,6 @@ def learning_rate_idle(case: Case) -> Verdict:
 
 
 def _is_flat(losses: Column) -> bool:
-    """Whether the last third of them differs from the first by less than a fiftieth of it."""
     third = max(1, len(losses) // 3)
     before, after = float(np.median(losses[:third])), float(np.median(losses[-third:]))
     return abs(after - before) < 0.02 * abs(before)

@@ -30,7 +30,6 @@ def _ranks_here(case: Case) -> int:
 
 
 def cores_of_a_rank(case: Case) -> float | None:
-    """Cores that a rank may reckon with; None where they are not known."""
     cores = _usable_cores(case)
     return None if cores is None else cores / _ranks_here(case)
 
@@ -253,7 +252,6 @@ def _others(case: Case, here: Accelerator, room: MemoryRoom) -> list[_Other]:
 
 
 def _slower(dtype: str | None, here: Accelerator, there: Accelerator) -> float | None:
-    """How many times the run takes there; None where a figure is missing."""
     peaks = [device.peak_flops_per_second.get(dtype or "") for device in (here, there)]
     bandwidths = [device.bandwidth_bytes_per_second for device in (here, there)]
     if not all(peaks) or not all(bandwidths):

@@ -31,7 +31,6 @@ class MemoryRoom:
 
     @property
     def idle_bytes(self) -> int:
-        """Nobody's at the peak."""
         return max(0, self.device_bytes - self.held_bytes)
 
     @property
@@ -64,7 +63,6 @@ def memory_room(case: Case) -> MemoryRoom | None:
 
 
 def category_bytes(case: Case, *names: str) -> int | None:
-    """Of these kinds of tensor together; None where none of them was counted."""
     found = [one.bytes for one in case.account.memory.categories if one.name in names]
     return sum(found) if found else None
 
@@ -165,7 +163,6 @@ def _retries(case: Case) -> int:
 
 
 def _retry_seconds(case: Case) -> float | None:
-    """What the steps in which the count rose took beyond the median of the others; None where there are none."""
     first = case.first
     rose = np.diff(first.allocation_retries, prepend=first.allocation_retries[:1]) > 0
     rose &= first.steady
@@ -245,12 +242,11 @@ def logits_spike(case: Case) -> Verdict:
     room = memory_room(case)
     if held is None or peak is None or room is None or not case.on_cuda or held < 0.3 * peak:
         return None
-    vocabulary = case.settings("model").get("vocabulary_size")
     evidence = [
         ("logits", held, "bytes", "run.json: memory.categories.logits"),
         ("tensors at the peak", peak, "bytes", _PEAK),
         ("memory taken", room.share, "share", room.source),
-        ("vocabulary", vocabulary or None, "count", "spans.jsonl: settings.model"),
+        ("vocabulary", case.settings("model").get("vocabulary_size") or None, "count", "spans.jsonl: settings.model"),
     ]
     return finding(
         f"the logits are {size(held)}, {share(held / peak)} of the tensors at the peak",
@@ -323,8 +319,7 @@ def memory_growth(case: Case) -> Verdict:
     """Memory grows steadily after warm-up, by 64 MiB and a twentieth or more: something is kept from every step. The C
     library alone can grow a process by half in ten seconds of small steps: a warning takes thirty readings, or memory
     that doubles."""
-    curves = (_device_growth(case), _host_growth(case))
-    known = [one for one in curves if one is not None and one.known >= 6]
+    known = [one for one in (_device_growth(case), _host_growth(case)) if one is not None and one.known >= 6]
     if not known:
         return abstains("memory was read fewer than six times after warm-up", "a longer run")
     for growth in known:
@@ -367,7 +362,6 @@ def _grows(case: Case, growth: _Growth) -> Finding:
 
 
 def _device_growth(case: Case) -> _Growth | None:
-    """Of the tensors on a CUDA device, by their peak in each step; None where it is not known."""
     first, total = case.first, case.settings("device").get("memory_bytes")
     peaks = first.peak_allocated_bytes
     steps = np.arange(len(first), dtype=np.float64)
@@ -379,7 +373,6 @@ def _device_growth(case: Case) -> _Growth | None:
 
 
 def _host_growth(case: Case) -> _Growth | None:
-    """Of the resident memory of the process, as the sampler read it; None where it is not known."""
     if case.series is None:
         return None
     system = case.series.system
@@ -396,7 +389,6 @@ def _host_growth(case: Case) -> _Growth | None:
 
 
 def _steps_at(case: Case, times: Column) -> Column:
-    """How many steps were done at these times of the run."""
     assert case.series is not None
     steps = case.series.steps
     ends = np.array(steps.started_at_seconds) + np.array(steps.wall_seconds)

@@ -70,7 +70,6 @@ def _title(case: Case, spent: float, first: HeldTime | None) -> str:
 
 
 def _instrument(one: HeldTime) -> str | None:
-    """The recipe's key of an instrument of this package."""
     callback = one.name.partition(".")[0]
     return next((f"profile.{key}" for key, name in INSTRUMENTS.items() if name == callback), None)
 
@@ -81,7 +80,6 @@ def _rows(case: Case, holders: list[HeldTime]) -> list[Row]:
 
 
 def _remedies(case: Case, holders: list[HeldTime]) -> list[Remedy]:
-    """For those that hold a quarter of the longest one's time, and a hundredth of the loop."""
     found = []
     for one in holders[:_MOST_ROWS]:
         if one.seconds < holders[0].seconds / 4 or case.share(one.seconds) < _WORTH_A_ROW:

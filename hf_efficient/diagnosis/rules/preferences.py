@@ -22,7 +22,6 @@ def _logged(case: Case, name: str) -> Column:
 
 
 def _thirds(values: Column) -> tuple[float, float]:
-    """Medians of the first and of the last third."""
     third = max(1, len(values) // 3)
     return float(np.median(values[:third])), float(np.median(values[-third:]))
 
@@ -131,7 +130,6 @@ def beta_without_effect(case: Case) -> Verdict:
 
 
 def _objective(case: Case) -> str:
-    """The recipe's; of a script, which has none, what its logs and arguments are of."""
     said = (case.recipe or {}).get("objective")
     if said:
         return str(said)

@@ -131,7 +131,6 @@ def _account_of(case: Case, rank: int) -> RankAccount:
 
 
 def _place(case: Case, rank: int) -> str:
-    """Its host and device, where the ranks differ in them."""
     account, several = _account_of(case, rank), len({one.host for one in case.account.ranks}) > 1
     parts = [account.host if several else None, account.device if account.device != "cpu" else None]
     named = ", ".join(part for part in parts if part is not None)
@@ -179,7 +178,6 @@ def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:
 
 
 def _slow_in_steps(case: Case, held: Held) -> SlowRank | None:
-    """None with fewer than two ranks, or fewer than five steps that all of them recorded after warm-up."""
     if len(held) < 2:
         return None
     rows = _common_rows({rank: columns.steady for rank, columns in held.items()}, held)
@@ -266,7 +264,6 @@ def _busier(case: Case, held: Held, rows: Rows) -> SlowRank | None:
 
 
 def _without_pauses(held: Held, rows: Rows) -> Rows:
-    """The steps in which no rank evaluates or saves; all of them, where too few are left."""
     paused = np.any(
         [columns.phase(name)[rows[rank]] > 0 for rank, columns in held.items() for name in _PAUSES if len(rows[rank])],
         axis=0,
@@ -307,7 +304,6 @@ def _medians(seconds: Mapping[int, Column]) -> dict[int, float]:
 
 
 def _slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
-    """Of the steps, those in which a rank had the most."""
     stacked = np.stack([seconds[one] for one in seconds])
     return float((stacked.argmax(axis=0) == list(seconds).index(rank)).mean())
 

@@ -136,10 +136,9 @@ def trace_pageable_copies(traced: TracedDevice) -> Verdict:
 
 def _copy_evidence(found: Sequence[CopyKind]) -> list[Row]:
     seconds, copied = sum(one.seconds for one in found), sum(one.bytes or 0 for one in found)
-    calls = sum(one.call_seconds or 0.0 for one in found)
     evidence: list[Row] = [
         ("copies' time on the device", seconds, "seconds", _SOURCE),
-        ("host's time in their calls", calls, "seconds", _SOURCE),
+        ("host's time in their calls", sum(one.call_seconds or 0.0 for one in found), "seconds", _SOURCE),
     ]
     if copied:
         evidence.append(("copied", copied, "bytes", _SOURCE))
