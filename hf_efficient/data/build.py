@@ -26,8 +26,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class SftData(Entry):
-    """What a supervised fine-tuning run reads; TRL's ``collator`` makes batches (examples, tokens), padding-free (1,
-    tokens)."""
+    """TRL's ``collator`` makes batches (examples, tokens), padding-free (1, tokens)."""
 
     collator: DataCollatorForLanguageModeling
     cached: bool

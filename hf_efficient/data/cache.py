@@ -30,8 +30,7 @@ from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.version import __version__
 
-FORMAT_VERSION = 4
-"""Raised whenever the same inputs would be prepared differently, or an entry is laid out differently."""
+FORMAT_VERSION = 4  # raised whenever the same inputs would be prepared, or an entry laid out, differently
 
 _LOGGER = logging.getLogger(__name__)
 _MANIFEST = "entry.json"
@@ -58,7 +57,6 @@ class Entry:
 
 
 def cache_folder(named: str | None) -> Path:
-    """The folder of all entries: the recipe's ``data.cache_dir``, else the user's cache."""
     return Path(named).expanduser() if named else cache_dir() / "tokenized"
 
 

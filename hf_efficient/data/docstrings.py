@@ -17,8 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-ALGORITHM_VERSION = 2
-"""Raised whenever the same sources would give other examples; part of the key of the tokenised cache."""
+ALGORITHM_VERSION = 2  # raised whenever the same sources would give other examples; part of the cache key
 
 SPLITS = ("train", "eval")
 EVAL_PERCENT = 5
@@ -42,12 +41,9 @@ class _Found(NamedTuple):
 
 
 def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
-    """All examples, in the order of the sorted module paths and then of the source lines.
-
-    Returns:
-        Dicts with ``prompt`` (a user message), ``completion`` (an assistant message), ``module``, ``qualname`` and
-            ``split``. No two have the same docstring, compared without case, punctuation and white space.
-    """
+    """In the order of the sorted module paths, then of the source lines: dicts with ``prompt`` (a user message),
+    ``completion`` (an assistant message), ``module``, ``qualname`` and ``split``. No two have the same docstring,
+    compared without case, punctuation and white space."""
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
     chats: dict[str, dict[str, Any]] = {}
     for path in _sources(root):
@@ -89,8 +85,7 @@ def identity() -> dict[str, Any]:
 
 
 def split_of(module: str, qualname: str) -> Literal["train", "eval"]:
-    """On which side a definition lies: 5 in 100 by a hash of its full name. With no docstring twice, the sides share
-    neither."""
+    """5 in 100 are ``eval``, by a hash of the full name. With no docstring twice, the two sides share neither."""
     digest = hashlib.sha256(f"{module}:{qualname}".encode()).digest()
     return "eval" if int.from_bytes(digest[:8], "big") % 100 < EVAL_PERCENT else "train"
 
@@ -135,7 +130,6 @@ def _is_public(name: str) -> bool:
 
 
 def _head(node: _Documented) -> str:
-    """The definition without its body: decorators, name, arguments or base classes, return type."""
     lines = [f"@{ast.unparse(decorator)}" for decorator in node.decorator_list]
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(ast.unparse(base) for base in [*node.bases, *node.keywords])
@@ -150,8 +144,7 @@ def _head(node: _Documented) -> str:
 
 
 def _clean(raw: str) -> str:
-    """The docstring as it is learnt: no doctest sessions, at most three paragraphs of 600 characters in all; perhaps
-    empty."""
+    """As it is learnt: no doctest sessions, at most three paragraphs of 600 characters in all; perhaps empty."""
     kept: list[str] = []
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(raw)):
         paragraph = paragraph.strip("\n").rstrip()

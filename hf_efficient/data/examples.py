@@ -38,7 +38,6 @@ class RawData:
 
     @property
     def small_sources(self) -> dict[str, int] | None:
-        """The training sources with fewer than 10 examples, and their number."""
         return {key: size for key, size in self.sizes.items() if size < _FEW} or None
 
 
@@ -107,8 +106,7 @@ class FirstRows:
 
 
 def check_first_rows(recipe: Recipe, most: int = _FIRST_ROWS) -> dict[str, FirstRows]:
-    """Read the first rows of each source by key (``data.train.0``). Raises ``RecipeError``: for each source the first
-    fault, with its row."""
+    """By source (``data.train.0``). Raises ``RecipeError``: for each source the first fault, with its row."""
     found, problems = {}, []
     for key, section in recipe.data.sources().items():
         try:

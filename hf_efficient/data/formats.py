@@ -59,8 +59,7 @@ _NAMES: dict[Kind, str] = {
 
 
 def recognise(columns: Collection[str], objective: ObjectiveName, where: str) -> str:
-    """Name of the first format of the objective whose required columns are all there; a ``DataError`` lists columns and
-    formats."""
+    """The first format whose required columns are all there; a ``DataError`` lists columns and formats."""
     wanted = formats_of(objective)
     for name, layout in wanted.items():
         if set(layout.required) <= set(columns):
@@ -120,7 +119,6 @@ def convert(row: Row, format_name: str) -> Canonical:
 
 
 def _alpaca(row: Row) -> Canonical:
-    """An instruction, perhaps with an input and a system message, and its output, as a chat of two."""
     request = _text(row.value["instruction"], row.where, "instruction")
     given = row.value.get("input")
     if given is not None and _text(given, row.where, "input").strip():

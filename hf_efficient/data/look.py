@@ -96,8 +96,7 @@ class DataLook:
 
 
 def look_at(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig, show: int) -> DataLook:
-    """Prepare the data as a run does, and show ``show`` examples, from each source in turn. Raises ``DataError`` as
-    ``build.build_sft_data``."""
+    """The data as a run prepares them, and ``show`` examples, from each source in turn; raises ``DataError`` too."""
     raw = read_raw(recipe, args, open_sources(recipe.data))
     if isinstance(args, SFTConfig):
         return _of_examples(recipe, raw, tokenizer, args, show)

@@ -66,7 +66,6 @@ def prepare_preferences(
 
 
 def _labelled(rows: datasets.Dataset) -> datasets.Dataset:
-    """Pairs as two labelled answers each, one after the other."""
     if "label" in rows.column_names:
         return rows
 
@@ -190,8 +189,7 @@ def balance_remark(good: int, bad: int, args: Any) -> str:
 
 
 def shown_answers(row: Mapping[str, Any], objective: ObjectiveName) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The answers of a prepared row by name, as ``input_ids`` and ``labels``; a reward model reads its score at the
-    last token."""
+    """By name, as ``input_ids`` and ``labels``; a reward model reads its score at the last token."""
     for column in ("chosen", "rejected", "completion"):
         ids = row.get(f"{column}_ids", row.get(f"{column}_input_ids"))
         if ids is None:

@@ -25,8 +25,7 @@ from hf_efficient.data.targets import Targets, marked_template, tokenise_by_begi
 from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import replaced
 
-QUIET_UP_TO = 20_000
-"""Rows; with more than that the progress bars of `datasets` are shown."""
+QUIET_UP_TO = 20_000  # rows; with more than that the progress bars of `datasets` are shown
 
 _MARKER = re.compile(r"<\|[^|<>\s]+\|>|<end_of_turn>")
 _QUESTION, _ANSWER = "asked-by-the-user", "answered-by-the-assistant"
@@ -90,15 +89,10 @@ def prepare(
     targets: Targets,
     name: Literal["train", "eval"],
 ) -> tuple[datasets.Dataset, DataStats]:
-    """Tokenise canonical ``examples`` with ``where``, apply the overlong policy, truncate, shuffle and pack.
-
-    Returns:
-        Rows with ``input_ids`` and ``labels``, and ``seq_lengths`` where packs keep their examples apart; their counts.
-
-    Raises:
-        DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, all
-            examples are empty, or no example with a target token is left.
-    """
+    """Tokenise canonical ``examples`` with ``where``, apply the overlong policy, truncate, shuffle and pack: rows with
+    ``input_ids`` and ``labels``, and ``seq_lengths`` where packs keep their examples apart. Raises ``DataError``: the
+    tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, all examples are empty, or
+    no target token is left."""
     whole = tokenise(examples, kind, tokenizer, args, targets, name)
     return finish(whole, tokenizer, args, overlong, name, empty=sum(is_empty(row) for row in examples))
 
@@ -250,8 +244,7 @@ def _changed(args: SFTConfig, **changes: Any) -> SFTConfig:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, kind: Kind, args: TrainingArguments) -> None:
-    """Refuse, with ``DataError``, chats without a chat template that prints the answers, strings without an
-    end-of-sequence token."""
+    """``DataError``: chats without a template that prints the answers, strings without an end-of-sequence token."""
     other = "Name a tokenizer that has one in model.tokenizer"
     if kind in CHAT_KINDS and (fault := _template_fault(tokenizer)):
         own = "Set train.chat_template_path to a .jinja file or to a model whose template to take"

@@ -46,14 +46,12 @@ class PromptData:
 
 
 def build_prompt_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: "GRPOConfig") -> PromptData:
-    """Read, check, split and weigh. Raises ``DataError``: any fault of the data or of the tokenizer for them, or an
-    answer that a reward needs and that is not there; names the source and the row."""
+    """``DataError``: any fault of the data or of their tokenizer, or no answer for a reward; names source and row."""
     raw = build_raw(recipe.data, open_sources(recipe.data), args.seed, objective=recipe.objective)
     return prompt_data(recipe, raw, tokenizer, args)
 
 
 def prompt_data(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: "GRPOConfig") -> PromptData:
-    """The same of rows that were read."""
     held = [one for one in (raw.train, raw.eval) if one is not None]
     for rows in held:
         check_answers(recipe.rewards, rows)
@@ -122,14 +120,12 @@ def exact_match(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> 
 
 
 def number_match(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
-    """1 where the last number of the completion is that of the answer."""
     pairs = zip(completions, answer, strict=True)
     return [float(last_number(_text(one)) == last_number(expected)) for one, expected in pairs]
 
 
 def make_rewards(sections: Sequence[RewardSection]) -> list[Reward]:
-    """The functions of a recipe in its order; each has the name under which TRL logs it. Raises ``SetupError``: a
-    module or function of the user's own that is not there."""
+    """By the names under which TRL logs them. ``SetupError``: a module or function of the user's that is not there."""
     return [
         _own(one.function, f"rewards.{index}.function") if one.function is not None else _built_in(one, index)
         for index, one in enumerate(sections)

@@ -98,7 +98,6 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
-"""Suffix of a file to its reader."""
 
 
 def _open_bytes(path: Path) -> io.BufferedReader:
@@ -180,7 +179,6 @@ BUILTINS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "builtin:python-docstrings": docstring_split,
     "builtin:docstring-pairs": docstring_pairs,
 }
-"""Name of an embedded data set to the function that makes one of its splits."""
 
 _LOCAL_WAYS = (
     f"Local ways: a path to a {'/'.join(READERS)} file, a folder of such files, a folder written by "
@@ -191,8 +189,7 @@ _LOCAL_WAYS = (
 
 @dataclass(frozen=True)
 class Source:
-    """A source that was found: ``key`` is its place in the recipe (``data.train.0``), ``files`` its local content,
-    ``dataset`` that of hub data sets and folders of ``save_to_disk``."""
+    """``key`` is its place in the recipe (``data.train.0``); ``dataset`` is of the hub, or of ``save_to_disk``."""
 
     key: str
     section: SourceSection

@@ -87,7 +87,6 @@ def _renders_alike(tokenizer: PreTrainedTokenizerBase, chats: Iterable[_Chat], o
 
 
 def _marks_whole_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
-    """Whether both answers of a chat are marked, and the end of the last one."""
     roles = (("user", "q1"), ("assistant", "the-answer-1"), ("user", "q2"), ("assistant", "the-answer-2"))
     chat = [{"role": role, "content": content} for role, content in roles]
     special: dict[str, Any] = dict(tokenizer.special_tokens_map)
@@ -191,5 +190,4 @@ def answers_by_beginnings(
 
 
 def chat_of(row: _Row) -> list[dict[str, str]]:
-    """The messages of an example of chats, or of prompt and completion as messages."""
     return row["messages"] if "messages" in row else row["prompt"] + row["completion"]

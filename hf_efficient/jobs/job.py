@@ -48,8 +48,7 @@ Target = Literal["slurm", "skypilot", "kubernetes"]
 TARGETS: tuple[Target, ...] = ("slurm", "skypilot", "kubernetes")
 
 _OTHER_NAMES: dict[str, Target] = {"sbatch": "slurm", "sky": "skypilot", "k8s": "kubernetes", "kubectl": "kubernetes"}
-_LONGEST_NAME = 40
-"""Kubernetes adds ``-node-0-0`` and more for the pods of a job, and allows 63 characters."""
+_LONGEST_NAME = 40  # Kubernetes adds ``-node-0-0`` and more for the pods of a job, and allows 63 characters
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,13 @@ from hf_efficient.errors import OutputError, SetupError
 from hf_efficient.facts.environment import accelerator_count
 from hf_efficient.run_dir.json_file import write_whole
 
-FOLDER = ".hf_efficient_job"
-"""Folder in the run directory; holds a folder for every job that was ever started for the run."""
+FOLDER = ".hf_efficient_job"  # in the run directory; holds a folder for every job that was ever started for the run
 
 _FIRST = "first_attempt"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine of a job; rank 0 is the first."""
-
     node_rank: int
     host: str
     version: str

@@ -195,8 +195,7 @@ def skypilot_task(job: Job) -> str:
     return f"{_written(job)}sky jobs launch FILE\n" + dump_yaml(filled, blocks=True)
 
 
-WRITTEN_MARK = ". Submit it by: "
-"""In the head of every job of ours."""
+WRITTEN_MARK = ". Submit it by: "  # in the head of every job of ours
 
 
 def _written(job: Job) -> str:
@@ -237,8 +236,7 @@ def _skypilot_problems(job: Job) -> Iterator[Problem]:
 
 
 _API = "trainer.kubeflow.org/v1alpha1"
-_BAD_INPUT = 2
-"""Exit code of hf-efficient for what another start would not cure."""
+_BAD_INPUT = 2  # the exit code of hf-efficient for what another start would not cure
 
 # The launcher would read PET_* as options of its own.
 _KUBERNETES_START = """\

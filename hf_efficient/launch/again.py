@@ -14,22 +14,19 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.run_dir.checkpoints import checkpoints, fault_of, step_of
 from hf_efficient.text import counted
 
-TRIES = 5
-"""Starts in a row that bring no new checkpoint, after which ``--keep-going`` gives up."""
+TRIES = 5  # starts in a row that bring no new checkpoint, after which ``--keep-going`` gives up
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
 _FAULTS = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 _AGENT_FLAGS = {"--multi_gpu", "--use_deepspeed", "--use_fsdp"}
 """Of accelerate's launcher: with one of them it starts processes by torch's elastic agent."""
 _CRASHES = {1, *(128 + getattr(signal, name).value for name in _FAULTS if hasattr(signal, name))}
-"""Exit codes of a fault that was not foreseen, and of processes that were killed. Others ended as asked, or by what the
-user has to correct."""
+"""Exit codes of faults not foreseen and of killed processes; others ended as asked, or are for the user to correct."""
 
 
 @dataclass
 class Starts:
-    """The starts of one command. ``most``: failures that are started again, in a row without a new checkpoint or, with
-    ``in_all``, altogether."""
+    """``most``: failures that are started again, in a row without a new checkpoint or, with ``in_all``, altogether."""
 
     directory: Path
     most: int
@@ -74,8 +71,7 @@ def starts_of(recipe: Recipe, command: Sequence[str], *, keep_going: bool) -> St
 
 
 def next_tail(tail: Sequence[str], recipe: Recipe, step: int) -> list[str]:
-    """The command line after the recipe, for a start after a failure: it resumes, and never replaces what there is. A
-    checkpoint that the recipe names counts until the run has one of its own."""
+    """It resumes, and never replaces. A checkpoint that the recipe names counts until the run has one of its own."""
     kept = [word for word in tail if word not in ("--overwrite", "--resume")]
     if not recipe.train.get("resume_from_checkpoint"):
         return [*kept, "--resume"]

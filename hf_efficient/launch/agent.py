@@ -65,7 +65,6 @@ def agent_environment(folder: Path) -> dict[str, str]:
 
 
 def failure_in(folder: Path) -> Failure | None:
-    """What the launcher left in the folder; None where nothing failed."""
     path = folder / _FAILURE
     return Failure(**json.loads(path.read_text(encoding="ascii"))) if path.is_file() else None
 

@@ -57,7 +57,6 @@ def leave_bf16_off(options: dict[str, Any]) -> None:
 
 
 def emulation_remark(recipe: Recipe, device: torch.device) -> str:
-    """What of a recipe this CPU has to emulate, and what to write; empty where it is nothing."""
     if device.type != "cpu" or not cpu_emulates_bf16():
         return ""
     half = compute_dtype(recipe.adapter.quantization or QuantizationSection()) == "bfloat16"
@@ -79,7 +78,6 @@ def _multiplies_in(device: torch.device) -> Literal["bfloat16", "float16", "floa
 
 
 def settle(recipe: Recipe) -> tuple[Recipe, SFTConfig | DPOConfig]:
-    """The recipe and its arguments for the processes that were started and the device that is here."""
     recipe = started_recipe(recipe, os.environ)
     args = training_arguments(recipe)
     contradiction = launch_contradiction(recipe, args.world_size, started_nodes(os.environ))
@@ -89,14 +87,12 @@ def settle(recipe: Recipe) -> tuple[Recipe, SFTConfig | DPOConfig]:
 
 
 def settle_choices(recipe: Recipe, args: SFTConfig | DPOConfig) -> Recipe:
-    """The recipe with what each ``auto`` of its model and adapter means on this device."""
     return settle_fast_step(settle_compute_dtype(recipe, args.device), args.device.type)
 
 
 def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
-    """``SFTConfig``, or the objective's class, with the recipe's fields and what the device needs where it is silent:
-    without an accelerator ``use_cpu`` and no pinned memory. Raises ``RecipeError``: values contradict each other (the
-    libraries' own check); ``SetupError``: the device cannot do what the recipe asks for (bf16, for instance)."""
+    """With what the device needs where the recipe is silent: without an accelerator ``use_cpu``, no pinned memory.
+    ``RecipeError``: values contradict each other; ``SetupError``: the device cannot do what is asked for (bf16)."""
     import torch
 
     from hf_efficient.model.preference_trainer import preference_arguments
@@ -141,8 +137,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
 
 
 def _join_deepspeed() -> None:
-    """Give it the process group that torch has made, before a model is loaded in shares (``zero.Init``); accelerate
-    (1.15) does so on a GPU only."""
+    """Give it torch's process group before ``zero.Init`` loads a model: accelerate (1.15) does so on GPUs alone."""
     from deepspeed import comm
 
     if not comm.is_initialized():

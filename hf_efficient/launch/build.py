@@ -56,8 +56,7 @@ _INSTRUMENTS: dict[str, Callable[..., profilers.InstrumentCallback]] = {  # by t
 logger = logging.getLogger(__name__)
 
 _MOST_NOTED_ANSWERS = 8
-_FEW_STEPS = 10
-"""A training of fewer optimizer steps hardly changes a model, unless the user asked for their number."""
+_FEW_STEPS = 10  # fewer optimizer steps hardly change a model, unless the user asked for their number
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,7 @@ def build(
     price_usd_per_hour: float | None = None,
     on_data: OnData | None = None,
 ) -> Built:
-    """Read the data, plan, then load the model, so that faults are found before the weights; ``on_data`` is called on
-    every process before the model is loaded."""
+    """Data and plan come before the weights, to find faults first. ``on_data`` is called between, on each process."""
     listener.stage("Tokenizer", recipe.model.tokenizer or recipe.model.id)
     with phase(recipe, "model_load"):
         tokenizer = load_tokenizer(recipe.model, recipe.train)
@@ -133,7 +131,6 @@ def _read(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: Any) -> Any:
 
 
 def _summary(data: SftData | PreferenceData | PromptData) -> dict[str, Any]:
-    """The counts that belong on a model card; those of what did not happen are left out."""
     if isinstance(data, PromptData):
         return {"examples": len(data.train), "longest": int(data.lengths.max())}
     if isinstance(data, PreferenceData):
@@ -144,7 +141,6 @@ def _summary(data: SftData | PreferenceData | PromptData) -> dict[str, Any]:
 
 
 def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[str]:
-    """What was read, and a line for everything that preparation changed or found odd."""
     if isinstance(data, PreferenceData):
         return [*_preference_lines(data), *_small(data.small_sources)]
     held_out = data.eval_stats
@@ -170,7 +166,6 @@ def prompt_lines(data: PromptData, args: Any) -> list[str]:
 
 
 def few_steps(rows: int, args: TrainingArguments) -> list[str]:
-    """A line where an epoch of so few rows leaves next to no updates."""
     together = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     steps = math.ceil(math.ceil(rows / together) * args.num_train_epochs)
     if args.max_steps > 0 or steps >= _FEW_STEPS:

@@ -210,7 +210,6 @@ def _literal(text: str) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown; pipes and line breaks in the cells are made harmless."""
     lines = [[_literal(str(cell)).replace("|", "\\|") for cell in line] for line in (header, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], ["---"] * len(header), *lines[1:]])
 

@@ -18,8 +18,7 @@ from hf_efficient.run_dir.checkpoints import checkpoints, has_fsdp_shards, has_z
 
 EFFICIENCY = "efficiency"  # folder of the records inside the output directory
 
-RESOLVED = "recipe.resolved.yaml"
-"""The recipe as it ran; written when training starts, and the mark of a run of ours."""
+RESOLVED = "recipe.resolved.yaml"  # the recipe as it ran; written when training starts, the mark of a run of ours
 
 BASE_WEIGHTS = "base_weights"  # in its environment: the mark of the weights that the run started from
 
@@ -49,13 +48,11 @@ def is_a_run(directory: Path) -> bool:
 
 
 def replaced_by_a_run(directory: Path) -> list[Path]:
-    """What is here already and a run would replace: weights, checkpoints, card and the like."""
     return _present(directory, (*_OF_AN_ADAPTER, *_OF_A_MODEL, *_OF_ALL, _MERGED, _EXPORTS), shards=True)
 
 
 def written_by_the_run(directory: Path) -> list[Path]:
-    """What of that the run in the directory wrote: by its resolved recipe it trains an adapter or a model, and merges
-    or does not. A file of another kind somebody has put beside it."""
+    """By its resolved recipe: an adapter or a model, merged or not. Files of another kind somebody has put there."""
     recipe = resolved_of(directory).get("recipe")
     adapter = (recipe if isinstance(recipe, dict) else {}).get("adapter") or {}
     whole = adapter.get("method") == "full"
@@ -71,7 +68,6 @@ def _present(directory: Path, names: Iterable[str], *, shards: bool) -> list[Pat
 
 
 def resolved_of(directory: Path) -> dict[str, Any]:
-    """What the resolved recipe of a run holds; nothing where there is none, or none that can be read."""
     try:
         held = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -133,8 +129,7 @@ def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
 
 
 def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
-    """Refuse a checkpoint of another engine or of another number of processes, which would deal out other rows, before
-    a model is loaded."""
+    """Refuse a checkpoint of another engine or number of processes, which would deal out other rows."""
     found = layout_of_checkpoint(checkpoint)
     kinds: dict[Engine, Kind] = {"zero1": "zero", "zero2": "zero", "zero3": "zero3", "fsdp2": "fsdp2"}
     kind = kinds.get(engine, "whole")
@@ -176,7 +171,6 @@ _FREE = {
 
 
 def check_same_run(directory: Path, recipe: Recipe) -> None:
-    """Refuse to resume with a recipe that differs in what the coming steps depend on."""
     stored = resolved_of(directory).get("recipe")
     if not isinstance(stored, dict):
         return  # not written by us: transformers' own checks remain

@@ -77,7 +77,6 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def layout_of(recipe: Recipe, *, device_count: int, cores: int, place: NodePlace | None = None) -> Layout:
-    """The processes that a recipe asks for; ``device_count`` is for ``distributed.processes: auto``."""
     wanted, nodes = recipe.distributed.processes, recipe.distributed.nodes
     return Layout(nodes, max(1, device_count) if wanted == "auto" else wanted, cores, *(place or ()))
 
@@ -226,8 +225,7 @@ def launch_flags(config: Mapping[str, Any], threads: int, max_restarts: int = 0)
 def accelerate_command(
     recipe: Recipe, argument: str, overrides: Sequence[str], layout: Layout, *, module: str = "hf_efficient.train"
 ) -> list[str]:
-    """``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...`` for one machine, independent of the user's
-    own configuration file."""
+    """``accelerate launch ...`` for one machine, independent of the user's own configuration file."""
     threads = max(1, layout.cores // layout.processes)
     flags = launch_flags(accelerate_config(recipe, layout), threads, recipe.distributed.max_restarts)
     alone = f"--config_file={FLAGS_ALONE}"

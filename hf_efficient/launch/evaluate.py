@@ -37,15 +37,10 @@ class Evaluation:
 
 
 def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> TaskScores:
-    """Scores of a run directory, with an adapter or a whole model, or of a model's folder or hub name. Of a run, they
-    are also written to ``efficiency/evaluation.json``; nothing else there is touched. ``with_base``: of a run, the
-    model that it was trained from too; of a full fine-tune that is loaded first, and let go.
-
-    Raises:
-        ImportError: lm-eval is not installed.
-        SetupError: a task is not known, or its data are not here.
-        ModelError: the model, or that which it was trained from, cannot be loaded.
-    """
+    """Scores of a run directory, or of a model's folder or hub name. Of a run, they are also written to
+    ``efficiency/evaluation.json``. ``with_base``: of a run, the model that it was trained from too; of a full fine-tune
+    that is loaded first, and let go. Raises ``ImportError``: lm-eval is not installed; ``SetupError``: a task is not
+    known, or its data are not here; ``ModelError``: one of the models cannot be loaded."""
     harness = _harness()
     names, manager = _tasks(harness, how.tasks)
     run, source = Path(target).expanduser(), find_source(target)

@@ -76,7 +76,6 @@ def explained_faults(output_dir: str) -> Iterator[None]:
 
 
 def is_lost_peer(error: Exception) -> bool:
-    """Whether a collective failed because another process is no longer there."""
     return isinstance(error, RuntimeError) and any(said in str(error) for said in _LOST_PEER)
 
 
@@ -89,8 +88,7 @@ def _is_full_disk(error: Exception) -> bool:
 
 
 def state_code(code: int, environment: Mapping[str, str]) -> bool | None:
-    """Leave the code; whether this process is the first of its machine and start to end, whose reason counts. None
-    without `hf-efficient train`."""
+    """Whether this process is the first of its machine and start to end; None without `hf-efficient train`."""
     path = _path(environment)
     if path is None:
         return None

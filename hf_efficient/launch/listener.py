@@ -20,9 +20,8 @@ from hf_efficient.text import seconds
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to; ``steps`` also counts those before a resumption, ``train_seconds`` the training loop of this
-    start. ``before`` and ``after`` are metrics of the first and last evaluations; ``ended_early`` names the limit of
-    the budget."""
+    """``steps`` also counts those before a resumption, ``train_seconds`` this start's training loop. ``before`` and
+    ``after`` are metrics of the first and last evaluations; ``ended_early`` names the limit of the budget."""
 
     output_dir: Path
     steps: int

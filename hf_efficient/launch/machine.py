@@ -72,7 +72,6 @@ def has_libaio() -> bool:
 
 
 def check_port(layout: Layout) -> None:
-    """Where this machine is the one that the others meet at, its port is free."""
     if layout.port is not None and layout.node_rank == 0 and not is_free(layout.port):
         raise SetupError(
             f"--main-address: port {layout.port} of this machine is in use, by another run perhaps. Name another port "
@@ -127,7 +126,6 @@ def go_offline_without_hub(recipe: Recipe) -> bool:
 
 
 def check_uploads(recipe: Recipe) -> None:
-    """Refuse a run that would begin to upload where there is no hub."""
     if recipe.train.get("push_to_hub") and not hub_reachable():
         raise SetupError(
             f"{told_where(recipe, 'train.push_to_hub')}train.push_to_hub: is true, and the hub cannot be reached from "

@@ -56,8 +56,7 @@ BaseWeights = Literal["dequantized", "dense"]
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What was merged into what, and how close the result is to the model that it was made from.
-    ``relative_difference`` is ||merged - unmerged|| / ||unmerged||, L2 norms of the logits on one short text;
+    """``relative_difference`` is ||merged - unmerged|| / ||unmerged||, L2 norms of the logits on one short text;
     ``adapter_effect`` the same between the base with and without its adapter; ``tolerance`` the largest that passes."""
 
     output: Path
@@ -107,16 +106,11 @@ def merge_run(
     base: BaseWeights | None = None,
     overwrite: bool = False,
 ) -> MergeReport:
-    """Merge the adapter in a run directory, or in one of its checkpoints, and check the result.
-
-    The resolved recipe in it (or, for a checkpoint, in its parent) names model and quantization; without one the base
-    is PEFT's, unquantized. The merged folder, by default ``run_dir/merged``, appears whole or not at all.
-
-    Raises:
-        ModelError: no adapter, a base that cannot be loaded or does not fit, or merged logits further from the unmerged
-            ones than the data type explains.
-        OutputError: ``output`` is not empty, or cannot be written.
-    """
+    """Merge the adapter in a run directory, or in one of its checkpoints, and check the result. The resolved recipe in
+    it (or, for a checkpoint, in its parent) names model and quantization; without one the base is PEFT's, unquantized.
+    The merged folder, by default ``run_dir/merged``, appears whole or not at all. Raises ``ModelError``: no adapter, a
+    base that cannot be loaded or does not fit, or merged logits further from the unmerged ones than the data type
+    explains. ``OutputError``: ``output`` is not empty, or cannot be written."""
     source = find_adapter(Path(run_dir))
     weights = _weights(source, base)
     output = Path(run_dir) / "merged" if output is None else Path(output)

@@ -62,8 +62,7 @@ class OutputPlan:
         return self.keeps_records or (self.checkpoint is not None and _same(self.checkpoint.parent, self.directory))
 
 
-Damaged = Mapping[Path, str]
-"""Checkpoints whose bytes are not what was saved, and what is wrong with them."""
+Damaged = Mapping[Path, str]  # checkpoints whose bytes are not what was saved, and what is wrong with them
 
 
 def plan_output(recipe: Recipe, launch: Launch = ALONE, damaged: Damaged = MappingProxyType({})) -> OutputPlan:
@@ -107,7 +106,6 @@ def _plan(recipe: Recipe, launch: Launch, damaged: Damaged) -> OutputPlan:
 
 
 def clear_output(plan: OutputPlan) -> None:
-    """Remove the run that is to be replaced, if any, or all of it but its records."""
     if plan.replaces:
         held.remove_run(plan.directory, keep_records=plan.keeps_records)
 
@@ -115,7 +113,6 @@ def clear_output(plan: OutputPlan) -> None:
 def write_resolved_recipe(
     directory: Path, recipe: Recipe, environment: Mapping[str, Any], agents: Sequence[str] = ()
 ) -> Path:
-    """Write the recipe with all its values, where each was set, and what it ran on, to the run directory."""
     path = directory / EFFICIENCY / RESOLVED
     content = {
         "recipe": recipe.resolved(),
@@ -203,7 +200,6 @@ def _check_inputs_lie_elsewhere(directory: Path, recipe: Recipe) -> None:
 
 
 def local_inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Everything local that a run reads, by its key."""
     named = {
         "model.id": recipe.model.id,
         "model.tokenizer": recipe.model.tokenizer,

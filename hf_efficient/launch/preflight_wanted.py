@@ -34,7 +34,6 @@ def preflight_path(recipe: Recipe) -> Path:
 
 
 def kept_preflight(recipe: Recipe) -> Preflight | None:
-    """The last one, whatever came of it; None where there is none that can be read."""
     try:
         return read_record(preflight_path(recipe), Preflight, PREFLIGHT_SCHEMA_VERSION, "a preflight")
     except OutputError:
@@ -125,7 +124,6 @@ def _wish(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, listener: 
 
 
 def _reason(recipe: Recipe, plan: RunPlan | None) -> str:
-    """Why it is to be checked first; empty for a run that is short, or of unknown length."""
     if recipe.efficiency.preflight is True:
         return "efficiency.preflight is true"
     planned = None if plan is None else plan.run.training_seconds

@@ -88,7 +88,6 @@ def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
 
 
 def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:
-    """What an hour of this run costs and where its electricity comes from, as facts for the records."""
     if not recipe.efficiency.record_steps:
         return {}
     section = recipe.cost
@@ -175,7 +174,6 @@ def recorded_start(
 
 
 def start_folder(plan: OutputPlan) -> Path:
-    """Where a start is recorded until it is ready: with the records of its run, or apart where it has none yet."""
     folder = plan.directory / EFFICIENCY
     has_records = any(rank_files(folder, kind) for kind in ("spans", "steps"))
     return folder if plan.continues and has_records else folder / STARTING
@@ -190,7 +188,6 @@ def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | Non
 
 
 def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float | None) -> None:
-    """Refuse to continue a run that has spent its budget, before a model is loaded for nothing."""
     budget = recipe.budget
     if budget is None:
         return
@@ -227,7 +224,6 @@ def plan_before(
 
 
 def write_plan(planned: RunPlan | None, recipe: Recipe, directory: Path) -> None:
-    """Store it beside the records."""
     if planned is not None and recipe.efficiency.record_steps:
         write_whole(directory / PLAN_JSON, json.dumps(dataclasses.asdict(planned), indent=2) + "\n")
 

@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 
 def starts_again(environment: Mapping[str, str]) -> bool:
-    """Whether the launcher would start the processes once more if they failed now."""
     return int(environment.get("TORCHELASTIC_MAX_RESTARTS", "0")) > _restarts(environment)
 
 
@@ -55,8 +54,7 @@ def restarts_remark(recipe: Recipe, environment: Mapping[str, str]) -> str | Non
 
 
 def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> OutputPlan:
-    """What becomes of the output directory, which all processes have to see alike. The bytes of the checkpoint, if any,
-    were read on the main process."""
+    """All processes have to see the directory alike. The bytes of a checkpoint were read on the main process."""
     directory, nodes = Path(recipe.output_dir).expanduser().resolve(), started_nodes(environment)
     launch = ALONE
     if agent := own_agent(environment):
@@ -170,8 +168,6 @@ Met = Callable[[], bool]  # whether the processes have met; ``bool``: not yet
 
 
 class PeerWatch:
-    """Counts for this machine, and listens to the others."""
-
     def __init__(self, store: TCPStore, node: int, nodes: int, now: Clock = time.monotonic, met: Met = bool) -> None:
         self._store, self._node, self._nodes, self._now, self._met = store, node, nodes, now, met
         self._count = 0

@@ -44,13 +44,9 @@ if TYPE_CHECKING:
 
 def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:
     """Fine-tune as the recipe says into its ``output_dir``; the listener follows the progress on the main process.
-
-    Raises:
-        HfEfficientError: one of its kinds, for everything that the user can correct.
-        PreflightWanted: the run wants a preflight check first (``preflight_wanted.WISH_FILE``).
-        EndedBySignal: asked to end in its last step; the weights are saved, and nothing is evaluated.
-        RunStopped: asked to end; it can resume from a checkpoint of its last step.
-    """
+    Raises ``HfEfficientError``: what the user can correct; ``PreflightWanted``: the run wants a preflight check first
+    (``preflight_wanted.WISH_FILE``). Asked to end in its last step, ``EndedBySignal``: the weights are saved, and
+    nothing is evaluated. Asked to end before, ``RunStopped``: it can resume from a checkpoint of its last step."""
     named_functions("profile.lines", recipe.profile.lines)
     named_functions("profile.host_memory", recipe.profile.host_memory)
     with records.recorded_run(recipe) as recorded:
@@ -145,7 +141,6 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
 
 
 def _evaluate_at_end(recipe: Recipe, built: Built, listener: RunListener) -> dict[str, float]:
-    """The metrics after the last step, evaluated once; None after a step at which the budget ended the training."""
     trainer = built.trainer
     if trainer.eval_dataset is None or not recipe.evaluate.at_end or trainer.budget_reached is not None:
         return {}
@@ -242,8 +237,7 @@ def _figures_of(result: RunResult) -> dict[str, float]:
 
 @contextmanager
 def stoppable(trainer: Trainer) -> Iterator[None]:
-    """A request to stop ends the training inside after the same step on all ranks: ``RunStopped``, with a
-    checkpoint."""
+    """A request to stop ends the training after the same step on all ranks: ``RunStopped``, with a checkpoint."""
     callback = StopWhenAsked(stop_request())
     trainer.add_callback(callback)
     try:

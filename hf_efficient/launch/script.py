@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 
 def check_target(target: str, *, module: bool = False) -> None:
-    """Raise SetupError where there is no such file or module."""
     if module and not _is_module(target):
         raise SetupError(f"-m {target}: there is no such module; name one that `python -m {target}` would run")
     if not module and not Path(target).is_file():
@@ -33,8 +32,7 @@ def check_target(target: str, *, module: bool = False) -> None:
 
 
 def run_script(target: str, args: Sequence[str], *, module: bool = False) -> None:
-    """Run a Python file, or a module as ``python -m`` does, in this process. Its ``SystemExit`` passes through. Where
-    it raised, its traceback is printed, and the code is 1."""
+    """In this process. Its ``SystemExit`` passes through; another exception prints its traceback, and the code is 1."""
     sys.argv = [target, *args]
     sys.path.insert(0, str(Path.cwd() if module else Path(target).resolve().parent))
     try:
@@ -71,10 +69,8 @@ class Instrumented:
     ``transformers.trainer`` is: a script may set variables before."""
 
     def __init__(self) -> None:
-        self.finished: dict[Path, FinishedRun] = {}
-        """Run directory to what came of it, on rank 0."""
+        self.finished: dict[Path, FinishedRun] = {}  # run directory to what came of it, on rank 0
         self.trainers = 0
-        """How many were built."""
 
     def begin(self) -> None:
         loaded = sys.modules.get(_TRAINER)

@@ -86,7 +86,6 @@ _DEEPSPEED = "ACCELERATE_DEEPSPEED_"
 
 
 def started_engine(environment: Mapping[str, str]) -> Engine:
-    """The strategy that the launcher has set for this process, by accelerate's environment variables."""
     if _is_true(environment, "ACCELERATE_USE_DEEPSPEED"):
         stage = environment.get(f"{_DEEPSPEED}ZERO_STAGE", "2")
         return {"1": "zero1", "3": "zero3"}.get(stage, "zero2")  # type: ignore[return-value]
@@ -100,13 +99,11 @@ def started_processes(environment: Mapping[str, str]) -> int:
 
 
 def started_nodes(environment: Mapping[str, str]) -> int:
-    """Machines that the processes are on, as torchrun says to each of them; 1 where nothing is set."""
     here = int(environment.get("LOCAL_WORLD_SIZE", "0"))
     return max(1, started_processes(environment) // here) if here else 1
 
 
 def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
-    """What to say where launcher and recipe disagree on the engine; None where they agree."""
     started = started_engine(environment)
     wanted = strategy_of(recipe, started_processes(environment))
     if recipe.distributed.strategy == "auto" and started in ("none", "ddp"):
@@ -165,8 +162,7 @@ def started_recipe(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
 
 
 def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str | None:
-    """What to say where a launch and ``distributed.processes`` or ``nodes`` disagree; None where they agree. A bare
-    ``accelerate launch`` would train with one process, and another batch size."""
+    """None where they agree. A bare ``accelerate launch`` would train with one process, and another batch size."""
     if is_set(recipe, "distributed.nodes") and recipe.distributed.nodes != nodes:
         return (
             f"distributed.nodes: is {recipe.distributed.nodes}, but the processes of {nodes} were started. Start "

@@ -42,7 +42,6 @@ def find_source(target: str) -> TrainedAdapter | ModelSection:
 
 
 def load_source(found: TrainedAdapter | ModelSection) -> tuple[Any, PreTrainedTokenizerBase]:
-    """The model in evaluation mode, on the accelerator where there is one, and its tokenizer."""
     model, tokenizer = (
         (load_dense_base(found), load_tokenizer(found, {})) if isinstance(found, ModelSection) else load_trained(found)
     )
@@ -50,7 +49,6 @@ def load_source(found: TrainedAdapter | ModelSection) -> tuple[Any, PreTrainedTo
 
 
 def on_accelerator(model: Any) -> Any:
-    """Where there is one; a quantized model stays where it was loaded."""
     moves = torch.accelerator.is_available() and not getattr(model, "is_quantized", False)
     return model.to(torch.accelerator.current_accelerator()) if moves else model
 

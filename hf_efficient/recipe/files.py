@@ -82,7 +82,6 @@ def shipped_plans(root: Path | None = None) -> dict[str, ShippedPlan]:
 
 
 def list_recipes(root: Path | None = None) -> list[ShippedRecipe]:
-    """All shipped recipes in the order of their names; none where the folder is missing."""
     files = shipped_files(shipped_root() if root is None else root)
     described = {name: compose(path)[0].child("description") for name, path in files.items()}
     return [ShippedRecipe(name, files[name], str(node.value) if node else "") for name, node in described.items()]

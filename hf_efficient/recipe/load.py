@@ -171,8 +171,7 @@ def check_data_files(recipe: Recipe) -> None:
 
 
 def missing_file(name: str) -> tuple[str, str] | None:
-    """What is wrong with the ``path`` of a source that names a missing local file, and the nearest one; None where it
-    is there, or names a builtin or a data set of the hub."""
+    """What is wrong, and the nearest file; None where it is there, or names a builtin or a data set of the hub."""
     try:
         path = Path(name).expanduser()
         if name.startswith("builtin:") or path.exists():

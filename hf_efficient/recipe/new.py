@@ -19,14 +19,12 @@ AdapterMethod = Literal["lora", "qlora", "full"]
 
 FEW_ROWS = 20  # fewer rows than that leave nothing to hold out for an evaluation
 
-_SMALL_DATA = 500
-"""Rows; of fewer, batches of 16 packed rows would leave a handful of optimizer steps."""
+_SMALL_DATA = 500  # rows; of fewer, batches of 16 packed rows would leave a handful of optimizer steps
 
 _BESIDE_THE_WEIGHTS = 11 * 2**30
 """Bytes, an estimate: of 1B to 8B Llamas under bases/lora with 2 x 2048 tokens, the plan says 9.1 to 10.7 GiB."""
 
-_DTYPES = {"lora": "float16", "qlora": "float16", "full": "float32"}
-"""Of the weights, where the accelerator has no bfloat16."""
+_DTYPES = {"lora": "float16", "qlora": "float16", "full": "float32"}  # of weights where there is no bfloat16
 
 _COMMENT_COLUMN = 44
 

@@ -13,7 +13,6 @@ from hf_efficient.text import share
 
 
 def recipe_remarks(recipe: Recipe) -> list[str]:
-    """A line for each, with the file and line where a value was set."""
     settings = Settings(recipe, train_fields(recipe.objective))
     return [*_experimental(recipe), *_uncounted_steps(settings), *_rounded_updates(settings)]
 

@@ -73,8 +73,7 @@ def train_versions() -> dict[str, str]:
 
 
 def train_fields(objective: str) -> Mapping[str, TrainField]:
-    """Fields of the configuration class of an objective by name, in its order; none where TRL has dropped an
-    experimental one. ``SetupError``: no usable trl."""
+    """By name, in the class's order; none where TRL has dropped an experimental one. ``SetupError``: no usable trl."""
     remembered = _recall(_cache_path(objective))
     if remembered or (remembered is not None and OBJECTIVES[objective].is_experimental):
         return remembered

@@ -180,8 +180,6 @@ class _Loader(yaml.BaseLoader):
 
 
 class _Builder:
-    """Composed nodes to ``Node``s, collecting every problem on the way."""
-
     def __init__(self, origin: Origin) -> None:
         self.problems: list[Problem] = []
         self._origin = origin

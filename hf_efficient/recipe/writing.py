@@ -52,8 +52,7 @@ def dump_yaml(data: Any, *, blocks: bool = False) -> str:
 
 
 def check_new_file(path: Path, flag: str, force: bool | None = None) -> None:
-    """Refuse, with ``OutputError``, a recipe file named by ``flag``: it exists, has no folder, or no recipe's name.
-    ``force`` is the flag ``--force``; None: there is none."""
+    """``OutputError``: it exists, has no folder, or no recipe's name. ``force`` None: there is no flag ``--force``."""
     if path.suffix not in SUFFIXES:
         raise OutputError(f"{flag}: {path} is not named like a recipe. Write a name that ends in .yaml.")
     if path.is_dir() or ((path.exists() or path.is_symlink()) and not force):
@@ -72,8 +71,7 @@ def write_new_file(path: Path, text: str, flag: str, force: bool = False) -> Non
 def fixed_recipe(
     recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str, comments: Mapping[str, str] | None = None
 ) -> str:
-    """The text of a recipe file at ``path`` that extends another one, command line included, with a change;
-    ``comments`` stand behind the lines of their dotted keys."""
+    """A recipe that extends another one, command line included; ``comments`` stand behind the lines of their keys."""
     assert recipe.path is not None
     values: dict[str, Any] = {"extends": _name_of(recipe.path, path.parent)}
     for key, value in {**_from_command_line(recipe), **overrides}.items():
@@ -99,7 +97,6 @@ def put_nested(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _name_of(original: Path, folder: Path) -> str:
-    """A shipped recipe by its name, another one by its path from the folder."""
     whole = original.resolve()
     for name, shipped in shipped_files(shipped_root()).items():
         if shipped.resolve() == whole:

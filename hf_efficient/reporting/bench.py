@@ -47,7 +47,6 @@ def _told(value: _N | None, form: Callable[[_N], str]) -> str:
 
 
 def head_lines(found: Comparison) -> Iterator[str]:
-    """What was compared, and what the columns are."""
     work = found.work
     yield f"{found.recipe}: {work.model}, on {work.device_name}, one process"
     yield (
@@ -69,7 +68,6 @@ def head_lines(found: Comparison) -> Iterator[str]:
 
 
 def without_speed(found: Comparison) -> Iterator[str]:
-    """A line for each arm that has none."""
     for one in found.arms:
         if one.refused:
             yield f"{one.name} is refused, its speed not shown: {one.reason}"
@@ -91,7 +89,6 @@ def comparison_renderables(found: Comparison) -> list[RenderableType]:
 
 
 def markdown(found: Comparison, command: str) -> str:
-    """One table, with the command that made it, the machine's load and the versions."""
     made = arms_table(found, (*SPEED, *_LEARNING))
     whats = {one.name: one.what for one in found.arms}
     rows = [[f"{row[0]}: {whats[row[0]]}", *row[1:]] for row in made.rows]

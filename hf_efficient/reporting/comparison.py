@@ -64,8 +64,7 @@ def figure_label(name: str) -> str:
 
 
 def comparison_rows(found: RunComparison, accounts: Sequence[RunAccount]) -> list[ComparisonRow]:
-    """The figures that at least one side has; across numbers of ranks also the scaling efficiency. ``accounts``: of the
-    first run of each side."""
+    """The figures that at least one side has. ``accounts``: of the first run of each side."""
     return [*map(_row, found.figures), *_scaling(accounts)]
 
 
@@ -105,7 +104,6 @@ def _scaling(accounts: Sequence[RunAccount]) -> list[ComparisonRow]:
 
 
 def side_lines(found: RunComparison) -> Iterator[tuple[str, str, str]]:
-    """Letter, name and directories of each side."""
     for side in found.sides:
         yield side.letter, side.name, ", ".join(side.directories)
 
@@ -126,7 +124,6 @@ def regression_lines(found: RunComparison) -> Iterator[str]:
 
 
 def note_lines(found: RunComparison) -> Iterator[str]:
-    """What was compared how, what the steps could show, and what was left out."""
     yield from found.notes
     for one in found.resolution:
         shown, figure = share(one.share), figure_label(one.figure)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from hf_efficient.data.look import DataLook, ShownExample, Span
 
 _TARGET = "bold green"
-_MOST_CHARACTERS = 600
-"""Of a span; the middle of a longer one is left out, so that the borders of the targets stay in sight."""
+_MOST_CHARACTERS = 600  # of a span; the middle is left out, so that the borders of the targets stay in sight
 
 
 def data_renderables(look: DataLook, *, colour: bool) -> Iterator[RenderableType]:

@@ -127,8 +127,7 @@ def confirmation_words(held: Confirmation) -> str:
 
 
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
-    """The tested prediction, the findings, the limit of a run without any, and what could not be judged.
-    ``evidence=False``, a short form below the account: a line per finding and its first remedy."""
+    """``evidence=False``: a short form below the account, a line per finding and its first remedy."""
     abstained = [f"{rules}: {why}" for why, rules in abstentions_words(diagnosis)]
     return [
         *(_end(diagnosis) if evidence else []),

@@ -36,9 +36,9 @@ def finish_run(
     directory: Path, earlier: FinishedRun | None = None, *, page: bool = True, tell: bool = False
 ) -> FinishedRun:
     """Write what a run came to; again where the run continued, with what the earlier call returned. A fault of the
-    diagnosis or of the page is logged, and leaves out only that. ``page=False`` makes the account alone, which takes
-    less time; ``tell`` logs the first finding. Raises ``OutputError``: there are no records, or they cannot be read;
-    ``OSError``: ``run.json`` cannot be written, and an earlier one stays as it is."""
+    diagnosis or of the page is logged, and leaves out only that. ``page=False`` makes the account alone; ``tell`` logs
+    the first finding. Raises ``OutputError``: there are no records, or they cannot be read; ``OSError``: ``run.json``
+    cannot be written, and an earlier one stays as it is."""
     reader = earlier.reader if earlier is not None else RunReader(directory)
     said = earlier.said if earlier is not None else set()
     run = account_run(directory, reader)

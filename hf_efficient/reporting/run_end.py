@@ -25,7 +25,6 @@ _LONGEST = 150  # characters: two lines of a terminal of 80 columns
 
 
 def answer_rows(before: Sequence[Answer], after: Sequence[Answer]) -> Iterator[RenderableType]:
-    """Each question on four lines; ``before`` may be empty."""
     old = {answer.question: answer.generated for answer in before}
     for answer in after[:_MOST_ANSWERS]:
         columns = Column(style="dim", width=len("expected")), Column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -41,8 +40,7 @@ def answer_rows(before: Sequence[Answer], after: Sequence[Answer]) -> Iterator[R
 def loss_table(
     before: Mapping[str, float], after: Mapping[str, float], training: tuple[float, float] | None
 ) -> Iterator[RenderableType]:
-    """Metrics of the first and the last evaluation; ``training`` is the first and the last loss that was logged. Where
-    completions are rewarded, the losses lie around 0 and say nothing."""
+    """``training``: the first and last logged loss; where completions are rewarded, it is around 0 and says nothing."""
     if "reward" in after:
         after = {name: after[name] for name in _REWARDED if name in after}
         training = None

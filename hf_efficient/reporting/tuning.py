@@ -77,7 +77,6 @@ def head_lines(found: Tuning) -> Iterator[str]:
 
 
 def notes(found: Tuning) -> Iterator[str]:
-    """What the figures mean, and what was left."""
     yield (
         "tokens/s are without padding, over steps, evaluations and saves; these two were timed once, on the recipe as "
         "it is. A gain is of the figure of the objective; its interval errs with 5% for each change, over all looks"

@@ -125,7 +125,6 @@ def _optimizer(weights: list[torch.nn.Parameter], args: Any) -> tuple[torch.opti
 
 
 def _batches(data: Any, args: Any) -> Iterator[dict[str, Any]]:
-    """Micro-batches, epoch after epoch."""
     order = torch.Generator().manual_seed(args.seed)
     rows = args.per_device_train_batch_size
     loader: Any = DataLoader(data.train, rows, shuffle=True, collate_fn=data.collator, generator=order)

@@ -139,7 +139,6 @@ _AXOLOTL = {
 
 
 def _named(recipe: Recipe, work: Work, folder: Path, names: Mapping[str, str]) -> dict[str, Any]:
-    """What all peers are given, under a peer's names."""
     adapter, packs = recipe.adapter, bool(recipe.train.get("packing"))
     settings = {
         "model": recipe.model.id,

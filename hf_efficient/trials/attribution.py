@@ -103,7 +103,6 @@ def plain_seconds(held: Outcomes) -> float:
 
 
 def wanted_again(held: Outcomes) -> set[str]:
-    """Variants whose differences are not clear enough."""
     whole, found = plain_seconds(held), set[str]()
     for link in CHAIN:
         between = _between(link, held)
@@ -122,7 +121,6 @@ def _rounds(held: Outcomes, name: str) -> list[list[float]]:
 
 
 def _unlogged(held: Outcomes) -> list[list[float]]:
-    """``as_is`` less the logs that fell into its steps."""
     log = _between(LOGGING, held)
     each = log.seconds if log is not None and log.is_clear else 0.0
     return [

@@ -33,8 +33,7 @@ from hf_efficient.trials.arms import Arm, obstacle, peer_command
 from hf_efficient.trials.process import Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
 from hf_efficient.version import __version__
 
-FEWEST_STEPS = 6
-"""Three are left out as warm-up, and three are left to measure and to see a loss fall."""
+FEWEST_STEPS = 6  # three are left out as warm-up, three are left to measure and to see a loss fall
 
 _SCRIPT = "from hf_efficient.cli.app import main; main()"
 
@@ -51,8 +50,7 @@ def compare(
     random_weights: bool = False,
     padded_rows: int | None = None,
 ) -> Comparison:
-    """Prepare the recipe once, and run the arms. ``pythons``: of peers, by name; ``padded_rows`` as in ``prepare``.
-    Raises ``SetupError``: the recipe cannot be compared, or none of the arms ran."""
+    """``pythons``: by peer; ``padded_rows`` as in ``prepare``. ``SetupError``: it cannot be compared, or no arm ran."""
     if steps < FEWEST_STEPS:
         raise SetupError(f"--steps: {steps} are too few, of which three are warm-up. Write {FEWEST_STEPS} or more.")
     if rounds < 1:
@@ -93,7 +91,6 @@ def _prepared(job: Job, folder: Path) -> Work:
 
 
 def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], arm: Arm) -> ArmRun:
-    """Train it once."""
     device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     with folder_of_its_own(parent, arm.name) as folder:
         if arm.changes is not None:
@@ -110,7 +107,6 @@ def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], a
 
 
 def _of_records(run_dir: Path) -> ArmRun:
-    """By the records of our own run."""
     account = load_run(run_dir)
     steps = [one for one in read_steps(records_path(run_dir / EFFICIENCY, "steps", 0)) if one.step]
     return ArmRun(
@@ -175,13 +171,11 @@ def why_not_learning(run: ArmRun) -> str:
 
 
 def tokens_per_second(run: ArmRun, warm_up: int) -> float:
-    """Tokens without padding of the steps after warm-up over their seconds. A median of steps would leave out the
-    padded batch with one long row."""
+    """After warm-up, without padding. A median of steps would leave out the padded batch with one long row."""
     return sum(run.non_padding[warm_up:]) / sum(run.seconds[warm_up:])
 
 
 def summary(outcomes: Mapping[str, ArmOutcome], base: str | None, warm_up: int) -> list[ArmOutcome]:
-    """The outcomes with the figures of the table."""
     speeds = {
         name: [tokens_per_second(run, warm_up) for run in one.runs] for name, one in outcomes.items() if not one.reason
     }

@@ -58,7 +58,6 @@ class Goal:
 
 
 def goal_of(objective: str, **more: Any) -> Goal:
-    """A goal by the name of an objective or of a preset."""
     name, keeps = PRESETS.get(objective, (objective, False))
     return Goal(name, keeps_p95=keeps, **more)
 
@@ -114,7 +113,6 @@ def p95(runs: Sequence[TrialRun]) -> float:
 
 
 def rung_of(one: Configuration, pauses: Pauses, price: float | None) -> Rung:
-    """The columns of the ladder, from all trials of a configuration."""
     pause = pauses.per_step(one.settings)
     seconds = statistics.fmean(seconds_per_token(run, pause) for run in one.runs)
     steps = [second for run in one.runs for second in run.step_seconds]

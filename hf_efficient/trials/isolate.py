@@ -46,8 +46,7 @@ _MUCH_DRIFT = 1.15
 
 
 def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progress) -> rec.Isolation:
-    """Run the variants of a recipe (file or shipped name) beside its output directory; only the result is left. Raises
-    ``HfEfficientError``: the recipe is wrong, cannot be launched, or does not train as it is."""
+    """Of the runs only the result is left. ``HfEfficientError``: the recipe is wrong, cannot be launched or trained."""
     recipe = load_recipe(argument, overrides)
     _check(recipe)
     devices = accelerator_count() if recipe.distributed.processes == "auto" else 0
@@ -271,7 +270,6 @@ def _micro_batch_line(held: Outcomes) -> rec.MicroBatchLine | None:
 
 
 def _remarks(recipe: Recipe, held: Outcomes, schedule: IsolationSchedule) -> list[str]:
-    """What the figures leave out, or rest on, in sentences."""
     found = []
     reports = recipe.train.get("report_to")
     if reports not in (None, "none", [], ["none"]):

@@ -20,8 +20,7 @@ from transformers import Trainer, TrainerCallback, trainer
 
 
 class StepMeter(TrainerCallback):
-    """Seconds, tokens, loss and gradient norm of every step; nothing waits for the device. ``train.logging_steps``
-    must be 1."""
+    """Time, tokens, loss, gradient norm of each step; waits for no device. ``train.logging_steps`` must be 1."""
 
     def __init__(self, pad_token_id: int | None = None) -> None:
         self.pad_token_id = pad_token_id
@@ -30,7 +29,6 @@ class StepMeter(TrainerCallback):
         self.logs: list[dict[str, float]] = []
 
     def install(self) -> None:
-        """Count the tokens of every micro-batch that a ``Trainer`` of this process trains on."""
         train_on = Trainer.training_step
 
         @functools.wraps(train_on)
@@ -63,7 +61,6 @@ class StepMeter(TrainerCallback):
 
 
 def on_batches(trainer: Trainer, see: Callable[[list[Any]], None]) -> None:
-    """Show the micro-batches of every step as the trainer fetches them."""
     fetch = trainer.get_batch_samples
 
     def shown(*args: Any, **kwargs: Any) -> Any:

@@ -35,8 +35,7 @@ class NoRoom(SetupError):
 
 
 class RunFailed(Exception):
-    """A training came to no end; ``str`` says why. ``kind``: what the user can correct, a plan that does not fit, or
-    anything else."""
+    """A training came to no end. ``kind``: what the user can correct, a plan that does not fit, or anything else."""
 
     def __init__(self, why: str, kind: Literal["input", "no_room", "fault"] = "fault", seconds: float = 0.0) -> None:
         super().__init__(why)

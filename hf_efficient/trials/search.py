@@ -23,8 +23,7 @@ from hf_efficient.trials.knobs import KNOBS, Here, Knob, Pauses
 from hf_efficient.trials.process import Progress, RunFailed
 
 MOST_ROUNDS: Final = 4
-LEAST_GAIN: Final = 1.02
-"""A smaller ratio is not worth a changed recipe."""
+LEAST_GAIN: Final = 1.02  # a smaller ratio is not worth a changed recipe
 
 FEWEST_STEPS: Final = 5
 _MUCH_PAUSED = 0.1
@@ -32,8 +31,7 @@ _SECONDS = (4.0, 15.0)
 _RUNS = 80  # of which a tuning's minutes should have room, each of so many measured seconds
 _SLOWER = 3.0  # times as long as the first run, and a trial is ended
 
-Measure = Callable[[Mapping[str, Any], Wanted], TrialRun]
-"""Trains once; raises ``RunFailed``."""
+Measure = Callable[[Mapping[str, Any], Wanted], TrialRun]  # trains once; raises ``RunFailed``
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Candidate:
     configuration: Configuration
 
 
-Pair = tuple[TrialRun, TrialRun]
-"""Of the recipe so far, and of the candidate."""
+Pair = tuple[TrialRun, TrialRun]  # of the recipe so far, and of the candidate
 
 
 class Search:

@@ -34,14 +34,12 @@ JOURNAL: Final = "journal.jsonl"
 
 
 def folder_of(recipe: Recipe) -> Path:
-    """Where a tuning keeps what it does: beside the recipe's output directory."""
     return Path(f"{recipe.output_dir}-tuning").expanduser()
 
 
 def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress, folder: Path | None = None) -> Tuning:
-    """Tune a recipe (file or shipped name); ``tuned.yaml`` and ``tuning.json`` are written to the folder, in which a
-    later call continues. Raises ``HfEfficientError``: the recipe is wrong, does not train or fit, or cannot be tuned
-    here; the folder holds something else."""
+    """``tuned.yaml`` and ``tuning.json`` are written to the folder, in which a later call continues. Raises
+    ``HfEfficientError``: the recipe is wrong, does not train or fit, or cannot be tuned; the folder is another's."""
     recipe = load_recipe(argument, overrides)
     _check_tunable(recipe)
     folder = folder or folder_of(recipe)
@@ -84,7 +82,6 @@ def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress
 
 
 def _check_tunable(recipe: Recipe) -> None:
-    """``SetupError``: an objective other than sft, or several processes."""
     if recipe.objective != "sft":
         raise SetupError(
             f"objective: is {recipe.objective}, and trials compare the loss of supervised fine-tuning. Name a recipe "
@@ -116,8 +113,7 @@ class Trials:
     """Runs changes of one recipe. What a journal holds already is taken from there, in the order in which it came."""
 
     def __init__(self, argument: str, overrides: Sequence[str], folder: Path, about: Mapping[str, Any]) -> None:
-        """``about``: what must be alike to continue a journal. Raises ``OutputError``: the folder holds another
-        tuning, or cannot be written."""
+        """``about`` must be alike to continue. ``OutputError``: the folder is another tuning's, or not writable."""
         self._argument, self._overrides, self._folder = argument, list(overrides), folder
         self._journal = folder / JOURNAL
         self._held: dict[str, list[dict[str, Any]]] = {}
@@ -137,7 +133,6 @@ class Trials:
         return _outcome(found)
 
     def close(self) -> None:
-        """Remove what trials needed; the journal stays."""
         shutil.rmtree(self._folder / "tokenised", ignore_errors=True)
 
     def _measured(self, changes: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:

@@ -108,7 +108,6 @@ def _timed_training(setup: Setup, adjust: Callable[[Trainer], Any] = lambda trai
 
 
 def _recorded_training(setup: Setup) -> tuple[VariantMeasurement, Trainer]:
-    """With our recording on: step times, and forward and backward by what was recorded."""
     trained: list[Trainer] = []
     found, trainer = _timed_training(setup, trained.append), trained[0]
     path = Path(setup.recipe.output_dir) / "efficiency" / "steps.jsonl"
@@ -304,4 +303,3 @@ MEASURES: Final[Mapping[str, Callable[[Setup], VariantMeasurement]]] = {
     "micro_batch_halved": lambda setup: _recorded_training(setup)[0],
     "micro_batch_doubled": lambda setup: _recorded_training(setup)[0],
 }
-"""By the variant's name."""

@@ -27,7 +27,6 @@ _LOGGED: dict[str, Any] = {**_BARE, "train.logging_strategy": "steps", "train.lo
 _NO_LOGGING: dict[str, Any] = {"train.logging_strategy": "no"}
 _QUIET: dict[str, Any] = {**_BARE, **_NO_LOGGING}  # steps and nothing else
 _ALONE: dict[str, Any] = {**_QUIET, "distributed.processes": 1, "distributed.strategy": "auto"}
-"""The same in one process."""
 
 _WATCH_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
 

@@ -258,7 +258,6 @@ def _schedule(draft: Draft) -> None:
 
 
 def _evaluation(draft: Draft) -> None:
-    """When it saves and evaluates; shares of an epoch as shares of the run."""
     _interval(draft, "save")
     if "save_steps" not in draft and "save_strategy" not in draft:
         draft.default("train.save_strategy", "epoch")

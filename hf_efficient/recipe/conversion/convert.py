@@ -35,8 +35,7 @@ class Conversion:
 
 
 def convert_file(path: Path, tool: Tool | None, name: str) -> Conversion:
-    """The recipe ``name`` of a YAML file; ``tool`` None: recognised by the keys. Raises ``RecipeError``: an unreadable
-    file, no known tool's, or one without a model or data."""
+    """``tool`` None: recognised by the keys. ``RecipeError``: unreadable, no known tool's, or without model or data."""
     tree = parse_yaml(read_recipe_text(path), Origin(str(path)))
     keys = tree.plain()
     if not isinstance(keys, dict) or not keys:

@@ -44,7 +44,6 @@ class Draft:
         return self._left.pop(key, default)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A key that is true or false; ``yes`` and ``no`` count."""
         value = self.take(key, default)
         return bool(_TRUTHS.get(value.lower(), value)) if isinstance(value, str) else bool(value)
 

@@ -166,7 +166,6 @@ def planned_processes(recipe: Recipe) -> int:
 
 
 def names_accumulation(recipe: Recipe) -> bool:
-    """Whether the recipe itself says how often gradients are accumulated."""
     origin = recipe.provenance.get(ACCUMULATION)
     return "gradient_accumulation_steps" in recipe.train and (origin is None or origin.source != DERIVED)
 

@@ -8,8 +8,7 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.profile import FUNCTION
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
 
-_OWN = {"pattern": "format", "tokens": "length"}
-"""Keys of one built-in reward."""
+_OWN = {"pattern": "format", "tokens": "length"}  # keys of one built-in reward
 
 
 def _generates(settings: Settings) -> bool:

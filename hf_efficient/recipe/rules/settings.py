@@ -34,7 +34,6 @@ class Settings:
 
     @property
     def evaluates(self) -> bool:
-        """Whether training stops for evaluations."""
         return self.train("eval_strategy") != "no"
 
 

@@ -179,7 +179,6 @@ def objective_reads_its_formats(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _other_than_sft(settings: Settings) -> str:
-    """The objective where it is not one of examples to imitate, else nothing."""
     name = settings.recipe.objective
     return f"`objective: {name}`" if name != "sft" else ""
 

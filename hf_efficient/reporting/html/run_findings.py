@@ -105,5 +105,4 @@ def _host(trace: TraceBreakdown) -> list[dict[str, Any]]:
 
 
 def _shown(table: FoundTable, colors: Sequence[str] = (), figure: Figure | None = None) -> dict[str, Any]:
-    """A table, with the colours of its rows where a figure stands above it."""
     return {"table": table, "colors": colors, "figure": figure}

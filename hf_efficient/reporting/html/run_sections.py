@@ -26,7 +26,6 @@ from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seco
 
 
 def _why(account: RunAccount, what: str, otherwise: str) -> str:
-    """The reason that ``not_measured`` gives for the first thing whose name starts so; else ``otherwise``."""
     return next((gap.why for gap in account.not_measured if gap.what.startswith(what)), otherwise)
 
 

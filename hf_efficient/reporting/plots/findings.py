@@ -212,7 +212,6 @@ def _token_evidence(
 
 
 def _as_on_the_page(make: Callable[[RunData, RunSeries], Figure | Missing | None], **parts: Any) -> _Kind:
-    """A figure of another section, with ``parts`` of its own."""
     return lambda finding, run, series, name: _shown(make(run, series), name, **parts)
 
 

@@ -129,7 +129,6 @@ def _over_steps(where: StepAxis, title: str) -> dict[str, Any]:
 
 
 def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
-    """Documents by length, in the buckets that they were counted in; each ends at its bound, on a logarithmic axis."""
     if not sequences.length_buckets:
         return Missing("Sequence lengths", "the lengths of the sequences were not counted")
     bounds = sorted(int(bound) for bound in sequences.length_buckets)
@@ -183,7 +182,6 @@ _REWARDS = (
 
 
 def preference_curve(steps: StepSeries, words: str) -> Figure | None:
-    """Rewards of better and worse answers, their margin, the accuracy, and ``words`` on them; None without rewards."""
     held, where = steps.preferences, draw.step_axis(steps)
     if not _is_known(held.get("margin", ())):
         return None
