@@ -125,7 +125,6 @@ def _unforeseen(error: Exception, recipe: Recipe | None) -> str:
 
 
 def _ended(code: int) -> int:
-    """Told to end by a signal; returns the exit code."""
     return _for_good(_leave(code, f"The run was ended by a signal. {_how_it_continues()}"))
 
 
@@ -159,21 +158,18 @@ def _unless_started_again(code: int) -> int:
     return 0 if starts_again(os.environ) else code
 
 
-def _keep_traceback(recipe: Recipe | None) -> str:
+def _keep_traceback(recipe: Recipe) -> str:
     """Write the traceback to the run directory; returns where to find it, in words."""
-    path = Path(recipe.output_dir).expanduser() / EFFICIENCY / "traceback.txt" if recipe is not None else None
+    path = Path(recipe.output_dir).expanduser() / EFFICIENCY / "traceback.txt"
     try:
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(traceback.format_exc(), encoding="utf-8")
-            return f"This was not foreseen. The traceback is in {path}; --debug shows it here."
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc(), encoding="utf-8")
     except OSError as error:
         return f"This was not foreseen. --debug shows the traceback ({path} cannot be written: {error.strerror})."
-    return "This was not foreseen. --debug shows the traceback."
+    return f"This was not foreseen. The traceback is in {path}; --debug shows it here."
 
 
 def _leave(code: int, message: str, title: str = "error: ") -> int:
-    """Say why, and return the code."""
     is_first = state_code(code, os.environ)
     if is_first is None:
         is_first = os.environ.get("LOCAL_RANK", "0") == "0" or _outlives_rank_0(code)

@@ -1,9 +1,4 @@
-"""The trainer: a mixin for any Trainer, and the plain Trainer with it.
-
-It trains exactly as the class below it does. What it adds: the phases of every step in ``steps.jsonl``, figures of the
-run in its logs and beside its progress bar, a budget, evaluations that leave no trace in the training, evaluators of
-your own, and a check of the first step's gradients.
-"""
+"""The trainer: a mixin for any Trainer, and the plain Trainer with it."""
 
 import functools
 import inspect
@@ -124,8 +119,7 @@ class EfficientTrainerMixin(_Base):
         """Build the trainer below.
 
         Args:
-            efficiency_dir: where ``steps.jsonl``, ``spans.jsonl`` and ``run.json`` go; default:
-                ``OUTPUT_DIR/efficiency``.
+            efficiency_dir: holds ``steps.jsonl``, ``spans.jsonl`` and ``run.json``; default: ``OUTPUT_DIR/efficiency``.
             record_steps: write a record per optimizer step and rank, the time outside ``train()``, and the account.
             check_gradients: stop with TrainingCheckError where, in the first step, no parameter of an adapter or of the
                 model gets a gradient or a 4-bit layer passes none on; warn where single parameters get none.
@@ -133,8 +127,7 @@ class EfficientTrainerMixin(_Base):
                 eval mode; their metrics join the evaluation's, with its prefix.
             log_metrics: training logs and the closing summary carry the figures of ``recording.live.log_figures``.
             budget: limits at which to save and stop: ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
-            rates: price of an hour and origin of the electricity; default: list prices (an estimate) and the world's
-                grid.
+            rates: price of an hour, origin of the electricity; default: list prices (an estimate), the world's grid.
             faults: what becomes of a step that is not finite or runs out of memory, and of a save that fails; default:
                 what the class below does with them.
 
@@ -169,7 +162,10 @@ class EfficientTrainerMixin(_Base):
             super().__init__(*args, **kwargs)
             if self._gradient_check is not None:
                 self.add_callback(self._gradient_check)
-            memory = self._watch_memory_and_failures()
+            memory: MemoryCount | None = None
+            if self._timeline is not None:
+                memory = MemoryCount(self._timeline, lambda: getattr(self, "ref_model", None))
+                self._activations, self._silent = ActivationProbe(memory), SilentFailures(self._timeline)
             recorder = StepRecorderCallback(
                 self._recorder, memory, self._model_stands, self._silent, self._efficiency_dir
             )
@@ -187,13 +183,6 @@ class EfficientTrainerMixin(_Base):
                 show_figures(self)
                 gpus = self.args.world_size * max(1, self.args.n_gpu)
                 self._rate_facts = rate_facts(rates or Rates(), self.args.device, gpus)
-
-    def _watch_memory_and_failures(self) -> MemoryCount | None:
-        if self._timeline is None:
-            return None
-        memory = MemoryCount(self._timeline, lambda: getattr(self, "ref_model", None))
-        self._activations, self._silent = ActivationProbe(memory), SilentFailures(self._timeline)
-        return memory
 
     def create_accelerator_and_postprocess(self) -> None:
         """Also time the backward, which the Trainer runs through the accelerator."""
@@ -278,7 +267,6 @@ class EfficientTrainerMixin(_Base):
             return run(*args, **kwargs)
 
     def _around_get_batch_samples(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Fetch the micro-batches of a step: its data wait."""
         self._recorder.next_step()
         self._mark("data_wait")
         try:
@@ -319,7 +307,6 @@ class EfficientTrainerMixin(_Base):
     def _around_compute_loss(
         self, run: Callable[..., Any], model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Run the forward and the loss; of one micro-batch, count what it keeps for the backward."""
         before = self._mark("forward")
         if self._generates and model.training and not self._evaluating:
             self._recorder.add_tokens(inputs)  # prompts and completions; the loader gave prompts alone
@@ -365,7 +352,6 @@ class EfficientTrainerMixin(_Base):
                 self._silent.settle()
 
     def _around_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Evaluate, and leave the random generators and a running training as they were."""
         if self.is_in_train:
             self._recorder.start_loop()
         evaluating, self._evaluating = self._evaluating, True
@@ -513,10 +499,8 @@ class EfficientTrainerMixin(_Base):
 
     @contextmanager
     def _unnoticed(self) -> Iterator[None]:
-        """What happens inside leaves no trace in a training that continues.
-
-        The model stays in eval mode, as the Trainer leaves it until the next step: logs of TRL depend on the mode.
-        """
+        """What happens inside leaves no trace in a training that continues. The model stays in eval mode, as the
+        Trainer leaves it until the next step: logs of TRL depend on the mode."""
         with kept_random_state(self.args.device):
             if not self.is_in_train:
                 yield

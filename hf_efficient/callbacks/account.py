@@ -113,8 +113,7 @@ class AccountCallback(TrainerCallback):
         keep_without_event(args, self._efficiency_dir)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
-        """Start a segment, unless another recorder sees more; ``SetupError``: no known price of this GPU at the
-        provider."""
+        """Start a segment, unless another recorder sees more. ``SetupError``: the provider has no price of this GPU."""
         keep_without_event(args, self._efficiency_dir)  # also where it was added after the trainer was built
         seen_by_another = self._timeline.way != "callback" or self._timeline.recorded_training is state
         if self._timeline.recording and seen_by_another:

@@ -120,7 +120,8 @@ class GradientCheck(TrainerCallback):
         if not self._pending or self._handles or model is None or args.torch_compile:
             return
         for name, module in _frozen_leaves(model):
-            broken = self._broken_four_bit if _is_four_bit(module) else self._broken
+            is_four_bit = hasattr(getattr(module, "weight", None), "quant_state")  # bitsandbytes' Params4bit
+            broken = self._broken_four_bit if is_four_bit else self._broken
             self._handles.append(module.register_forward_hook(_watch(name, broken), with_kwargs=True))
         self._handles.append(model.register_forward_hook(lambda *_: self._raise_if_broken()))
 
@@ -178,10 +179,6 @@ def _watch(name: str, broken: list[str]) -> Any:
             broken.append(name)
 
     return hook
-
-
-def _is_four_bit(module: nn.Module) -> bool:
-    return hasattr(getattr(module, "weight", None), "quant_state")  # bitsandbytes' Params4bit
 
 
 def _floating(values: Any) -> list[torch.Tensor]:
@@ -272,8 +269,7 @@ class PackingCheck(TrainerCallback):
 @torch.no_grad()
 def mixing_ratio(model: PreTrainedModel, length: int = 8) -> float:
     """How much of the first example leaks into the second when both are packed: 0 not at all, 1 entirely. The second
-    one's logits, packed against alone, in units of the difference that one long example of both would make; both have
-    eight tokens."""
+    one's logits, packed against alone, in units of the difference that one long example of both would make."""
     tokens = _any_tokens(model, 2 * length)
     alone_positions = torch.arange(length, device=tokens.device)
     with kept_modes(model):
@@ -319,8 +315,7 @@ class FusedHeadCheck(TrainerCallback):
 
 @torch.no_grad()
 def head_error(model: PreTrainedModel, smallest_spread: float = 1e-3) -> float:
-    """How far the fused log-probabilities of sixteen tokens are from the model's own, in units of their spread, if
-    any."""
+    """How far the fused log-probabilities of sixteen tokens are from the model's own, in units of their spread."""
     tokens = _any_tokens(model, 16)[None]
     with kept_modes(model):
         model.eval()

@@ -79,10 +79,8 @@ class _Look:
 
 
 class Faults(TrainerCallback):
-    """Of one trainer, which hands over the micro-batches of each step, their losses and the gradient's norm.
-
-    Facts of topic ``faults``: not_finite, spikes, skipped, rolled_back, out_of_memory, saves_failed; absent: none.
-    """
+    """Of one trainer, which hands over the micro-batches of each step, their losses and the gradient's norm. Facts of
+    topic ``faults``: not_finite, spikes, skipped, rolled_back, out_of_memory, saves_failed; absent: none."""
 
     def __init__(
         self,
@@ -92,8 +90,7 @@ class Faults(TrainerCallback):
         records: Callable[[], Path],
         roll_back: Callable[[], Path | None],
     ) -> None:
-        """``records``: the folder of the run's records; ``roll_back``: take weights and optimizer state back to the
-        last checkpoint, which is returned."""
+        """``records``: the folder of the run's records; ``roll_back``: to the last checkpoint, which is returned."""
         self.policy, self.timeline, self.records = policy, timeline, records
         self.norm: Any = None
         self.losses: list[torch.Tensor] = []
@@ -108,7 +105,6 @@ class Faults(TrainerCallback):
         self._batches, self.losses, self.norm = batches, [], None
 
     def count(self, *names: str, **what: Any) -> None:
-        """Count it, for the account, and note when it happened."""
         self.counts.update(names)
         if self.timeline is not None:
             self.timeline.state(FAULTS, dict(self.counts))
@@ -240,6 +236,5 @@ def _plain(value: float) -> float | str:
 
 
 def shape_of(batch: Any) -> dict[str, list[int]]:
-    """Of each tensor of a micro-batch."""
     items: Iterable[tuple[Any, Any]] = batch.items() if isinstance(batch, Mapping) else ()
     return {str(name): list(one.shape) for name, one in items if isinstance(one, torch.Tensor)}

@@ -23,9 +23,8 @@ _T = TypeVar("_T")
 
 
 class MemoryCount:
-    """States in a timeline what the memory of a ``train()`` is used for (facts ``memory``); no value is read. A fault
-    is one warning, and ends the counting. ``wanted``: what to count in a coming step. Other callbacks call it: one more
-    of the Trainer's costs every step 5 us."""
+    """States in a timeline what the memory of a ``train()`` is used for (facts ``memory``); no value is read. Other
+    callbacks call it: one more of the Trainer's costs every step 5 us. ``wanted``: what to count in a coming step."""
 
     def __init__(self, timeline: Timeline, reference: Callable[[], nn.Module | None] = lambda: None) -> None:
         """``reference`` gives a model that the trainer keeps beside the trained one, as DPO does."""
@@ -40,7 +39,6 @@ class MemoryCount:
         self._engine: EngineGradients | None = None
 
     def begin(self, args: TrainingArguments, model: nn.Module | None, optimizer: Any = None) -> None:
-        """A ``train()`` begins: count what is there before its first step."""
         self.begun += 1
         self.active, self._device = model is not None, args.device
         self.wanted = {"gradients", "optimizer_state"} if self.active else set()
@@ -226,7 +224,6 @@ def _positions(inputs: Any) -> int | None:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Entries of the vocabulary of a language model; None of any other."""
     config = getattr(model, "config", None)
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if config is None or head is None or not hasattr(config, "get_text_config"):

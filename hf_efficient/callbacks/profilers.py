@@ -22,8 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class InstrumentCallback(TrainerCallback):
-    """Base of the callbacks of ``profile``; each works alone in any Trainer, where ``tell`` then reports its
-    cost on the main process."""
+    """Base of the callbacks of ``profile``; each works alone in any Trainer, where ``tell`` reports its cost once."""
 
     def __init__(
         self, instrument: Instrument, directory: str | Path | None = None, tell: Callable[[str], None] = logger.warning
@@ -72,9 +71,8 @@ class TorchTraceCallback(InstrumentCallback):
 
 
 class MemoryHistoryCallback(InstrumentCallback):
-    """``Trainer(callbacks=[MemoryHistoryCallback(at_steps=[10])])``: the CUDA allocator's history; arguments:
-    those of ``MemoryHistory``.
-    With no argument, it writes when memory runs out; without CUDA it says so, and does nothing."""
+    """``Trainer(callbacks=[MemoryHistoryCallback(at_steps=[10])])``: the CUDA allocator's history; arguments: those of
+    ``MemoryHistory``. With none, it writes when memory runs out; without CUDA it says so, and does nothing."""
 
     def __init__(self, directory: str | Path | None = None, **settings: Any) -> None:
         super().__init__(MemoryHistory(**settings), directory)
@@ -82,8 +80,7 @@ class MemoryHistoryCallback(InstrumentCallback):
 
 class PythonProfileCallback(InstrumentCallback):
     """``Trainer(callbacks=[PythonProfileCallback("pyinstrument")])``: the dearest functions, of loader workers too.
-    ``cprofile`` needs nothing else, ``pyinstrument`` the extra ``profile``; the first ``after_step`` steps are compared
-    with."""
+    ``pyinstrument`` needs the extra ``profile``; the first ``after_step`` steps are those to compare with."""
 
     def __init__(
         self,

@@ -37,7 +37,10 @@ class Progress:
 
 def progress_text(progress: Progress, room: int | None = None) -> str:
     """``2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80``; without room the later parts go first."""
-    more, rate, text = ">" if progress.lower_bound else "", _rate(progress), ""
+    more = ">" if progress.lower_bound else ""
+    rate = "" if progress.step_seconds is None else f"{short_seconds(progress.step_seconds)} a step"
+    if progress.tokens_per_second is not None:
+        rate = f"{short_count(progress.tokens_per_second)} tok/s"
     left = "" if progress.seconds_left is None else f"{more}{clock(progress.seconds_left)} left"
     mfu = "" if progress.mfu is None else f"{100 * progress.mfu:.2g}% MFU"
     short = "" if progress.cost_usd is None else usd(progress.cost_usd)
@@ -55,12 +58,6 @@ def room_for_figures(columns: int | None, done: int, of: int, elapsed_seconds: f
         return None
     taken = len("100%|") + _SMALLEST_BAR + len(f"| {done}/{of} [") + len(clock(elapsed_seconds)) + len("0, ]")
     return max(0, columns - taken)
-
-
-def _rate(progress: Progress) -> str:
-    if progress.tokens_per_second is not None:
-        return f"{short_count(progress.tokens_per_second)} tok/s"
-    return "" if progress.step_seconds is None else f"{short_seconds(progress.step_seconds)} a step"
 
 
 class FigureBar(ProgressCallback):

@@ -88,20 +88,19 @@ class Shrinking:
         return None
 
     def _report(self, inputs: Any, said: str, why_not: str | None) -> None:
-        """Write what was asked of the memory, and say what would have avoided it."""
-        trainer, number = self._trainer, self._trainer.state.global_step + 1
-        rows = shape_of(inputs).get("input_ids", [1])[0]
-        accumulated = trainer.args.gradient_accumulation_steps
-        half = max(1, rows // 2)
-        change = {"train.per_device_train_batch_size": half, "train.gradient_accumulation_steps": 2 * accumulated}
+        trainer, number, timeline = self._trainer, self._trainer.state.global_step + 1, self._faults.timeline
+        shapes = shape_of(inputs)
+        rows = shapes.get("input_ids", [1])[0]
+        twice = 2 * trainer.args.gradient_accumulation_steps
+        change = {"train.per_device_train_batch_size": rows // 2, "train.gradient_accumulation_steps": twice}
         held = {
             "step": number,
             "micro_batch": len(self._done) + 1,
             "parts": self.parts,
-            "shapes": shape_of(inputs),
+            "shapes": shapes,
             "said": said,
             "memory": _memory(),
-            "planned": self._planned(),
+            "planned": None if timeline is None else timeline.facts.get("plan", {}).get("peak_allocated_bytes"),
             "would_have_avoided_it": change if rows > 1 else {"train.gradient_checkpointing": True},
             "not_divided": why_not,
         }
@@ -114,14 +113,8 @@ class Shrinking:
             logger.warning("The report on memory cannot be written: %s", error.strerror or error)
         self._faults.count("out_of_memory", step=number, what=said)
         what = "the run ends" if why_not else f"from here on each micro-batch is run in {2 * self.parts} parts"
-        shape = shape_of(inputs).get("input_ids")
-        logger.warning(
-            "Step %s: out of memory on a micro-batch of %s; %s. %s has the details.", number, shape, what, path
-        )
-
-    def _planned(self) -> Any:
-        timeline = self._faults.timeline
-        return None if timeline is None else timeline.facts.get("plan", {}).get("peak_allocated_bytes")
+        told = "Step %s: out of memory on a micro-batch of %s; %s. %s has the details."
+        logger.warning(told, number, shapes.get("input_ids"), what, path)
 
 
 def _memory() -> dict[str, Any]:

@@ -125,8 +125,7 @@ class BudgetCallback(Stopping, AccountCallback):
         words: Callable[[Limits], BudgetWords] = BudgetWords,
         tell: Callable[[str], None] = logger.warning,
     ) -> None:
-        """At least one limit; ``usd`` needs a price, ``kwh`` a meter; the rest as of ``AccountCallback``. Raises
-        ``ValueError``: no limit, or one that is not a positive number."""
+        """``usd`` needs a price, ``kwh`` a meter. ``ValueError``: no limit at all, or one that is not positive."""
         super().__init__(efficiency_dir, rates)
         self.limits = Limits(usd, hours, kwh)
         self.reached: str | None = None
@@ -161,7 +160,6 @@ class BudgetCallback(Stopping, AccountCallback):
             self._end(self._limit, args, state)
 
     def _problem(self) -> str | None:
-        """What keeps the limits from being counted, or leaves nothing to spend."""
         live = self._live()
         spent = live.spent()
         if self.limits.usd is not None and live.price_usd_per_hour is None:
@@ -194,8 +192,7 @@ class BudgetCallback(Stopping, AccountCallback):
 
     def _look(self, watch: BudgetWatch, state: TrainerState, control: TrainerControl) -> tuple[int, int]:
         """The decision, and the step after which the next one is worth an exchange."""
-        due = {"evaluates": control.should_evaluate, "saves": control.should_save}
-        look = watch.look(self._live(), state.global_step, **due)
+        look = watch.look(self._live(), state.global_step, evaluates=control.should_evaluate, saves=control.should_save)
         if look.passing is not None:
             self.tell(self._words.will_pass(steps=state.max_steps, **vars(look.passing)))
         place = _GO_ON if look.spent is None else 1 + list(self.limits.given()).index(look.spent)

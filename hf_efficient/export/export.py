@@ -121,9 +121,8 @@ def export_run(
 
 def _write(folder: Path, model: Any, tokenizer: Any, form: Form, name: str, licence: str | None) -> list[Rounding]:
     if form.quantization is not None:
-        return write_gguf(
-            folder / f"{name}-{form.quantization}.gguf", model, tokenizer, name, form.quantization, licence
-        )
+        path = folder / f"{name}-{form.quantization}.gguf"
+        return write_gguf(path, model, tokenizer, name, form.quantization, licence)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return []

@@ -56,21 +56,15 @@ def write_gguf(
 
 def read_gguf(path: Path, trained: PretrainedConfig) -> tuple[Any, Any, list[str]]:
     """The model in float32 and the tokenizer that transformers reads from the file. The list names what its reader
-    does not take from there and was given from the trained model's configuration. Raises ``ModelError``: cannot be
-    read."""
+    does not take from there, and has from the trained model's configuration. Raises ``ModelError``: cannot be read."""
     try:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         shared = [key for key in _NOT_READ if hasattr(config, key) and hasattr(trained, key)]
         given = [key for key in shared if getattr(config, key) != getattr(trained, key)]
         for key in given:
             setattr(config, key, getattr(trained, key))
-        model = AutoModelForCausalLM.from_pretrained(
-            path.parent,
-            gguf_file=path.name,
-            config=config,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),
-        )
+        how: Any = {"config": config, "dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
+        model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, **how)
         return model.eval(), AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name), given
     except (OSError, ValueError, KeyError, IndexError, NotImplementedError) as error:
         raise ModelError(

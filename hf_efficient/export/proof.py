@@ -40,9 +40,8 @@ def answers_of(
     model: Any, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], max_new_tokens: int
 ) -> list[Answered]:
     """The greedy answers of the trained model; its distributions stay in memory, 4 bytes a token of the vocabulary."""
-    answers = generate_ids(
-        model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=8, stop_ids=end_of_answer_ids(tokenizer)
-    )
+    ends = end_of_answer_ids(tokenizer)
+    answers = generate_ids(model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=8, stop_ids=ends)
     return [
         Answered(prompt, tuple(answer), _log_probabilities(model, prompt.ids, answer))
         for prompt, answer in zip(prompts, answers, strict=True)

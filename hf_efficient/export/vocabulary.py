@@ -75,10 +75,8 @@ def pre_tokenizer(held: dict[str, Any]) -> str:
         return "gpt-2"
     if kinds == ["Digits", "ByteLevel"] and parts[0].get("individual_digits"):
         return "smollm"
-    if kinds == ["Split", "ByteLevel"]:
-        named = _SPLITS.get(parts[0].get("pattern", {}).get("Regex", ""))
-        if named is not None:
-            return named
+    if kinds == ["Split", "ByteLevel"] and (named := _SPLITS.get(parts[0].get("pattern", {}).get("Regex", ""))):
+        return named
     raise ModelError(
         "--to: llama.cpp has no name that is known here for how this tokenizer cuts text "
         f"({', '.join(map(str, kinds))}), so its tokens would differ. Write --to merged, and convert that folder by "

@@ -24,9 +24,8 @@ class Prompt:
 def render_prompt(
     tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, Any]], key: str = "evaluate.generate"
 ) -> Prompt:
-    """The prompt as it stands before the completion in training: messages through the chat template, up to where the
-    answer begins; plain text with the tokenizer's special tokens at the start. Raises ``DataError``: messages without a
-    chat template, or refused by it."""
+    """The prompt as it stands before the completion in training: messages through the chat template, up to the answer;
+    text with the special tokens at its start. ``DataError``: messages without a chat template, or refused by it."""
     if isinstance(prompt, str):
         ids, bare = (tuple(tokenizer(prompt, add_special_tokens=adds)["input_ids"]) for adds in (True, False))
         # Some tokenizers close every text with the end of sequence; after it there would be nothing to continue.
@@ -47,9 +46,8 @@ def render_prompt(
 def end_of_answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Token ids that end an answer: the tokenizer's end of sequence, and the chat template's end of turn, the first
     special token after an answer in a rendered chat (``<|im_end|>`` in ChatML, ``<|eot_id|>`` in Llama 3)."""
-    ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    turn = _end_of_turn_id(tokenizer)
-    return tuple(dict.fromkeys([*ids, turn])) if turn is not None else tuple(ids)
+    ends = (tokenizer.eos_token_id, _end_of_turn_id(tokenizer))
+    return tuple(dict.fromkeys(one for one in ends if one is not None))
 
 
 def generate_ids(
@@ -64,21 +62,14 @@ def generate_ids(
     streamer: Any = None,
 ) -> list[list[int]]:
     """The new token ids of each prompt, in order, up to and with the one that ended the answer. Prompts of like length
-    share a batch, padded on the left. The model's mode and generation settings are restored.
-
-    ``sampling``: fields of ``GenerationConfig``; None takes the most likely token each time."""
+    share a batch, padded on the left. The model's mode and generation settings are restored. ``sampling``: fields of
+    ``GenerationConfig``; None takes the most likely token each time."""
     device = next(model.parameters()).device
     pad_id = next(i for i in (tokenizer.pad_token_id, *stop_ids, 0) if i is not None)
     own = getattr(model.generation_config, "eos_token_id", None)
     stops = list(dict.fromkeys([*stop_ids, *(own if isinstance(own, list) else [] if own is None else [own])]))
-    config = GenerationConfig(
-        do_sample=sampling is not None,
-        **(sampling or {}),
-        max_new_tokens=max_new_tokens,
-        use_cache=True,
-        pad_token_id=pad_id,
-        eos_token_id=stops or None,
-    )
+    limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "pad_token_id": pad_id, "eos_token_id": stops or None}
+    config = GenerationConfig(do_sample=sampling is not None, use_cache=True, **(sampling or {}), **limits)
     answers: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
     with kept_modes(model), _generation_config(model, config), torch.no_grad():
@@ -100,8 +91,7 @@ def _render(
     tokenizer: PreTrainedTokenizerBase, chat: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
 ) -> str:
     messages = [dict(message) for message in chat]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
-    return str(text)
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt))
 
 
 def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -114,18 +104,16 @@ def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     except TemplateError:
         return None  # a template for other roles than these says nothing of their end
     _, found, rest = text.rpartition(answer)
-    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
-        tokenizer.all_special_ids
-    )
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special.update(tokenizer.all_special_ids)
     following = tokenizer(rest, add_special_tokens=False)["input_ids"] if found else []
     return next((i for i in following if i in special), None)
 
 
 @contextmanager
 def _generation_config(model: torch.nn.Module, config: GenerationConfig) -> Iterator[None]:
-    # generate() fills what its configuration leaves open from the model's own (a chat model's temperature and
-    # top_p, of which it then warns that greedy generation ignores them). A PEFT model carries one and its
-    # base another.
+    # generate() fills what its configuration leaves open from the model's own (a chat model's temperature and top_p, of
+    # which it then warns that greedy generation ignores them). A PEFT model carries one and its base another.
     holders = [vars(module) for module in model.modules() if "generation_config" in vars(module)]
     own = [attributes["generation_config"] for attributes in holders]
     for attributes in holders:
@@ -149,20 +137,12 @@ class Answer:
 
 
 class AnswerEvaluator:
-    """Generates answers greedily during an evaluation; returns ``{"exact_match": share}``.
-
-    It is called with the trainer. Several processes share the examples, and return the same numbers. Training mode,
-    generation settings and weights are restored, and no random numbers drawn, so training takes the same steps.
-
-    Args:
-        tokenizer: needs a chat template where a prompt is a list of messages.
-        examples: each ``{"prompt": text or list of chat messages, "answer": expected text}``.
-        batch_size: prompts at once, per process; does not change the answers beyond rounding.
-        on_answers: receives the answers, in the order of the examples, on the main process alone.
-
-    Raises:
-        DataError: no examples, one without ``prompt`` or ``answer``, or messages without a template.
-    """
+    """Generates answers greedily during an evaluation; returns ``{"exact_match": share}``. Several processes share the
+    examples, and return the same numbers. Training mode, generation settings and weights are restored, and no random
+    numbers drawn, so training takes the same steps. An example is ``{"prompt": text or list of chat messages, "answer":
+    expected text}``. ``batch_size``: per process; does not change the answers beyond rounding. ``on_answers`` receives
+    the answers, in the order of the examples, on the main process alone. Raises ``DataError``: no examples, one without
+    ``prompt`` or ``answer``, or messages without a chat template."""
 
     def __init__(
         self,
@@ -177,10 +157,8 @@ class AnswerEvaluator:
             raise DataError(
                 "evaluate.generate: there are no evaluation examples to answer. Give data.eval or data.eval_fraction."
             )
-        self.tokenizer = tokenizer
-        self.max_new_tokens = max_new_tokens
-        self.batch_size = batch_size
-        self.on_answers = on_answers
+        self.tokenizer, self.on_answers = tokenizer, on_answers
+        self.max_new_tokens, self.batch_size = max_new_tokens, batch_size
         self._asked: list[tuple[str, Prompt, str]] = []  # question, prompt, expected answer
         for number, example in enumerate(examples):
             for key in ("prompt", "answer"):
@@ -195,7 +173,6 @@ class AnswerEvaluator:
         self._stop_ids = end_of_answer_ids(tokenizer)
 
     def __call__(self, trainer: Any) -> dict[str, float]:
-        """Answer all prompts with the trainer's model; returns the same on every process."""
         accelerator = trainer.accelerator
         model = accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
         share = share_of(len(self._asked), accelerator.process_index, accelerator.num_processes)

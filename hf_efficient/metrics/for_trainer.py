@@ -31,9 +31,8 @@ class Reduced(NamedTuple):
 
 
 class ComputeMetrics:
-    """Turns what ``reduce_logits`` kept of an evaluation into its metrics; the Trainer's ``compute_metrics``. Works
-    with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics``: then once per batch, with
-    the metrics at ``compute_result``."""
+    """The Trainer's ``compute_metrics``, of what ``reduce_logits`` kept. Works with ``eval_do_concat_batches`` on and
+    off, and with ``batch_eval_metrics``: then once per batch, with the metrics at ``compute_result``."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -69,12 +68,10 @@ def make_compute_metrics(names: Iterable[str]) -> tuple[ComputeMetrics | None, P
 @torch.no_grad()
 def reduce_logits(outputs: Any, labels: Any) -> Any:
     """What the metrics need of a batch's logits: the most likely token and the label's NLL at every position.
-
     ``outputs``: the logits [batch, length, vocabulary], a tuple whose first three-dimensional tensor they are, or
     ``Reduced``; ``labels``: [batch, length], -100 where no loss is taken. Returns ``(ids, nll)``, int64 and float32
     [batch, length], **aligned with the labels**: position t holds what the logits at t-1 say. Position 0 holds -100 and
-    0; the NLL is 0 where the label is -100. Without labels only ``ids``. Raises ``ModelError``: there are no logits.
-    """
+    0; the NLL is 0 where the label is -100. Without labels only ``ids``. Raises ``ModelError``: there are no logits."""
     if isinstance(outputs, Reduced):
         return outputs.ids, outputs.nll
     logits = _find_logits(outputs)
@@ -112,8 +109,7 @@ def reduce_scores(log_probs: torch.Tensor, is_top1: torch.Tensor, labels: torch.
 
 
 def _find_logits(outputs: Any) -> torch.Tensor:
-    # A mixture of experts puts its scalar auxiliary loss before the logits, others put caches and hidden
-    # states after.
+    # A mixture of experts puts its scalar auxiliary loss before the logits, others put caches and states after.
     candidates = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     for candidate in candidates:
         if isinstance(candidate, torch.Tensor) and candidate.ndim == 3:
@@ -126,20 +122,14 @@ def _find_logits(outputs: Any) -> torch.Tensor:
 
 def _target_tokens(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """``(ids, nll, labels)`` of every example, each only where a loss is taken."""
-    for ids, nll, labels in _batches(prediction):
+    held: tuple[Any, Any] = (prediction.predictions, prediction.label_ids)
+    batches = zip(*held, strict=True) if isinstance(held[0], list) else [held]  # a list: eval_do_concat_batches=False
+    for predictions, its_labels in batches:
+        ids, nll, labels = (_array(one) for one in (*predictions, its_labels))
         counted = labels != IGNORED_LABEL
         counted[:, 0] = False
         for row, where in enumerate(counted):
             yield ids[row][where], nll[row][where], labels[row][where]
-
-
-def _batches(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    predictions: Any = prediction.predictions
-    labels: Any = prediction.label_ids
-    # eval_do_concat_batches=False: a list entry per batch
-    batches = zip(predictions, labels, strict=True) if isinstance(predictions, list) else [(predictions, labels)]
-    for (ids, nll), its_labels in batches:
-        yield _array(ids), _array(nll), _array(its_labels)
 
 
 def _array(values: Any) -> np.ndarray:

@@ -82,9 +82,8 @@ predictions: list of str, the generated answers. references: list of str, the ex
 Returns {'exact_match': float between 0 and 1}; {} where there are none."""
 
     def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        matches = [
-            normalise(answer) == normalise(expected) for answer, expected in zip(predictions, references, strict=True)
-        ]
+        pairs = zip(predictions, references, strict=True)
+        matches = [normalise(answer) == normalise(expected) for answer, expected in pairs]
         return {"exact_match": sum(matches) / len(matches)} if matches else {}
 
 

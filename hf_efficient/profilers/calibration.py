@@ -107,17 +107,15 @@ class MatmulPeak:
 
 def cpu_matmul_peak(dtype: torch.dtype) -> MatmulPeak:
     """The peak in this dtype with torch's present number of threads, from the user's cache where it is known. Measured
-    in a second at most, per CPU model, threads, version of torch, dtype and float32 precision; what a busy machine gave
-    is not kept."""
-    # What oneDNN may compute products of float32 in; None before torch 2.9.
-    fp32_precision = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
+    in a second at most, for each ``key``; what a busy machine gave is not kept."""
     key: dict[str, object] = {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "dtype": str(dtype),
-        "fp32_precision": fp32_precision,
+        # What oneDNN may compute products of float32 in; None before torch 2.9.
+        "fp32_precision": getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None),
     }
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / "matmul_peaks" / f"{name}.json"
@@ -153,15 +151,13 @@ def measure_matmul(dtype: torch.dtype) -> MatmulPeak:
         if fastest and flops / fastest > _PRODUCT_SECONDS:
             break
         seconds, cpu_seconds = _fastest_product(size, dtype)
-        rate, share = flops / seconds, _share(cpu_seconds, seconds)
+        rate, share = flops / seconds, 1.0
+        if cpu_seconds > 0:
+            share = round(min(1.0, cpu_seconds / (seconds * torch.get_num_threads())), 3)
         if rate > fastest:
             fastest, best_size, least_share = rate, size, 1.0
         least_share = min(least_share, share)
     return MatmulPeak(fastest, best_size, torch.get_num_threads(), time.strftime("%Y-%m-%d"), least_share)
-
-
-def _share(cpu_seconds: float, seconds: float) -> float:
-    return round(min(1.0, cpu_seconds / (seconds * torch.get_num_threads())), 3) if cpu_seconds > 0 else 1.0
 
 
 def _fastest_product(size: int, dtype: torch.dtype) -> tuple[float, float]:
@@ -282,8 +278,7 @@ def copy_rate(bench: Bench) -> float:
 
 @torch.enable_grad()
 def launch_seconds(bench: Bench, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of the host for each tiny kernel, forward and backward: the median of rounds; on a CPU with the kernel
-    itself."""
+    """Seconds of the host per tiny kernel, forward and backward: the median of rounds; on a CPU with the kernel."""
     start = torch.ones(8, device=bench.device, requires_grad=True)
 
     def chain() -> None:
@@ -326,8 +321,7 @@ def load_calibration(device_name: str) -> Calibration | None:
 
 
 def save_calibration(calibration: Calibration) -> Path:
-    """Keep it in the user's cache in place of an earlier one of the same device; returns the file. ``SetupError`` where
-    the cache cannot be written."""
+    """Keep it in the user's cache, in an earlier one's place; returns the file. ``SetupError``: it is not writable."""
     path = _calibration_path(calibration.device_name)
     try:
         _keep(path, asdict(calibration))

@@ -1,7 +1,5 @@
 """What a deeper instrument is, and how one is driven through a training: its cost measured, its faults caught."""
 
-from __future__ import annotations
-
 import atexit
 import importlib
 import inspect
@@ -10,16 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_efficient.errors import SetupError, first_line
 from hf_efficient.estimate.throughput import slowdown
 from hf_efficient.facts.libraries import is_installed
+from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.profile import InstrumentAccount
 from hf_efficient.run_dir.json_file import PROFILE, table_path, write_table
-
-if TYPE_CHECKING:
-    from hf_efficient.recording.timeline import Timeline
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +44,7 @@ class Instrument:
         self.files: list[Path] = []
         self.notes: list[str] = []
 
-    def start(self, place: Place) -> None:
-        """Training begins."""
+    def start(self, place: Place) -> None: ...
 
     def step_begins(self, step: int) -> None:
         """The batches of this optimizer step, counted from 1, are there."""
@@ -67,8 +62,7 @@ class Instrument:
 
 
 class WindowedInstrument(Instrument):
-    """Runs from the end of step ``after_step`` for so many steps, or to the training's end (None); compared with the
-    steps before."""
+    """Runs after step ``after_step`` for so many steps, or to the training's end (None); compared with those before."""
 
     def __init__(self, after_step: int = AFTER_STEPS, steps: int | None = None) -> None:
         super().__init__()

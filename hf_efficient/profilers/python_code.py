@@ -59,7 +59,6 @@ class PythonProfile(WindowedInstrument):
         self.write(place, "python", found)
 
     def stop(self) -> None:
-        """Write; list what the workers have written by now, and leave the loader as it was."""
         place, wrapped, self._wrapped = self._place, self._wrapped, None
         super().stop()
         if place is None or wrapped is None:
@@ -71,8 +70,7 @@ class PythonProfile(WindowedInstrument):
 
 @dataclass(frozen=True)
 class _WorkerProfile:
-    """A ``worker_init_fn`` around the loader's own, also for spawned processes; each writes ``python.rank0.worker0...``
-    at its end."""
+    """A ``worker_init_fn`` around the loader's own, also if spawned; writes ``python.rank0.worker0...`` at its end."""
 
     tool: str
     directory: Path

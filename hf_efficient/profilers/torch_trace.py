@@ -23,14 +23,9 @@ _NANO = 1e-9
 
 @dataclass(frozen=True)
 class TraceSchedule:
-    """Which optimizer steps are traced, and how much of them; the keys of ``profile.trace``.
-
-    Attributes:
-        wait, warmup, active: steps that go by before each cycle, are traced and thrown away, are kept.
-        shapes: of the operators' inputs.
-        stacks: Python's calls, with file and line.
-        flops: of matrix products and convolutions; needs shapes.
-    """
+    """Which optimizer steps are traced, and how much of them; the keys of ``profile.trace``. In each cycle, ``wait``
+    steps go by, ``warmup`` are traced and thrown away, ``active`` are kept. ``shapes``: of the operators' inputs;
+    ``stacks``: Python's calls, with file and line; ``flops``: of matrix products and convolutions; needs shapes."""
 
     wait: int = 5
     warmup: int = 1
@@ -197,8 +192,7 @@ class OperatorSums:
         kernels[launched_by] = kernels.get(launched_by, 0) + lasted
 
     def _add_thread(self, events: Sequence[Any], kernels: dict[int, int]) -> None:
-        """Nested operators of one thread, by own time; one that only dispatches to itself, as ``aten::mul`` with a
-        number, is one call."""
+        """Of one thread, by own time; one that dispatches to itself, as ``aten::mul`` with a number, is one call."""
         held = sorted((event.start_ns(), -event.duration_ns(), place) for place, event in enumerate(events))
         around: list[tuple[int, str, _Row]] = []  # until when, name, sums
         for start, minus_lasted, place in held:

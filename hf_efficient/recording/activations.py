@@ -131,11 +131,8 @@ def _kept_by(value: Any) -> Iterator[torch.Tensor]:
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
     if isinstance(values, torch.Tensor):
         yield values
-    elif isinstance(values, Mapping):
-        for value in values.values():
-            yield from tensors_in(value)
-    elif isinstance(values, (list, tuple)):
-        for value in values:
+    elif isinstance(values, (Mapping, list, tuple)):
+        for value in values.values() if isinstance(values, Mapping) else values:
             yield from tensors_in(value)
 
 
@@ -149,9 +146,8 @@ def is_compiled(model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes that a forward keeps until its backward, by device; parameters and buffers are not among them. ``logits``:
-    floating tensors whose last dimension is the vocabulary, the model's output included; ``activations``: the rest,
-    inputs of checkpointed layers included."""
+    """Bytes by device that a forward keeps for its backward, beside parameters and buffers. ``logits``: floating
+    tensors whose last dimension is the vocabulary; ``activations``: the rest, with inputs of checkpointed layers."""
 
     activations: dict[str, int]
     logits: dict[str, int]
@@ -173,8 +169,7 @@ def foreign_hooks() -> bool:
 class ForwardWatch:
     """Counts what a forward keeps, which computes what it would unwatched, bit for bit. Call ``start``, the forward,
     ``stop``, and ``kept`` before the backward. A checkpointed layer keeps its inputs alone. Recomputed tensors and what
-    a custom autograd function keeps beside ``save_for_backward`` are not counted. ``vocabulary`` is the size of the
-    last dimension of logits; None: nothing counts as logits."""
+    a custom autograd function keeps beside ``save_for_backward`` are not counted. ``vocabulary``: of logits, if any."""
 
     def __init__(self, model: nn.Module, checkpointed: Iterable[nn.Module], vocabulary: int | None) -> None:
         self.checkpointed, self.vocabulary = list(checkpointed), vocabulary

@@ -104,7 +104,8 @@ class BudgetWatch:
         if room < 0:
             return Look(first.limit, None, step + 1)
         passing = self._passing(live, first, pace, step, due) if steps >= _SETTLED_STEPS else None
-        return Look(None, passing, step + _steps_until_next(room, pace))
+        ahead = int(min(_EXCHANGE_SECONDS, room / 2) / pace.step_seconds) if pace.step_seconds else 1
+        return Look(None, passing, step + max(1, min(_MOST_STEPS, ahead)))
 
     def _passing(self, live: LiveRun, first: Clearance, pace: Pace, step: int, due_seconds: float) -> Passing | None:
         if live.schedule is None:
@@ -125,9 +126,3 @@ class BudgetWatch:
             train_seconds=left,
             at_least=rest.lower_bound,
         )
-
-
-def _steps_until_next(room_seconds: float, pace: Pace) -> int:
-    if not pace.step_seconds:
-        return 1
-    return max(1, min(_MOST_STEPS, int(min(_EXCHANGE_SECONDS, room_seconds / 2) / pace.step_seconds)))

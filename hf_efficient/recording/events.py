@@ -253,8 +253,7 @@ class EventLog:
         if not token:
             return
         self._events.append(("leave", self.now(), token, None))
-        inside_opaque = 0 < self._opaque < token
-        if inside_opaque:
+        if 0 < self._opaque < token:  # inside an opaque phase
             return
         if token <= self._opaque:
             self._opaque = 0
@@ -268,8 +267,7 @@ class EventLog:
             self._ranges.leave(token)
 
     def mark(self, phase: PhaseName | None) -> PhaseName | None:
-        """From here on the time belongs to this phase of the loop; returns the one before, to go back to. A step calls
-        this a dozen times, hence a guard for the rare part alone."""
+        """Returns the phase before, to go back to. A step calls this a dozen times: only the rare part is guarded."""
         before = self.marked
         if self._opaque or not self.in_loop or self.broken:
             return before
@@ -281,8 +279,13 @@ class EventLog:
 
     @_guarded
     def _mark_elsewhere(self, phase: PhaseName | None) -> None:
-        if self._device is not None:
-            self._mark_device(None if phase in _HOST_ALONE else phase)
+        on_device = None if phase in _HOST_ALONE else phase
+        if self._device is not None and on_device != self._on_device:
+            if self._on_device is not None:
+                self._device.leave(self._on_device)
+            if on_device is not None:
+                self._device.enter(on_device)
+            self._on_device = on_device
         if self._ranges is not None:
             self._ranges.mark(phase)
 
@@ -300,7 +303,6 @@ class EventLog:
 
     @_guarded
     def gap(self, past: PhaseName | None, future: PhaseName | None) -> None:
-        """Name the time since the last phase, and the time from here to the next one."""
         self._events.append(("gap", self.now(), past, future))
 
     @_guarded
@@ -323,14 +325,6 @@ class EventLog:
         was_open, self.outermost = self.outermost, 0
         if was_open and not self.in_loop:
             self.on_edge(False)
-
-    def _mark_device(self, phase: str | None) -> None:
-        if phase != self._on_device:
-            if self._on_device is not None:
-                self._device.leave(self._on_device)
-            if phase is not None:
-                self._device.enter(phase)
-            self._on_device = phase
 
 
 class _Phase:

@@ -38,8 +38,7 @@ class Holders:
     def charge(
         self, began_ns: int, charged_ns: int, name: str | None, phase: PhaseName | None, weight: int = 1
     ) -> None:
-        """Charge the time since ``began_ns`` but for what was charged since ``charged_ns``; without a name to
-        nobody."""
+        """Charge the time since ``began_ns``, less what was charged since ``charged_ns``; to nobody without a name."""
         own_ns = self.log.now() - began_ns - (self.charged_ns - charged_ns)
         self.charged_ns += own_ns
         if name is not None and self.log.in_loop:
@@ -106,8 +105,7 @@ class Holders:
 
 
 class TimedCallbacks(list[Any]):
-    """The list that ``CallbackHandler.call_event`` iterates over: what happens until it asks for the next is the
-    callback's own time."""
+    """What ``CallbackHandler.call_event`` iterates over: until it asks for the next, the time is the callback's own."""
 
     def __init__(self, callbacks: list[Any], holders: Holders) -> None:
         super().__init__(callbacks)
@@ -117,9 +115,7 @@ class TimedCallbacks(list[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         event, self.event = self.event, None
-        if event is None:
-            return super().__iter__()
-        return self._timed(event)
+        return super().__iter__() if event is None else self._timed(event)
 
     def _timed(self, event: str) -> Iterator[Any]:
         holders, names = self._holders, self._names

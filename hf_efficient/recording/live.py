@@ -60,8 +60,7 @@ class Durations:
     """Things of one kind that happened after steps of the run, and how long they took together."""
 
     def __init__(self, count: int = 0, seconds: float = 0.0) -> None:
-        self.count = count
-        self.seconds = seconds
+        self.count, self.seconds = count, seconds
         self._step: int | None = None
 
     def add(self, step: int, seconds: float) -> None:
@@ -154,8 +153,7 @@ class RunningFigures:
         )
 
     def _steady(self) -> list[tuple[float, int | None, int | None]]:
-        """The last steps, as of a second ago at most; those of the warm-up are among them only in a call that has not
-        done many more."""
+        """The last steps, as of a second ago at most; with the warm-up's in a call that has not done many more."""
         with self._lock:
             recent, steps = list(self._recent), len(self._step_seconds)
         return recent[max(0, warm_up_count(steps) - (steps - len(recent))) :]

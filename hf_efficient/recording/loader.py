@@ -47,8 +47,7 @@ def _waits() -> Callable[[], tuple[float, int]]:
 
 
 class BatchTimes:
-    """Adds the batches that a process loads to its counts, one after the other, in one thread. Where they are short,
-    one in seven is timed, and counts for seven."""
+    """Adds a process's batches to its counts, in one thread; of short ones, one in seven is timed, for all seven."""
 
     def __init__(
         self,
@@ -249,9 +248,8 @@ class LoaderWatch:
         self._forget()
 
     def watch(self, loader: Any, first_batch: Callable[[Any], None] | None = None) -> None:
-        """Watch this loader in place of the one before; ``first_batch`` is called with its first batch. The class's
-        method is replaced: loaders copy and pickle as before, and those that accelerate derives are found. Raises
-        ``TypeError``: it is no loader of torch's."""
+        """Watch this loader in place of the one before; ``first_batch`` gets its first batch. The class's method is
+        replaced: loaders copy and pickle as before, and accelerate's are found. ``TypeError``: it is not torch's."""
         self.close()
         inner = torch_loader(loader)
         owner = next((kind for kind in type(inner).__mro__ if _GET_ITERATOR in vars(kind)), None)
@@ -286,7 +284,6 @@ class LoaderWatch:
         return LoaderMark(msgspec.structs.replace(self._taken), self._before, bytes(self._counts))
 
     def _next_data(self, reference: weakref.ref[Any]) -> Any:
-        """The next batch, as the iterator's own class makes it."""
         iterator: Any = reference()
         if self._taken.ready is not None:
             self._asked()
@@ -338,7 +335,6 @@ class LoaderWatch:
 
     @_guarded
     def _counts_for(self, loader: Any) -> Any:
-        """Counts for an iterator that is about to be made; those of the one before are added up."""
         loaded = counts_in(bytes(self._counts))
         shared = RawArray("d", max(1, loader.num_workers) * len(COUNTS))
         self._before = tuple(map(sum, zip(self._before, loaded, strict=True)))
@@ -398,8 +394,7 @@ def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, 
 
 
 def loader_facts(loader: Any) -> dict[str, Any]:
-    """Facts of topic ``loader``, also as accelerate wraps it; what is unknown is left out. ``batches`` are per epoch,
-    ``rows`` of the data set."""
+    """Facts of topic ``loader``; what is unknown is left out. ``batches`` are per epoch, ``rows`` of the data set."""
     inner = torch_loader(loader)
     facts = {
         "loader": type(loader).__name__,
@@ -420,12 +415,11 @@ def loader_facts(loader: Any) -> dict[str, Any]:
 
 def batch_facts(batch: Any) -> dict[str, Any]:
     """Of a batch as the loader made it: ``first_batch``: by place, whether the tensor is pinned."""
-    tensors = batch_tensors(batch)
-    names: Iterable[Any] = range(len(tensors))
-    if isinstance(batch, Mapping):
-        names = [name for name, value in batch.items() if isinstance(value, torch.Tensor)]
-    pinned = [bool(one.is_cpu and torch.accelerator.is_available() and one.is_pinned()) for one in tensors]
-    return {"first_batch": {str(name): {"pinned": held} for name, held in zip(names, pinned, strict=True)}}
+    items: Iterable[tuple[Any, Any]] = batch.items() if isinstance(batch, Mapping) else enumerate(batch_tensors(batch))
+    tensors = {str(name): one for name, one in items if isinstance(one, torch.Tensor)}
+    can_pin = torch.accelerator.is_available()
+    pinned = {name: {"pinned": bool(one.is_cpu and can_pin and one.is_pinned())} for name, one in tensors.items()}
+    return {"first_batch": pinned}
 
 
 def _kind(thing: Any) -> str:

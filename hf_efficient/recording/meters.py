@@ -133,8 +133,7 @@ def _described(torch: Any, index: int) -> CudaDevice:
 def nvml_meter(device: CudaDevice) -> EnergyMeter:
     """The energy counter of this very device (Volta and later), or its power where it has no counter. The counter is in
     millijoules since the driver was loaded; the power in milliwatts, over the last second on recent devices (NVML API
-    reference, ``nvmlDeviceGetTotalEnergyConsumption``, ``nvmlDeviceGetPowerUsage``). Raises ``MeterError``: there is no
-    NVML here, or it does not know the device."""
+    reference, ``nvmlDeviceGetTotalEnergyConsumption``, ``nvmlDeviceGetPowerUsage``). Raises ``MeterError``."""
     if not device.cuda:
         raise MeterError("it is driven by ROCm, whose meters are not read here")
     pynvml, handle, index = nvml_handle(device)
@@ -192,8 +191,7 @@ def rapl_meters(root: Path = _POWERCAP) -> list[EnergyMeter]:
     """A counter for each socket, and one for its memory where that is metered apart. Zones are folders ``intel-rapl:0``
     (also on AMD) and ``intel-rapl:0:1``, each with a ``name``, ``energy_uj`` in microjoules and its range
     ``max_energy_range_uj``. ``core`` and ``uncore`` are parts of ``package``; ``psys`` holds it; neither is added
-    (Linux, Documentation/power/powercap/powercap.rst). Since Linux 5.10 only root reads them. Raises ``MeterError``:
-    there are none, or they may not be read."""
+    (Linux, Documentation/power/powercap/powercap.rst). Since 5.10 only root reads them. Raises ``MeterError``."""
     found = []
     try:
         for zone in sorted(root.glob("intel-rapl:*")):
@@ -240,13 +238,8 @@ def cpu_estimate(cpus: float, why: str) -> EnergyMeter:
     began, began_cpu = time.perf_counter(), cpu_seconds()
 
     def joules() -> float:
-        return energy_from_cpu_seconds(
-            max(0.0, cpu_seconds() - began_cpu),
-            time.perf_counter() - began,
-            cpus=cpus,
-            min_watts=power.min_watts,
-            max_watts=power.max_watts,
-        )
+        busy, wall = max(0.0, cpu_seconds() - began_cpu), time.perf_counter() - began
+        return energy_from_cpu_seconds(busy, wall, cpus=cpus, min_watts=power.min_watts, max_watts=power.max_watts)
 
     watts = f"{power.min_watts:.2f} W for each of {cpus:g} CPUs and {power.max_watts - power.min_watts:.2f} W more"
     note = f"{watts} for each that is busy, memory included ({power.source}); {why}"
@@ -254,8 +247,7 @@ def cpu_estimate(cpus: float, why: str) -> EnergyMeter:
 
 
 def gpu_estimate(device: CudaDevice, why: str) -> EnergyMeter:
-    """The vendor's TDP all the time: an upper bound. Raises ``MeterError``: the TDP is not known either; with both
-    reasons."""
+    """The vendor's TDP all the time: an upper bound. Raises ``MeterError`` with both reasons: the TDP is not known."""
     known = accelerator_of_device(device.name)
     if known is None or known.tdp_watts is None:
         raise MeterError(f"{why}; and no TDP is known for {device.name}")

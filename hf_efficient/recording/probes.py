@@ -29,13 +29,10 @@ class LoadSample:
     def add_gpus(self, devices: Iterable[CudaDevice]) -> None:
         """GPUs that turned up; one that NVML does not know has no load, and its energy meter says so."""
         for device in devices:
-            if not device.cuda:
-                continue
-            try:
-                probe = GpuProbe(device)
-            except MeterError:
-                continue
-            self._gpus[str(probe.index)] = probe
+            if device.cuda:
+                with contextlib.suppress(MeterError):
+                    probe = GpuProbe(device)
+                    self._gpus[str(probe.index)] = probe
 
     def sample(self, at: float, sample: dict[str, Any]) -> None:
         host: dict[str, float] = {}

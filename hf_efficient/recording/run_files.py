@@ -1,6 +1,5 @@
 """What a process writes of its run, by one thread, once a second: it folds the log's events, writes what came of them,
-and samples the machine. Training waits for it at the end alone.
-"""
+and samples the machine. Training waits for it at the end alone."""
 
 import functools
 import os
@@ -110,7 +109,6 @@ class RunFiles:
         return self._segment
 
     def later(self, topic: str, gather: Callable[[], Mapping[str, Any]]) -> None:
-        """Facts that take a while to gather: the thread does it."""
         self._later.append((topic, gather))
         self.dirty = True
 
@@ -148,7 +146,6 @@ class RunFiles:
         self._write_last()
 
     def end(self, at_ns: int) -> None:
-        """Write how the run ended, and stop."""
         assert self.ended is not None
         self._end_thread(sample=self.system is not None)
         ending = {"ended": self.ended.how, "error": self.ended.error, "at_seconds": self.seconds(at_ns)}
@@ -177,7 +174,6 @@ class RunFiles:
             self._writing.release()
 
     def is_gone(self) -> bool:
-        """Whether the run has ended, and somebody has removed what was recorded of it."""
         if self.ended is not None:
             self.gone = self.gone or not records_path(self.directory, "spans", self.rank).exists()
         return self.gone
@@ -193,7 +189,6 @@ class RunFiles:
             self.start()
 
     def note_memory(self) -> None:
-        """Read the device's peaks from the allocator's books on the host."""
         if self.system is not None:
             self.system.device = current_device()
         for name, value in device_peaks().items():
@@ -237,7 +232,6 @@ class RunFiles:
             self._take({"kind": "span", **times, "phase_seconds": phases})
 
     def _take_steps(self, wait: bool) -> None:
-        """Those whose figures have arrived from the device, in order."""
         while self._waiting:
             draft, span = self._waiting[0]
             if not draft.ready(wait=wait, patient=len(self._waiting) <= _MOST_WAITING):

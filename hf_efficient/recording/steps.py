@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from hf_efficient.estimate.flops import WorkFormula
 from hf_efficient.facts.environment import environment_facts
@@ -36,9 +38,6 @@ from hf_efficient.records.steps import (
     StepWork,
     TokenCounts,
 )
-
-if TYPE_CHECKING:
-    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +257,6 @@ class StepRecorder:
 
     @_guarded
     def start_loop(self) -> None:
-        """The training loop starts here, unless it has started already."""
         if self.recording and not self.log.in_loop:
             self.log.loop(True, self._device)
             self.holders.take()
@@ -415,7 +413,6 @@ class StepRecorder:
 
 
 def _preferences(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Finite figures by our names; nothing where no margin is among them."""
     found = {name: next((logs[one] for one in theirs if one in logs), None) for name, theirs in PREFERENCES.items()}
     known = {name: float(v) for name, v in found.items() if isinstance(v, Real) and math.isfinite(v)}
     return known if "margin" in known else {}

@@ -47,8 +47,7 @@ class StopRequest:
         self._looked = 0.0
 
     def ask(self, now: float, number: int = signal.SIGTERM) -> bool:
-        """Ask; returns whether there is still hope, for somebody who may have asked before. A second Ctrl-C means that
-        there is none."""
+        """Ask; returns whether there is still hope, for somebody who may have asked before: not at a second Ctrl-C."""
         self.asked = True
         if self._first is None:
             self._first, self.number, self.words = now, number, signal.Signals(number).name

@@ -19,8 +19,7 @@ _LOOK_FOR_DEVICES_EVERY = 10
 
 class SystemSampler:
     """Samples memory, load and energy about once a second, on one thread, for ``system.jsonl``. A meter that fails is
-    logged once and asked again in the next round. ``joules`` is the energy since the first sample. The training thread
-    sets ``device``."""
+    logged once and asked again in the next round. The training thread sets ``device``."""
 
     def __init__(self, process: int, now_seconds: Callable[[], float], device: int | None = None) -> None:
         self.device = device

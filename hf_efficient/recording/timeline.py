@@ -1,6 +1,5 @@
 """The run that holds this process, one at a time: the first from the start of the process, a later one from where it
-began, so that no second is in two accounts. What happens before a run is known is kept until it is.
-"""
+began, so that no second is in two accounts. What happens before a run is known is kept until it is."""
 
 import atexit
 import importlib

@@ -4,6 +4,7 @@ A batch on a device is counted by small reductions queued there, and read when a
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,7 @@ _READ = ("_ids", "_mask", "labels", "cu_seq_lens_q")
 
 LENGTH_BOUNDS: tuple[int, ...] = tuple(dict.fromkeys(round(2 ** (quarter / 4)) for quarter in range(24 * 4 + 1)))
 """Upper bounds of the length buckets in tokens: a quarter of an octave apart, so that a length is known to 19%. 1, 2,
-3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, ...: every power of two is a bound. A document is in
-the bucket of the first bound that is not below its length."""
+3, 4, 5, 6, 7, 8, 10, 11, 13, 16, ... A document is in the bucket of the first bound that is not below its length."""
 
 
 class TokenTally:
@@ -32,9 +32,8 @@ class TokenTally:
     batch (``position_ids``, no mask) a document begins where they are 0. ``target`` counts ``labels != -100`` (or
     ``shift_labels``), or the ``completion_mask`` of preference data. Chosen and rejected are a row and a document each,
     in one ``input_ids`` or in ``chosen_input_ids`` beside ``rejected_input_ids``, which the experimental trainers pad
-    alike.
-    Of KTO's batches the answers that are trained on count, not the ``KL_input_ids``, which run forward alone. GRPO's
-    ``prompt_ids`` and ``completion_ids``, padded apart, make a row together. Batches with other token ids
+    alike. Of KTO's batches the answers that are trained on count, not the ``KL_input_ids``, which run forward alone.
+    GRPO's ``prompt_ids`` and ``completion_ids``, padded apart, make a row together. Batches with other token ids
     (``decoder_input_ids``) give no sequences."""
 
     def __init__(self, scored: bool = False) -> None:
@@ -239,10 +238,7 @@ def sequence_counts(batches: Iterable[MicroBatch]) -> SequenceCounts | None:
     lengths = [tokens for batch in batches for tokens in batch.documents]
     if not lengths:
         return None
-    buckets: dict[int, int] = {}
-    for tokens in lengths:
-        bound = LENGTH_BOUNDS[min(bisect_left(LENGTH_BOUNDS, tokens), len(LENGTH_BOUNDS) - 1)]
-        buckets[bound] = buckets.get(bound, 0) + 1
+    buckets = Counter(LENGTH_BOUNDS[min(bisect_left(LENGTH_BOUNDS, one), len(LENGTH_BOUNDS) - 1)] for one in lengths)
     return SequenceCounts(
         rows=sum(batch.rows for batch in batches),
         documents=len(lengths),
