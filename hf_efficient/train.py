@@ -159,7 +159,6 @@ def _unless_started_again(code: int) -> int:
 
 
 def _keep_traceback(recipe: Recipe) -> str:
-    """Write the traceback to the run directory; returns where to find it, in words."""
     path = Path(recipe.output_dir).expanduser() / EFFICIENCY / "traceback.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

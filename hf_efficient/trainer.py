@@ -128,8 +128,7 @@ class EfficientTrainerMixin(_Base):
             log_metrics: training logs and the closing summary carry the figures of ``recording.live.log_figures``.
             budget: limits at which to save and stop: ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
             rates: price of an hour, origin of the electricity; default: list prices (an estimate), the world's grid.
-            faults: what becomes of a step that is not finite or runs out of memory, and of a save that fails; default:
-                what the class below does with them.
+            faults: what becomes of steps not finite or out of memory, and of failed saves; default: as the class below.
 
         Raises:
             ValueError: a budget without records of the steps, or one that names no limit.
@@ -166,10 +165,8 @@ class EfficientTrainerMixin(_Base):
             if self._timeline is not None:
                 memory = MemoryCount(self._timeline, lambda: getattr(self, "ref_model", None))
                 self._activations, self._silent = ActivationProbe(memory), SilentFailures(self._timeline)
-            recorder = StepRecorderCallback(
-                self._recorder, memory, self._model_stands, self._silent, self._efficiency_dir
-            )
-            self.callback_handler.callbacks.insert(0, recorder)
+            seen = (memory, self._model_stands, self._silent, self._efficiency_dir)
+            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, *seen))
             keep_without_event(self.args, self._efficiency_dir)
             if self._budget is not None:
                 self.add_callback(self._budget)
@@ -537,8 +534,6 @@ def with_signature(cls: _Class) -> _Class:
 
 @with_signature
 class EfficientTrainer(EfficientTrainerMixin, Trainer):
-    """The plain ``Trainer`` with ``EfficientTrainerMixin``."""
-
     if TYPE_CHECKING:
 
         def __init__(

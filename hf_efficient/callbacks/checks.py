@@ -167,8 +167,6 @@ class GradientCheck(TrainerCallback):
 
 
 def _watch(name: str, broken: list[str]) -> Any:
-    """A forward hook that notes the layer's name where no gradient can pass it."""
-
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         # Without grad mode nothing requires a gradient: the first pass of reentrant checkpointing, no_grad blocks.
         inputs = [tensor for tensor in _floating((args, kwargs)) if tensor.requires_grad]

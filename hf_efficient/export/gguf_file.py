@@ -67,9 +67,8 @@ def read_gguf(path: Path, trained: PretrainedConfig) -> tuple[Any, Any, list[str
         model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, **how)
         return model.eval(), AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name), given
     except (OSError, ValueError, KeyError, IndexError, NotImplementedError) as error:
-        raise ModelError(
-            f"the exported file cannot be read back by transformers, so it was removed: {error}"
-        ) from error
+        told = "the exported file cannot be read back by transformers, so it was removed"
+        raise ModelError(f"{told}: {error}") from error
 
 
 def _tensors(model: Any, shape: ModelShape, quantization: str) -> Iterator[_Written]:

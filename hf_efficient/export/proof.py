@@ -52,8 +52,7 @@ def answers_of(
 def agreement(
     model: Any, tokenizer: PreTrainedTokenizerBase, questions: Sequence[Any], reference: Sequence[Answered]
 ) -> Agreement:
-    """``model`` and ``tokenizer`` are the exported ones, read back. Both models see the trained one's answers, so that
-    an early difference does not hide the later positions."""
+    """Of the exported model, read back. Both see the trained one's answers, so no early difference hides later ones."""
     kl, agreed, same = [], [], 0
     for one in reference:
         theirs = _log_probabilities(model, one.prompt.ids, one.answer)

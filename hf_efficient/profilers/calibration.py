@@ -326,9 +326,8 @@ def save_calibration(calibration: Calibration) -> Path:
     try:
         _keep(path, asdict(calibration))
     except OSError as error:
-        raise SetupError(
-            f"{path} cannot be written: {error.strerror or error}. Set HF_EFFICIENT_CACHE to a folder that can be."
-        ) from error
+        why = error.strerror or error
+        raise SetupError(f"{path} cannot be written: {why}. Set HF_EFFICIENT_CACHE to a folder that can be.") from error
     return path
 
 

@@ -211,9 +211,8 @@ class InstrumentRun:
 def require(module: str) -> None:
     """Raise SetupError, with the extra that brings it, where a module is not installed."""
     if not is_installed(module):
-        raise SetupError(
-            f"the package {module} is not installed; install the extra: pip install 'hf-efficient[profile]'"
-        )
+        remedy = "install the extra: pip install 'hf-efficient[profile]'"
+        raise SetupError(f"the package {module} is not installed; {remedy}")
 
 
 def named_functions(key: str, names: Sequence[str]) -> list[Callable[..., Any]]:

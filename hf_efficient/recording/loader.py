@@ -297,7 +297,6 @@ class LoaderWatch:
         return batch
 
     def _reset(self, reference: weakref.ref[Any], *args: Any, **kwargs: Any) -> None:
-        """Start workers that persist on another epoch."""
         iterator: Any = reference()
         began = time.perf_counter_ns()
         type(iterator)._reset(iterator, *args, **kwargs)
