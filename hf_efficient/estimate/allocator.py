@@ -41,7 +41,6 @@ class Block:
             following.previous = self
 
     def absorb(self, other: Block) -> None:
-        """Take over a neighbour's addresses."""
         if other is self.previous:
             self.address, self.previous = other.address, other.previous
             if other.previous is not None:
@@ -54,12 +53,11 @@ class Block:
 
 
 class Pool:
-    """Fixed segments, each one ``cudaMalloc``: 2 MiB for small requests, 20 MiB below 10 MiB, else the next 2 MiB.
-
-    A block is split where ``least_remainder`` or more of it would remain, in the large pool more than 1 MiB, so that a
+    """Fixed segments, each one ``cudaMalloc``: 2 MiB for small requests, 20 MiB below 10 MiB, else the next 2 MiB. A
+    block is split where ``least_remainder`` or more of it would remain, in the large pool more than 1 MiB, so that a
     request may hold up to 1 MiB more than it asked for. Only a segment that is free as a whole goes back to the device.
-    Source: as ``CachingAllocator``: ``get_allocation_size``, ``should_split``, ``get_free_block``, ``release_blocks``.
-    """
+    Source: as ``CachingAllocator``: ``get_allocation_size``, ``should_split``, ``get_free_block``,
+    ``release_blocks``."""
 
     def __init__(self, *, small: bool) -> None:
         self.reserved_bytes = 0
@@ -69,7 +67,6 @@ class Pool:
         self._free: list[tuple[int, int, Block]] = []  # in order of size, then address
 
     def take(self, size: int) -> Block | None:
-        """The free block that fits best; None where none is large enough."""
         index = bisect.bisect_left(self._free, (size,))
         return self._free.pop(index)[2] if index < len(self._free) else None
 
@@ -95,7 +92,6 @@ class Pool:
         return block
 
     def release(self) -> None:
-        """Give free segments back to the device."""
         self.reserved_bytes -= sum(size for size, _, block in self._free if not (block.previous or block.following))
         self._free = [entry for entry in self._free if entry[2].previous or entry[2].following]
 

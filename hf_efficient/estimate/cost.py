@@ -34,7 +34,6 @@ def cost_usd(seconds: float, price_usd_per_hour: float | None) -> float | None:
 
 
 def cost_per_million_tokens(cost: float | None, tokens: int | None) -> float | None:
-    """None where either is unknown or no token was seen."""
     return None if cost is None or not tokens else cost / tokens * _MILLION
 
 
@@ -52,12 +51,10 @@ class SpotRun:
 
 
 def daly_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
-    """Seconds of work between two saves that cost least, to a higher order; the restart does not matter.
-
-    With x = delta / (2 M): ``sqrt(2 delta M) (1 + sqrt(x) / 3 + x / 9) - delta`` for delta < 2 M, else M: Young's
-    first-order ``sqrt(2 delta M)``, corrected. It is the solution of e^(-(tau + delta) / M) = 1 - tau / M, where the
-    derivative of the complete cost function is 0.
-    """
+    """Seconds of work between two saves that cost least, to a higher order; the restart does not matter. With x = delta
+    / (2 M): ``sqrt(2 delta M) (1 + sqrt(x) / 3 + x / 9) - delta`` for delta < 2 M, else M: Young's first-order
+    ``sqrt(2 delta M)``, corrected. It is the solution of e^(-(tau + delta) / M) = 1 - tau / M, where the derivative of
+    the complete cost function is 0."""
     mean = mean_seconds_between_preemptions
     x = checkpoint_seconds / (2 * mean)
     if x >= 1:
@@ -73,10 +70,8 @@ def spot_run(
     restart_seconds: float,
     interval_seconds: float,
 ) -> SpotRun:
-    """What a run takes, by the formula of the module; the last piece is as long as what is left.
-
-    Of k machines taken one by one, the mean time is a k-th of one's.
-    """
+    """What a run takes, by the formula of the module; the last piece is as long as what is left. Of k machines taken
+    one by one, the mean time is a k-th of one's."""
     mean = mean_seconds_between_preemptions
     interval = min(interval_seconds, work_seconds) or interval_seconds
     if reason := _endless(interval, checkpoint_seconds, mean, restart_seconds):
@@ -90,7 +85,6 @@ def spot_run(
 
 
 def _endless(interval: float, checkpoint: float, mean: float, restart: float) -> str | None:
-    """Why the run would hardly ever end: it would save or restart for longer than machines last, or never save."""
     for name, value in (("to save", checkpoint), ("to restart", restart)):
         if value >= mean:
             return f"{value:g} s {name} are too long where machines are taken away every {mean:g} s on average"
@@ -100,11 +94,8 @@ def _endless(interval: float, checkpoint: float, mean: float, restart: float) ->
 
 
 def checkpoints_at_once(saves: int, limit: int | None, *, keeps_best: bool, there: int = 0) -> int:
-    """Checkpoints of the rest of a run that are on the disk together, at the most.
-
-    The Trainer deletes an old one after the new one is written: one above ``save_total_limit``, two with the best.
-
-    ``there``: those of the run that is resumed.
-    """
+    """Checkpoints of the rest of a run that are on the disk together, at the most. The Trainer deletes an old one after
+    the new one is written: one above ``save_total_limit``, two with the best. ``there``: those of the run that is
+    resumed."""
     most = saves if limit is None or limit < 1 else min(saves, limit + 1 + keeps_best)
     return max(0, most - there)

@@ -28,14 +28,11 @@ def believable(value: float, unit: Unit, range_joules: float | None = None) -> f
 def joules_between(
     before: tuple[float, float], after: tuple[float, float], unit: Unit, range_joules: float | None = None
 ) -> float | None:
-    """Energy between two readings, each the seconds of a monotonic clock and a value; None where they give none.
-
-    Of power ``(t1 - t0) * (p0 + p1) / 2``, up to 10 s apart: beyond that the sampler died, or the machine slept.
-
-    Of a counter the difference. A lower reading means that it wrapped once, where its range is known (RAPL's
+    """Energy between two readings, each the seconds of a monotonic clock and a value; None where they give none. Of
+    power ``(t1 - t0) * (p0 + p1) / 2``, up to 10 s apart: beyond that the sampler died, or the machine slept. Of a
+    counter the difference. A lower reading means that it wrapped once, where its range is known (RAPL's
     ``max_energy_range_uj``) and time allows no second wrap: ``range - before + after``. Without a range (NVML counts
-    since the driver was loaded) it is a reset, and so is a difference that no device draws.
-    """
+    since the driver was loaded) it is a reset, and so is a difference that no device draws."""
     (start, low), (end, high) = before, after
     if unit == "watts":
         return (end - start) * (low + high) / 2 if end - start <= _POWER_GAP_SECONDS else None
@@ -55,13 +52,10 @@ def energy_from_tdp(tdp_watts: float, seconds: float, *, devices: int = 1) -> fl
 def energy_from_cpu_seconds(
     cpu_seconds: float, seconds: float, *, cpus: float, min_watts: float, max_watts: float
 ) -> float:
-    """``cpus * seconds * min + cpu_seconds * (max - min)``: an estimate, in joules.
-
-    Cloud Carbon Footprint's model: a virtual CPU draws ``min + load * (max - min)``, with a mean load of ``cpu_seconds
-    / (cpus * seconds)``. The first term is paid once for a machine, the second by each process.
-
-    ``cpu_seconds`` are in user and kernel mode, ``cpus`` hardware threads; 0 for the second term alone.
-    """
+    """``cpus * seconds * min + cpu_seconds * (max - min)``: an estimate, in joules. Cloud Carbon Footprint's model: a
+    virtual CPU draws ``min + load * (max - min)``, with a mean load of ``cpu_seconds / (cpus * seconds)``. The first
+    term is paid once for a machine, the second by each process. ``cpu_seconds`` are in user and kernel mode, ``cpus``
+    hardware threads; 0 for the second term alone."""
     return cpus * seconds * min_watts + cpu_seconds * (max_watts - min_watts)
 
 

@@ -34,15 +34,11 @@ class Amounts(NamedTuple):
 
 
 def causal_pairs(lengths: Mapping[int, int], window: int | None = None) -> int:
-    """Pairs of query and key that causal attention needs.
-
-    Token ``i`` (from 1) of a document attends to itself and all before it, ``i`` keys, or ``min(i, window)`` under
-    a sliding window (transformers counts the token itself as one of the window's). A document of ``n`` tokens thus
-    needs ``n (n + 1) / 2`` pairs, or with ``n > window``: ``window (window + 1) / 2 + (n - window) * window``.
-
-    Args:
-        lengths: tokens of a document to how many documents are that long.
-    """
+    """Pairs of query and key that causal attention needs. Token ``i`` (from 1) of a document attends to itself and all
+    before it, ``i`` keys, or ``min(i, window)`` under a sliding window (transformers counts the token itself as one of
+    the window's). A document of ``n`` tokens thus needs ``n (n + 1) / 2`` pairs, or with ``n > window``:
+    ``window (window + 1) / 2 + (n - window) * window``. ``lengths``: tokens of a document to how many documents are
+    that long."""
     total = 0
     for length, count in lengths.items():
         seen = length if window is None else min(length, window)
@@ -74,13 +70,10 @@ class StepFlops:
 def linear_flops(
     linear: Linear, tokens: int, *, input_gradient: bool, weight_gradient: bool, rank: int = 0
 ) -> StepFlops:
-    """A projection and its adapter.
-
-    With ``f = 2 * tokens * active * inputs * outputs``: forward ``f``, each gradient that is asked for another ``f``.
-    An adapter of rank ``r`` adds ``x A`` (``a = 2 * tokens * inputs * r``) and ``(x A) B`` (``b = 2 * tokens * r *
-    outputs``): forward ``a + b``; both weight gradients, ``a + b``; the gradient of ``x A``, ``b``, always, for A lies
-    below it; and that of ``x``, ``a``, where it is asked for.
-    """
+    """A projection and its adapter. With ``f = 2 * tokens * active * inputs * outputs``: forward ``f``, each gradient
+    that is asked for another ``f``. An adapter of rank ``r`` adds ``x A`` (``a = 2 * tokens * inputs * r``) and
+    ``(x A) B`` (``b = 2 * tokens * r * outputs``): forward ``a + b``; both weight gradients, ``a + b``; the gradient of
+    ``x A``, ``b``, always, for A lies below it; and that of ``x``, ``a``, where it is asked for."""
     base = 2 * tokens * linear.active * linear.inputs * linear.outputs
     down, up = 2 * tokens * linear.inputs * rank, 2 * tokens * rank * linear.outputs
     return StepFlops(
@@ -91,12 +84,10 @@ def linear_flops(
 
 
 def attention_flops(features: int, pairs: int, scores_gradient: tuple[bool, bool], values_gradient: bool) -> StepFlops:
-    """Scores and weighted values of one layer.
-
-    Each pair of query and key costs ``2 * features`` for its score and as much for weighing the value, over all query
-    heads (shared key heads are repeated, not saved). The backward of the scores computes the query's gradient, the
-    key's, or both; that of the weighing computes the value's and, where the scores ask, the weights'.
-    """
+    """Scores and weighted values of one layer. Each pair of query and key costs ``2 * features`` for its score and as
+    much for weighing the value, over all query heads (shared key heads are repeated, not saved). The backward of the
+    scores computes the query's gradient, the key's, or both; that of the weighing computes the value's and, where the
+    scores ask, the weights'."""
     product = 2 * features * pairs
     products = sum(scores_gradient) + any(scores_gradient) + values_gradient
     return StepFlops(forward=2 * product, input_gradient=products * product)
@@ -177,11 +168,9 @@ class _Walk:
         self.linears = linears
         self.flops = StepFlops()
         self.last = 0
-        """FLOPs of the forward's latest product."""
         self._ranks, self._weights_trained, self._tokens = ranks, weights_trained, tokens
 
     def through(self, name: str, asks: bool) -> bool:
-        """A projection whose input asks for a gradient or not; returns whether its output does."""
         linear, rank = self.linears[name], self._ranks.get(name, 0)
         self.flops += linear_flops(
             linear, self._tokens, input_gradient=asks, weight_gradient=self._weights_trained, rank=rank
@@ -285,7 +274,6 @@ class WorkFormula:
         return model, self.hardware.flops(self._computed(batch, self.hardware.per_pair))
 
     def _needed(self, batch: MicroBatch) -> Amounts:
-        """Of the documents, without padding."""
         documents, tokens = Counter(batch.documents), sum(batch.documents)
         pairs = {window: causal_pairs(documents, window) for window in self.model.per_pair}
         head = batch.scored if self.needs_scored and batch.scored is not None else tokens

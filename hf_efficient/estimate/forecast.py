@@ -87,14 +87,9 @@ class Forecast:
 
 
 def forecast(schedule: Schedule, step: int, pace: Pace) -> Forecast | None:
-    """``steps * step_seconds + evaluations * evaluation_seconds + saves * save_seconds``, of what is left.
-
-    What follows the training besides an evaluation (the final save, merging, the end of the process) is not in it.
-
-    The evaluation and the save of ``step``, the last one done, are not left.
-
-    None where the time of a step is not known.
-    """
+    """``steps * step_seconds + evaluations * evaluation_seconds + saves * save_seconds``, of what is left. What follows
+    the training besides an evaluation (the final save, merging, the end of the process) is not in it. The evaluation
+    and the save of ``step``, the last one done, are not left. None where the time of a step is not known."""
     if pace.step_seconds is None:
         return None
     seconds, unknown = max(0, schedule.max_steps - step) * pace.step_seconds, False
@@ -119,9 +114,7 @@ def passed_of(pace: Pace, passed: Pace) -> float:
 
 def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace) -> int | None:
     """The largest ``max_steps`` with which the rest of the run, evaluations and saves included, takes at most so long.
-
-    At least ``step``; None where the time of a step is not known.
-    """
+    At least ``step``; None where the time of a step is not known."""
     if pace.step_seconds is None:
         return None
     fits, too_many = step, schedule.max_steps + 1
@@ -214,12 +207,9 @@ class Clearance:
 def clearance(
     limits: Limits, spent: Spent, price_usd_per_hour: float | None = None, watts: float | None = None
 ) -> Clearance | None:
-    """The limit that is reached first, and in how many seconds.
-
-    ``hours * 3600 - wall``, ``(usd - spent) / price * 3600``, ``(kwh - spent) * 3.6e6 / watts``; the least of them.
-
-    None where what a limit counts, or how fast, is not known.
-    """
+    """The limit that is reached first, and in how many seconds. ``hours * 3600 - wall``,
+    ``(usd - spent) / price * 3600``, ``(kwh - spent) * 3.6e6 / watts``; the least of them. None where what a limit
+    counts, or how fast, is not known."""
     per_second = {
         "usd": (price_usd_per_hour or 0.0) / _SECONDS_PER_HOUR,
         "hours": 1 / _SECONDS_PER_HOUR,

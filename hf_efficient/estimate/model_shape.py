@@ -89,12 +89,9 @@ def linears_of_layer(shape: ModelShape, layer: int) -> dict[str, Linear]:
 
 
 def parameter_count(shape: ModelShape) -> int:
-    """All parameters, a tied head counted once.
-
-    The embedding is ``vocabulary * hidden`` and so is an untied head. A projection is ``inputs * outputs`` plus
-    its bias. A layer's norms are ``norms_per_layer * hidden`` plus those on queries and keys, and one norm of
-    ``hidden`` values stands before the head.
-    """
+    """All parameters, a tied head counted once. The embedding is ``vocabulary * hidden`` and so is an untied head. A
+    projection is ``inputs * outputs`` plus its bias. A layer's norms are ``norms_per_layer * hidden`` plus those on
+    queries and keys, and one norm of ``hidden`` values stands before the head."""
     tables = shape.vocabulary * shape.hidden * (1 if shape.tied_embeddings else 2)
     linears = (one for layer in range(shape.layers) for one in linears_of_layer(shape, layer).values())
     norms = shape.layers * (shape.norms_per_layer * shape.hidden + sum(shape.qk_norm)) + shape.hidden
@@ -290,7 +287,6 @@ def _unknown(model_type: str, read: _Config) -> str:
 
 
 def _windows(read: _Config, layers: int) -> tuple[int | None, ...]:
-    """The window per layer: ``layer_types`` where the configuration has them, else ``sliding_window`` everywhere."""
     window = read.get("sliding_window") or None
     kinds = read.get("layer_types")
     if kinds is None:

@@ -67,7 +67,6 @@ class OperatorTime:
 
     @property
     def device_seconds(self) -> float:
-        """Its kernels' own time: the longer of arithmetic and bytes."""
         return max(self.math_seconds, self.memory_seconds)
 
 
@@ -102,7 +101,6 @@ def operator_time(work: OperatorWork, roofs: Roofs) -> OperatorTime:
 
 
 def step_time(operators: Iterable[OperatorWork], roofs: Roofs) -> StepTime:
-    """A step, or any other stretch that the host works through without waiting for the device."""
     found = [operator_time(work, roofs) for work in operators]
     device, host = sum(one.device_seconds for one in found), sum(one.host_seconds for one in found)
     seconds = max(device, host) if roofs.runs_ahead else device + host

@@ -63,13 +63,10 @@ class Sharding:
 
 
 def shard_elements(strategy: Strategy, shapes: Iterable[tuple[int, ...]], ranks: int) -> int:
-    """Elements of these parameters on the rank that holds most, padding included.
-
-    ZeRO-1 and 2 pad all parameters together to a multiple of 2 n elements (DeepSpeed's
-    ``nccl_start_alignment_factor``), ZeRO-3 pads each to n (its ``_padding_size``), FSDP2 each parameter's first
-    dimension (torch's ``_fsdp_param.py``): with 8 ranks a LoRA factor of 4 x 4096 takes a row of 4096 on each of them,
-    twice its even share.
-    """
+    """Elements of these parameters on the rank that holds most, padding included. ZeRO-1 and 2 pad all parameters
+    together to a multiple of 2 n elements (DeepSpeed's ``nccl_start_alignment_factor``), ZeRO-3 pads each to n (its
+    ``_padding_size``), FSDP2 each parameter's first dimension (torch's ``_fsdp_param.py``): with 8 ranks a LoRA factor
+    of 4 x 4096 takes a row of 4096 on each of them, twice its even share."""
     counts = [(shape[0] if shape else 1, math.prod(shape[1:])) for shape in shapes]
     if strategy == "fsdp2":
         return sum(-(-rows // ranks) * rest for rows, rest in counts)
@@ -106,12 +103,10 @@ class ModelStates:
 
     @property
     def weight_bytes(self) -> float:
-        """All weights, unsharded."""
         return self.trained * self.trained_bytes + self.frozen * self.frozen_bytes
 
     @property
     def gathered_weight_bytes(self) -> float:
-        """All weights, as they are gathered."""
         return self.weight_bytes if self.gathered_bytes is None else (self.trained + self.frozen) * self.gathered_bytes
 
 

@@ -58,12 +58,10 @@ class Steps:
 def compared_steps(
     before: Steps, after: Steps, *, paired: bool, of: Statistic = "median", error: float = ERROR
 ) -> Compared | None:
-    """Ratio of a statistic of two runs' steps, without warm-up. ``mean`` is that of the sums, so ``sum(seconds) /
-    sum(per)``; the others are of each step's ``seconds / per``. ``paired``: step by step the same batches; then the
-    first steps are taken that both have, and the median is that of the pairs' ratios.
-
-    None of fewer than eight steps on a side.
-    """
+    """Ratio of a statistic of two runs' steps, without warm-up. ``mean`` is that of the sums, so
+    ``sum(seconds) / sum(per)``; the others are of each step's ``seconds / per``. ``paired``: step by step the same
+    batches; then the first steps are taken that both have, and the median is that of the pairs' ratios. None of fewer
+    than eight steps on a side."""
     count = min(len(before), len(after))
     if paired:
         before, after = before.first(count), after.first(count)
@@ -116,7 +114,6 @@ def _log_ratio(
     second: npt.NDArray[np.int64],
     paired: bool,
 ) -> Column:
-    """A value for each row of places."""
     if paired and of == "median":
         found: Column = np.median(np.log(after.rates / before.rates)[second], axis=1)
         return found
@@ -200,11 +197,9 @@ def looked_at_rounds(
     before: Sequence[float], after: Sequence[float], most_rounds: int, *, earlier: Sequence[Sequence[float]] = ()
 ) -> Compared | None:
     """``compared_rounds`` of a test that is looked at after each of its rounds, to stop as soon as the answer is clear.
-
     The look after round ``k`` of at most ``n`` may err with ``ERROR / n``, the first look, after round 2, with twice
     that; together they claim a difference that is not there with at most ``ERROR``, however the looks depend on each
-    other (Bonferroni; linear spending of Lan and DeMets, 1983, doi 10.1093/biomet/70.3.659).
-    """
+    other (Bonferroni; linear spending of Lan and DeMets, 1983, doi 10.1093/biomet/70.3.659)."""
     if not 0 < len(before) <= most_rounds:
         raise ValueError(f"{len(before)} rounds of at most {most_rounds}")
     spent = ERROR / most_rounds * (2 if len(before) == 2 and not earlier else 1)
@@ -224,11 +219,9 @@ def compared_runs(before: Sequence[float], after: Sequence[float], *, error: flo
 
 def needed(found: Compared, difference: float) -> int | None:
     """Steps or rounds on each side, with which a difference of this share is found in 80% of cases: the standard error
-    falls with the root of their number. None where the method knows no standard error.
-
-    Hand-worked: 100 steps with a standard error of 1%, a difference of 3%, error 5%: (1.960 + 0.842) * 0.01 /
-    ln(1.03) = 0.948, squared and times 100: 90.
-    """
+    falls with the root of their number. None where the method knows no standard error. Hand-worked: 100 steps with a
+    standard error of 1%, a difference of 3%, error 5%: (1.960 + 0.842) * 0.01 / ln(1.03) = 0.948, squared and times
+    100: 90."""
     if found.standard_error is None or difference == 0:
         return None
     reach = _NORMAL.inv_cdf(1 - found.error / 2) + _NORMAL.inv_cdf(POWER)
@@ -256,7 +249,6 @@ def saved_share(before: float, after: float) -> float:
 
 
 def is_as_predicted(predicted: float, achieved: float) -> bool:
-    """Whether at least half and at most twice of what was predicted came."""
     return LEAST * predicted <= achieved <= MOST * predicted
 
 
@@ -293,13 +285,10 @@ def saved_spread(achieved: float, before: float, after: float) -> float:
 
 
 def judge_gain(predicted: float, achieved: float, spread: float) -> Outcome:
-    """Hold what came against what was predicted.
-
-    A gain within the spread is no difference, and retracts a prediction beyond it.
-
-    Hand-worked, 0.3 predicted: 0.2 with a spread of 0.05 is as predicted, 0.14 below half, 0.61 above twice; 0.02 with
-    0.05 is no difference, since 0.07 is less than 0.3; 0.02 with 0.29 says nothing; -0.1 with 0.05 is worse.
-    """
+    """Hold what came against what was predicted. A gain within the spread is no difference, and retracts a prediction
+    beyond it. Hand-worked, 0.3 predicted: 0.2 with a spread of 0.05 is as predicted, 0.14 below half, 0.61 above twice;
+    0.02 with 0.05 is no difference, since 0.07 is less than 0.3; 0.02 with 0.29 says nothing; -0.1 with 0.05 is
+    worse."""
     if abs(achieved) <= spread:
         return "no_difference" if achieved + spread < predicted else "hidden"
     if achieved < 0:

@@ -23,7 +23,6 @@ def sum_if_known(parts: Sequence[_N | None]) -> _N | None:
 
 
 def known_median(values: Iterable[float | None]) -> float | None:
-    """Of those that are not None; None of nothing."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
@@ -33,13 +32,10 @@ WARM_UP_RULE = f"the first {WARM_UP_STEPS} steps of each train() call, or half i
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The value below which this share of the others lies, linear between neighbours; None of nothing.
-
-    With ``n`` values the position is ``h = (n - 1) * share``, and the result ``x[floor(h)] + (h - floor(h)) *
-    (x[floor(h) + 1] - x[floor(h)])``: definition 7 of Hyndman and Fan (1996), numpy's default.
-
-    Hand-worked: [1, 2, 4, 8], 0.95: h = 2.85, 4 + 0.85 * (8 - 4) = 7.4.
-    """
+    """The value below which this share of the others lies, linear between neighbours; None of nothing. With ``n``
+    values the position is ``h = (n - 1) * share``, and the result
+    ``x[floor(h)] + (h - floor(h)) * (x[floor(h) + 1] - x[floor(h)])``: definition 7 of Hyndman and Fan (1996), numpy's
+    default. Hand-worked: [1, 2, 4, 8], 0.95: h = 2.85, 4 + 0.85 * (8 - 4) = 7.4."""
     if not 0 <= share <= 1:
         raise ValueError(f"share {share} is outside 0 to 1")
     if not len(ordered):
@@ -58,13 +54,9 @@ def warm_up_count(steps: int) -> int:
 
 
 def alternating_orders(names: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
-    """In which order the names are run in each round.
-
-    Every other round is its predecessor backwards (A B, B A), so that a drift over two rounds weighs on all alike; over
-    ``n!`` rounds of ``n`` names each permutation comes once, so that none always follows the same other.
-
-    Hand-worked for A, B, C: ABC CBA, ACB BCA, BAC CAB.
-    """
+    """In which order the names are run in each round. Every other round is its predecessor backwards (A B, B A), so
+    that a drift over two rounds weighs on all alike; over ``n!`` rounds of ``n`` names each permutation comes once, so
+    that none always follows the same other. Hand-worked for A, B, C: ABC CBA, ACB BCA, BAC CAB."""
     forward = (order for order in itertools.permutations(names) if order <= order[::-1])
     cycle = (order for one in forward for order in dict.fromkeys((one, one[::-1])))
     return list(itertools.islice(itertools.cycle(cycle), rounds))
@@ -90,7 +82,6 @@ class Spread:
 
     @property
     def is_sure(self) -> bool:
-        """Whether there are enough pairs to say anything."""
         return self.confidence >= CONFIDENCE
 
 
@@ -129,16 +120,11 @@ Column = npt.NDArray[np.float64]
 
 
 def steady_growth(places: Column, values: Column) -> float | None:
-    """The slope of values that grow from their beginning to their end.
-
-    Theil and Sen's median of the slopes of all pairs (Sen, 1968, doi 10.1080/01621459.1968.10480934). Four of five
-    pairs must increase, and each third of the places have at least a third of the slope, which a jump does not give.
-
-    Hand-worked: 0, 2, 4, 6, 8, 10 at 0 to 5: 2. With 100 in place of 4: of 15 pairs 2 slopes are changed upwards and 3
-    downwards; the median is 2 still.
-
-    None where there are fewer than six, or they do not grow steadily.
-    """
+    """The slope of values that grow from their beginning to their end. Theil and Sen's median of the slopes of all
+    pairs (Sen, 1968, doi 10.1080/01621459.1968.10480934). Four of five pairs must increase, and each third of the
+    places have at least a third of the slope, which a jump does not give. Hand-worked: 0, 2, 4, 6, 8, 10 at 0 to 5: 2.
+    With 100 in place of 4: of 15 pairs 2 slopes are changed upwards and 3 downwards; the median is 2 still. None where
+    there are fewer than six, or they do not grow steadily."""
     known = np.isfinite(places) & np.isfinite(values)
     places, values = _thinned(places[known], values[known])
     if len(places) < _FEWEST:

@@ -43,11 +43,9 @@ def utilization(
     *,
     peak_estimated: bool = False,
 ) -> Utilization:
-    """``flops / (seconds * accelerators * peak)``.
-
-    With the model's FLOPs this is MFU, model FLOPs utilization (Chowdhery et al., PaLM, 2022, appendix B); with the
-    hardware's, recompute and padding included, HFU. The peak is the vendor's dense figure of the dtype in use.
-    """
+    """``flops / (seconds * accelerators * peak)``. With the model's FLOPs this is MFU, model FLOPs utilization
+    (Chowdhery et al., PaLM, 2022, appendix B); with the hardware's, recompute and padding included, HFU. The peak is
+    the vendor's dense figure of the dtype in use."""
     if flops is None:
         return Utilization(None, "the FLOPs of this model are not known")
     if peak_flops_per_second is None:
@@ -62,13 +60,10 @@ def utilization(
 def scaling_efficiency(
     rate: float | None, ranks: int, reference_rate: float | None, reference_ranks: int = 1
 ) -> float | None:
-    """``(rate / ranks) / (reference_rate / reference_ranks)``: 1 where every rank is as fast as in the reference.
-
-    With the same micro-batch per rank this is weak scaling: it shows communication, late ranks, and shared cores,
-    memory and disks. It is above 1 where something else held up the reference.
-
-    None where a rate is not known, or the reference did nothing.
-    """
+    """``(rate / ranks) / (reference_rate / reference_ranks)``: 1 where every rank is as fast as in the reference. With
+    the same micro-batch per rank this is weak scaling: it shows communication, late ranks, and shared cores, memory and
+    disks. It is above 1 where something else held up the reference. None where a rate is not known, or the reference
+    did nothing."""
     if rate is None or not reference_rate:
         return None
     return (rate / ranks) / (reference_rate / reference_ranks)
@@ -132,14 +127,11 @@ class BatchTime:
 
 
 def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]) -> BatchTime | None:
-    """Fit the line robustly: Theil and Sen's median of slopes, which a few late steps do not move.
-
-    None where there are fewer than eight micro-batches, their tokens hardly differ (a standard deviation below 4% of
-    the mean), slope or intercept is below 0, or the intercept's standard error is above a tenth of the mean time.
-
-    With residuals of standard deviation ``s`` the slope's error is ``s / (deviation of the tokens * sqrt(n))``, and the
-    intercept's is that times the mean of the tokens.
-    """
+    """Fit the line robustly: Theil and Sen's median of slopes, which a few late steps do not move. None where there are
+    fewer than eight micro-batches, their tokens hardly differ (a standard deviation below 4% of the mean), slope or
+    intercept is below 0, or the intercept's standard error is above a tenth of the mean time. With residuals of
+    standard deviation ``s`` the slope's error is ``s / (deviation of the tokens * sqrt(n))``, and the intercept's is
+    that times the mean of the tokens."""
     known = np.isfinite(seconds) & np.isfinite(tokens)
     seconds, tokens = seconds[known], tokens[known]
     if len(seconds) < _FEWEST or tokens.std() < _SPREAD * tokens.mean():

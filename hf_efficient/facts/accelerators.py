@@ -180,10 +180,8 @@ def overhead_seconds(figure: Literal["launch", "matmul_startup", "collective_ove
 
 def collective_bandwidth(name: str, ranks: int) -> float | None:
     """Bus bandwidth of collectives among so many of an accelerator, bytes per second; None where no link is known.
-
     Stated, times the share that somebody reached on such an accelerator, or else the median share of those with a link
-    of the same kind. Where each neighbour has a link of its own, fewer ranks use fewer of them.
-    """
+    of the same kind. Where each neighbour has a link of its own, fewer ranks use fewer of them."""
     link = next((row for row in _table("links") if name in row["of"]), None)
     if link is None:
         return None

@@ -24,7 +24,6 @@ class GridIntensity:
 
 @functools.lru_cache(maxsize=1)
 def grid_intensities() -> tuple[GridIntensity, ...]:
-    """All that are known, in the order of the file."""
     held = []
     for row in rows("grid"):
         grams, aliases = float(row["grams_per_kwh"]), tuple(row.get("aliases", ()))

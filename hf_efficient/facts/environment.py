@@ -193,7 +193,6 @@ def _git(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def _output(command: list[str]) -> str | None:
-    """What a command prints; None where it is not installed, fails or takes longer than ten seconds."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -93,7 +93,6 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def quiet_imports() -> Iterator[None]:
-    """Import libraries in the block without what they log meanwhile; the log levels are put back after it."""
     before = {name: logging.getLogger(name).level for name in _CHATTY}
     logging.getLogger("DeepSpeed").addFilter(_is_news)
     try:
@@ -118,7 +117,6 @@ def replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def replaced_item(table: Any, key: str, value: Any) -> Iterator[None]:
-    """The same of ``table[key]``."""
     before = table[key]
     table[key] = value
     try:

@@ -60,7 +60,6 @@ def find_model(name: str) -> ModelFact:
 
 
 def nearest_models(name: str) -> list[str]:
-    """Names of shipped models that are near to one, the nearest first; five at most."""
     return nearest(name, (one for fact in known_models() for one in fact.names))[:5]
 
 

@@ -157,7 +157,6 @@ def rate_facts(rates: Rates, device: torch.device, gpus: int) -> dict[str, dict[
 
 
 def grid_facts(rates: Rates) -> dict[str, Any]:
-    """The intensity of the grid, for a run's records: ``grams_per_kwh`` and ``source``."""
     held = grid_intensity(rates.grid)
     source = held.name if held.year is None else f"{held.name} {held.year}, {held.source}"
     return {"grams_per_kwh": held.grams_per_kwh, "source": source}

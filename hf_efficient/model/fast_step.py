@@ -39,7 +39,6 @@ def settled_options(recipe: Recipe) -> dict[str, Any]:
 
 
 def fast_step_lines(recipe: Recipe) -> list[str]:
-    """What is fast in a settled recipe, and the key that switches it off."""
     on = {
         "each document's attention by itself (model.attn_implementation)": _keeps_documents_apart(recipe),
         "LoRA layers as one function (adapter.fused)": recipe.adapter.fused is True,

@@ -33,7 +33,6 @@ def experts_are_packed() -> AbstractContextManager[None]:
 
 
 def four_bit_experts(model: nn.Module) -> Iterator[tuple[nn.Module, FourBitExperts]]:
-    """The experts that compute from packed weights, with their forward."""
     for module in model.modules():
         forward = vars(module).get("forward")
         if isinstance(forward, FourBitExperts):
@@ -129,8 +128,6 @@ class _Unpacked(torch.autograd.Function):
 
 
 class _Quantizer(Bnb4BitHfQuantizer):
-    """transformers' own, for experts as well."""
-
     def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
         module, name = get_module_from_name(model, param_name)
         is_packed = name in _WEIGHTS and isinstance(vars(module).get("forward"), FourBitExperts)

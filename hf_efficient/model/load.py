@@ -263,7 +263,6 @@ def _common(model: ModelSection, source: ModelSource) -> dict[str, Any]:
 
 
 def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded:
-    """Call a ``from_pretrained`` and turn what a user can correct into an error that says how."""
     try:
         return load()
     except HfEfficientError:
@@ -294,7 +293,6 @@ def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """transformers' words, or what it says of a model class that generates no text."""
     line = cause(error)
     if "Unrecognized configuration class" in line:
         return "its architecture is no causal language model (AutoModelForCausalLM does not know it)."

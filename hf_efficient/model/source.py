@@ -21,8 +21,6 @@ _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What to hand to ``from_pretrained``: a hub name or a local folder, and the GGUF file in it where there is one."""
-
     location: str
     gguf_file: str | None
     is_local: bool
@@ -37,7 +35,6 @@ def resolve_model_source(model: ModelSection) -> ModelSource:
 
 
 def resolve_tokenizer_source(model: ModelSection) -> ModelSource:
-    """Where the tokenizer is: ``model.tokenizer``, else the model's own place."""
     if model.tokenizer is None:
         return resolve_model_source(model)
     return _resolve("model.tokenizer", model.tokenizer, None)
@@ -143,7 +140,7 @@ def dense_folder(folder: str, gguf_file: str) -> Path:
 
 
 def converted_folder(folder: str, gguf_file: str) -> Path | None:
-    """The same where it was made before; else None."""
+    """``dense_folder`` where it was made before; else None."""
     target = _target(folder, gguf_file)
     return target if _is_whole(target) else None
 

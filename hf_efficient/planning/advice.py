@@ -99,12 +99,10 @@ def outcome_of(gpu: PlannedGpu) -> PlannedOutcome:
 
 
 def with_advice(recipe: Recipe, plan: Plan) -> Plan:
-    """The plan, and the changes of the recipe, simulated and ranked, for its first accelerator."""
     return replace(plan, advice=advise(recipe, *_trials(recipe, plan)))
 
 
 def with_largest(recipe: Recipe, plan: Plan) -> Plan:
-    """The plan, and the largest micro-batch and the longest rows that fit its first accelerator."""
     return replace(plan, largest=largest_that_fit(recipe, plan, *_trials(recipe, plan)))
 
 
@@ -134,7 +132,6 @@ def _documents(recipe: Recipe) -> RunRows | None:
 
 
 def largest_that_fit(recipe: Recipe, plan: Plan, trials: Trials, start: Trial) -> PlannedLargest:
-    """Search along both, the other being the recipe's."""
     memory = trials.device.usable_memory_bytes
     answers = OBJECTIVES[recipe.objective].rows
     rows, length = plan.micro_batch_rows // answers, plan.row_tokens
@@ -230,7 +227,6 @@ class _Advice:
         )
 
     def _tried(self, base: _Tried, propose: Proposer) -> _Tried | None:
-        """A proposal simulated; one that can be repeated as often as it is likely to need."""
         once = self._simulated(base, propose, 1)
         if once is None or once.trial.outcome.fits or not once.change.repeats:
             return once

@@ -92,7 +92,6 @@ def is_bitsandbytes(name: str) -> bool:
 
 
 def stand_in(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer | None:
-    """What takes the place of the recipe's optimizer; None where that itself runs."""
     name = str(recipe.train.get("optim", ""))
     if not is_bitsandbytes(name):
         return None
@@ -190,7 +189,6 @@ def simulation_arguments(recipe: Recipe, directory: str) -> SFTConfig:
 
 
 def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
-    """The same, for reading how its run trains and evaluates; it trains nothing."""
     return _arguments(recipe, directory, _generated(recipe, simulated=False))
 
 

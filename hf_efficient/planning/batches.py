@@ -33,14 +33,8 @@ def packs(documents: Lengths, max_length: int) -> Lengths:
 
 @dataclass(frozen=True)
 class Batching:
-    """How rows become batches.
-
-    Attributes:
-        max_steps: in place of ``epochs``; 0 or less: none.
-        padding_free: the rows of a micro-batch are laid one after the other.
-        multiple_of: padded lengths are multiples of it.
-        shuffled: rows that are not put by length come in a random order.
-    """
+    """``max_steps``: in place of ``epochs``; 0 or less: none. ``padding_free``: the rows of a micro-batch are laid one
+    after the other. ``multiple_of``: of padded lengths. ``shuffled``: rows not put by length come in a random order."""
 
     rows: int
     micro_batches: int = 1
@@ -132,7 +126,6 @@ def _rounded_up(length: int, multiple_of: int | None) -> int:
 def batchings(
     documents: Lengths, how: Batching, *, packed: bool, max_length: int | None, seed: int
 ) -> list[PlannedBatching]:
-    """In batches as they come, grouped by length, and packed, the recipe's own kind marked."""
     apart = replace(how, padding_free=False)
     kinds = {
         "as they come": (replace(apart, by_length=False), documents, _unpacked("random")),

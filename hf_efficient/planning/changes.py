@@ -53,12 +53,10 @@ class Situation:
         return distributed.processes not in ("auto", 1) and distributed.strategy in ("auto", "ddp")
 
     def accumulating(self, micro_batches: int) -> dict[str, int]:
-        """The override that makes a step of so many micro-batches; none where that follows from the global batch."""
         follows = self.recipe.distributed.global_batch_size is not None and not names_accumulation(self.recipe)
         return {} if follows else {ACCUMULATION: micro_batches}
 
     def matters(self, *categories: str) -> bool:
-        """Whether these categories hold, at their worst, a hundredth of the memory at the peak."""
         held = sum(self.memory.category_peak_bytes.get(name, 0) for name in categories)
         return held >= _MATTERS * self.memory.peak_allocated_bytes
 

@@ -79,7 +79,6 @@ class _CompletionSimulation(HeadOfAGpu, GRPOTrainer):
 
     @contextmanager
     def _uncounted(self) -> Iterator[None]:
-        """Inside, no operator counts as one of the update."""
         log = self.tensors
         counting = None if log is None else log.on_operator
         if log is not None:

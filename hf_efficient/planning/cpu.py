@@ -60,7 +60,6 @@ def cpu_name() -> str:
 
 
 def planned_cpu(demand: Demand, device: Accelerator, peak_bytes: int) -> PlannedGpu:
-    """Memory and time of one process; ``peak_bytes``: of its tensors."""
     step, why = cpu_time(demand.operators, demand.no_time)
     seconds = None if step is None else step.seconds * demand.step_share
     evaluation, _ = cpu_time(demand.evaluation)

@@ -98,13 +98,11 @@ class Demand:
 
     @property
     def errors(self) -> tuple[PlanError, PlanError]:
-        """Of the memory that is needed, and of the speed."""
         kind = {"adapted": self.adapted, "several": self.ranks > 1}
         return plan_error("memory", **kind), plan_error("speed", **kind)
 
 
 def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
-    """Memory and time of the training on as many such devices as there are ranks."""
     notes: list[str] = []
     peaks, needed = _memory(demand, device)
     memory_error, speed_error = demand.errors
@@ -185,7 +183,6 @@ def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]
 def _step_seconds(
     demand: Demand, device: Accelerator, roofs: Roofs, notes: list[str]
 ) -> tuple[float | None, dict[str, float], Exchange]:
-    """Of the mean step, what bounds it, and what of it is exchanged with others."""
     time = step_time(demand.operators, roofs)
     if demand.no_time:
         notes.append(f"no time: {demand.no_time}")

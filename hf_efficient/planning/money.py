@@ -30,14 +30,13 @@ class Terms:
 
     @property
     def save_seconds(self) -> float:
-        """One save, in which training stands still."""
         return self.checkpoint_bytes / (self.spot.write_mb_per_second * 1e6)
 
 
 def terms_of(
     recipe: Recipe, memory: PlannedMemory, tokens: int, rank: Rank | None = None, saves: int | None = 0
 ) -> Terms:
-    """The terms of a recipe; ``rank``: whose memory that is, None of a process that trains alone."""
+    """``rank``: whose memory that is, None of a process that trains alone."""
     saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank, memory)
     return Terms(
         cost=recipe.cost,
@@ -130,7 +129,6 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
 def _with_figures(
     gpu: PlannedGpu, step_seconds: float, run_seconds: float | None, watts: float | None, terms: Terms
 ) -> PlannedGpu:
-    """Those of a step and of the run, whatever is lost on the way included."""
     step_joules = None if watts is None else energy_from_tdp(watts, step_seconds, devices=terms.devices)
     run_joules = None
     if watts is not None and run_seconds is not None:

@@ -120,13 +120,11 @@ def _check_simulated(trainer: Trainer) -> None:
 
 
 def saves_of(trainer: Trainer) -> int | None:
-    """Checkpoints that its run writes; None where that is not known."""
     rows = _lengths(trainer, _as_recipe(trainer, trainer.model, 1))
     return run_shapes(_with_rows(trainer, rows), rows, 1, at_end=False).saves  # type: ignore[arg-type]
 
 
 def _as_recipe(trainer: Trainer, model: Any, ranks: int) -> Recipe:
-    """What the plan of a recipe reads, by the trainer's arguments and model."""
     args = trainer.args
     train = {name: _plain(getattr(args, name)) for name in _FIELDS if hasattr(args, name)}
     bits = (
@@ -155,7 +153,6 @@ def _plain(value: Any) -> Any:
 
 
 def _with_rows(trainer: Trainer, rows: RunRows) -> TrainingArguments:
-    """The arguments with batches that the rows can fill."""
     args = copy.copy(trainer.args)
     for phase, held in (("train", rows.train), ("eval", rows.evaluation)):
         if held is not None:
@@ -248,7 +245,6 @@ def _simulation(
 def _copied(
     trainer: Trainer, recipe: Recipe, model: Any, rows: RunRows, shapes: RunShapes, directory: str
 ) -> SimulatedTrainer:
-    """A trainer of the same class and settings, on models without values and on the longest rows."""
     sizes = _with_rows(trainer, rows)
     batch = {name: getattr(sizes, name) for name in ("per_device_train_batch_size", "per_device_eval_batch_size")}
     args = own_arguments(trainer.args, directory, **batch, remove_unused_columns=trainer.args.remove_unused_columns)

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 
 def shape_remarks(shapes: RunShapes) -> list[str]:
-    """What a plan by the data takes for granted."""
     remarks = [
         f"rows have {shapes.train.row_tokens:,} tokens, those of the largest micro-batch that the data can give",
         "a step or an evaluation takes as long as its positions, in proportion to those of the largest batch",
@@ -179,7 +178,6 @@ def _logits_remark(recipe: Recipe, memory: PlannedMemory) -> list[str]:
 
 
 def _row_words(recipe: Recipe, length: int) -> str:
-    """What a plan without data takes a row to be."""
     if OBJECTIVES[recipe.objective].generates:
         return f"every row has {length:,} tokens: {PROMPT_TOKENS} of a prompt (assumed), and the longest completion"
     return f"every row has {length:,} tokens, the most that the recipe allows: shorter ones need less"

@@ -73,7 +73,6 @@ def _is_here(path: str) -> bool:
 def planned_data(
     args: SFTConfig, data: SftData | PreferenceData | PromptData, shapes: RunShapes, processes: int
 ) -> PlannedData:
-    """The examples, their padding, and the batches that they could make instead."""
     kinds, packed_examples = [], None
     if not isinstance(data, SftData):
         documents = data.lengths if isinstance(data, PromptData) else rows_of(data, args).train

@@ -35,14 +35,12 @@ class SimulatedTrainer(Trainer):
         self.watch()
 
     def expect_steps(self) -> None:
-        """Before the Trainer is set up."""
         self.backward_starts: list[int] = []
         self.step_starts: list[int] = []
         self.phase = "setup"
         self.names: ModuleNames | None = None
 
     def watch(self) -> None:
-        """Once the Trainer is set up."""
         self.add_callback(_Marks(self))
         self.remove_callback(PrinterCallback)
         self.data_collator = self._collated_as_it_is(self.data_collator)
@@ -76,7 +74,6 @@ class SimulatedTrainer(Trainer):
             self.tensors.mark(tensor, category, name)
 
     def mark_logits(self, tensor: torch.Tensor) -> None:
-        """A tensor holds logits, whatever its shape."""
         self.mark(tensor, "logits", "lm_head")
 
     def _events(self) -> int:
@@ -145,8 +142,6 @@ def step_as_on_a_gpu(optimizer: torch.optim.Optimizer) -> None:
 
 
 class _Marks(TrainerCallback):
-    """Says which tensors are gradients and optimizer state."""
-
     def __init__(self, trainer: SimulatedTrainer) -> None:
         self._trainer = trainer
 
@@ -173,8 +168,6 @@ class _Marks(TrainerCallback):
 
 @dataclass(frozen=True)
 class SimulatedEvaluation:
-    """What one batch did."""
-
     start: int
     rows: int
     length: int

@@ -147,7 +147,6 @@ class Simulation:
         return {weight.name: weight for unit in self.units for weight in unit.weights}
 
     def category(self, life: StorageLife) -> str:
-        """What a storage is used for, in the words of ``MemoryCategory``."""
         return category_of(life, self.backward_starts, self.vocabulary)
 
 
@@ -209,7 +208,6 @@ def _blocks(model: Any, classes: set[str]) -> list[nn.Module]:
 
 
 def _final_norm(model: Any, blocks: list[nn.Module]) -> nn.Module | None:
-    """The norm beside the list of blocks."""
     if not blocks:
         return None
     for parent in model.modules():
@@ -357,7 +355,6 @@ def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
 
 
 def planned_memory(simulation: Simulation) -> PlannedMemory:
-    """The peak of the two steps, and what it is made of."""
     log = simulation.log
     peak = find_peak(log)
     assert peak is not None  # weights are always there

@@ -186,7 +186,6 @@ def check_attention(name: str | None) -> None:
 
 
 def target_remarks(recipe: Recipe) -> list[str]:
-    """Packages that the plan takes for installed where the run is, and by what they are stood in for."""
     attention, found = recipe.model.attn_implementation, []
     if attention in FLASH:
         found.append(f"{attention} is taken for installed on the target machine; a run without it is refused")

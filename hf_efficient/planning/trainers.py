@@ -30,7 +30,6 @@ def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> l
 
 
 def _padded(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch that says that the last token of its first row is padding; its shapes stay the same."""
     batch["attention_mask"][0, -1] = 0
     batch["labels"][0, -1] = -100
     return batch

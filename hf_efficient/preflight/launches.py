@@ -119,8 +119,6 @@ def notes_of(folder: Path, part: Part) -> list[RankNotes]:
 
 @dataclass(frozen=True)
 class PreflightLaunch:
-    """How the two launches are started: the run's command, to which the part is appended."""
-
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     debug: bool = False  # let them write to the terminal
@@ -365,7 +363,6 @@ def disk_failure(figures: Mapping[str, Any], keys: str = "train.") -> PreflightF
 
 
 def differing(saved: Sequence[RankNotes], loaded: Sequence[RankNotes]) -> PreflightFailure | None:
-    """Whether what was loaded is what was saved, and continues alike."""
     after = {one.rank: one for one in loaded}
     for one in saved:
         what = _difference(one, after.get(one.rank))

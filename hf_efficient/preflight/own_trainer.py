@@ -120,7 +120,6 @@ def _try_out(trainer: Trainer, book: Notebook) -> None:
 
 
 def _copy(trainer: Trainer, directory: Path) -> Any:
-    """A trainer of the same class and settings on the same model and the longest rows, for two steps."""
     elsewhere = {"report_to": [], "disable_tqdm": True, "push_to_hub": False, "output_dir": str(directory)}
     args = two_steps(trainer.args, **elsewhere, resume_from_checkpoint=None, save_total_limit=None)
     made = untrained_copy(trainer, OwnSteps, args, trainer.model)

@@ -83,7 +83,6 @@ def weight_digests(model: nn.Module) -> dict[str, str]:
 
 
 def optimizer_digests(optimizer: Any, model: nn.Module) -> dict[str, str]:
-    """Of the state of an optimizer, under whatever accelerate or DeepSpeed have wrapped it in."""
     inner, wrapped = optimizer, set()
     while getattr(inner, "optimizer", None) is not None and id(inner) not in wrapped:
         wrapped.add(id(inner))
@@ -393,7 +392,6 @@ def _facts(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | Preferen
 
 
 def run_facts(args: TrainingArguments, saves: int | None, checkpoints_there: int) -> dict[str, Any]:
-    """Of the run, for what it is checked for and for the room that its checkpoints need."""
     on_gpu = args.device.type == "cuda"
     memory = torch.cuda.get_device_properties(args.device).total_memory if on_gpu else psutil.virtual_memory().total
     return {

@@ -118,7 +118,6 @@ class Blank(torch.Tensor):
 
 
 def run_blank(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """An operator on arguments of which one at least is blank."""
     if func is _READ_SCALAR:
         dtype = args[0].dtype
         return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
@@ -153,12 +152,10 @@ def _called_by_engine() -> bool:
 
 
 def blank(*shape: int, dtype: torch.dtype) -> Blank:
-    """A new one, contiguous."""
     return Blank(torch.empty(shape, dtype=dtype, device=_META))
 
 
 def emptied(tensor: torch.Tensor) -> Blank:
-    """A real tensor without its values."""
     return Blank(torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META))
 
 

@@ -77,7 +77,6 @@ def backward_workspace(func: Any, args: Sequence[Any]) -> list[tuple[tuple[int, 
 
 
 def attended_pairs(bounds: Sequence[int], *, causal: bool, window: int | None = None) -> float:
-    """Pairs of a query and a key of documents with these bounds."""
     pairs = 0.0
     for start, end in pairwise(bounds):
         length = end - start

@@ -19,8 +19,6 @@ _UNDER_WAY = 5
 
 
 class OffloadedActivations(saved_tensors_hooks):
-    """May be entered again for each step."""
-
     def __init__(self, model: nn.Module) -> None:
         self._weights = {_storage(one) for one in (*model.parameters(), *model.buffers())}
         self._under_way: deque[_Moved] = deque(maxlen=_UNDER_WAY)

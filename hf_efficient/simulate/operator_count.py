@@ -58,13 +58,11 @@ class OperatorCount:
         seen.number += self.factor
 
     def works(self) -> list[OperatorWork]:
-        """All of them, each for all its calls."""
         counted = ((seen.once, seen.number) for seen in self._seen.values() if seen.once is not None)
         return [_times(once, max(1, round(number * once.calls)) / once.calls) for once, number in counted]
 
 
 def family_of(func: Any) -> OperatorFamily:
-    """What bounds an operator."""
     packet = func.overloadpacket
     name = packet.__name__
     if packet in _MATMUL or name == _INT8_PRODUCT:

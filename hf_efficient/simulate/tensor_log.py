@@ -57,7 +57,6 @@ class ModuleNames:
         return bool(self._stack)
 
     def current(self) -> str:
-        """The innermost module; empty outside the model."""
         node = torch._C._current_autograd_node()
         if self._stack or node is None:
             return self._stack[-1] if self._stack else ""
@@ -161,7 +160,6 @@ class TensorLog(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within, everything runs as it would without the log, and none of it is logged."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -169,7 +167,6 @@ class TensorLog(TorchDispatchMode):
             self._paused = before
 
     def add(self, tensor: torch.Tensor, name: str, category: str) -> None:
-        """A tensor that is there before anything runs."""
         life = self._see(tensor, name)
         if life is not None:
             life.module, life.category = name, category
@@ -223,7 +220,6 @@ class Peak:
 
 
 def find_peak(log: TensorLog) -> Peak | None:
-    """None where nothing is allocated."""
     live = most = at = 0
     for place, (index, size) in enumerate(log.events, 1):
         live += size

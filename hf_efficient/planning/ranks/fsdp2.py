@@ -8,13 +8,11 @@ _SENT = "communication"
 
 
 class FullyShardWalk(Walk):
-    """Adds to a score what the units gather and reduce.
-
-    Before a unit runs, its weights are gathered into a flat buffer and copied out. The forward frees the buffer once
-    the next unit is copied out, and the copies at the unit's end, but for those that stay. The backward frees the
-    buffer at once, then fills the next unit's ahead. A unit's gradients are copied into a flat buffer, which is freed
-    after the next unit's backward. In all but the last micro-batch of a step gradients stay whole (``no_sync``).
-    """
+    """Adds to a score what the units gather and reduce. Before a unit runs, its weights are gathered into a flat buffer
+    and copied out. The forward frees the buffer once the next unit is copied out, and the copies at the unit's end, but
+    for those that stay. The backward frees the buffer at once, then fills the next unit's ahead. A unit's gradients are
+    copied into a flat buffer, which is freed after the next unit's backward. In all but the last micro-batch of a step
+    gradients stay whole (``no_sync``)."""
 
     def __init__(self, simulation: Simulation, score: Score, sizes: Sizes) -> None:
         super().__init__(simulation)
@@ -127,6 +125,5 @@ class FullyShardWalk(Walk):
         score.end(output, event)
 
     def _gradient(self, weight: HeldWeight) -> int | None:
-        """The place in the log of a weight's gradient in this step."""
         found = self._gradients.get(weight.name, [])
         return found[self._step] if self._step < len(found) else None

@@ -45,7 +45,6 @@ class Score:
             self._before[event].append((number, False))
 
     def written(self) -> Simulation:
-        """The simulation with the new log, its boundaries moved along."""
         old, new = self._simulation.log, _NewLog()
         counts: list[int] = []
         for event, (index, size) in enumerate(old.events):
@@ -69,8 +68,6 @@ class Score:
 
 
 class _NewLog:
-    """Writes a log; what has no bytes is not in it."""
-
     def __init__(self) -> None:
         self.log = TensorLog()
         self._there: dict[int, int] = {}

@@ -72,7 +72,6 @@ def simulate_rank(
 
 
 def _no_more_rows_than_there_are(recipe: Recipe, shapes: RunShapes) -> Recipe:
-    """The recipe with batches that its data can fill."""
     train = dict(recipe.train)
     for phase, rows in (("train", shapes.rows), ("eval", shapes.evaluation_rows)):
         name = f"per_device_{phase}_batch_size"
@@ -128,7 +127,6 @@ def bucket_bytes(gradients: Iterable[int]) -> list[int]:
 
 
 def planned_ranks(rank: Rank | None) -> PlannedRanks | None:
-    """How many, by which strategy, and what is offloaded to where; None of a process that trains alone."""
     if rank is None:
         return None
     sharding = rank.sharding

@@ -103,11 +103,9 @@ class Sizes:
         return self.shard(weight.shape) * itemsize
 
     def whole_gradient(self, weight: HeldWeight) -> int:
-        """Of a gradient on its way to be reduced, its padding included."""
         return self.shard(weight.shape) * self.sharding.ranks * weight.itemsize
 
     def master(self, weight: HeldWeight) -> int:
-        """Of DeepSpeed's own copy of a trained weight, on one rank."""
         copies = self.strategy in ZERO and (self.mixed or self.strategy != "zero3")
         return self.shard(weight.shape) * _FLOAT32 if copies and weight.trained else 0
 
@@ -154,7 +152,6 @@ def states_of(simulation: Simulation, sizes: Sizes) -> ModelStates:
 
 
 def _mean(weights: list[HeldWeight], sizes: Sizes) -> float:
-    """Bytes of a value at rest."""
     values = sum(one.values for one in weights)
     return sum(one.elements * sizes.stored_itemsize(one) for one in weights) / values if values else 0.0
 
