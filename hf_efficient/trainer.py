@@ -1,4 +1,9 @@
-"""The trainer: a mixin for any Trainer, and the plain Trainer with it."""
+"""The trainer: a mixin for any Trainer, and the plain Trainer with it.
+
+It trains exactly as the class below it does. What it adds: the phases of every step in ``steps.jsonl``, figures of the
+run in its logs and beside its progress bar, a budget, evaluations that leave no trace in the training, evaluators of
+your own, and a check of the first step's gradients.
+"""
 
 import functools
 import inspect
@@ -534,6 +539,8 @@ def with_signature(cls: _Class) -> _Class:
 
 @with_signature
 class EfficientTrainer(EfficientTrainerMixin, Trainer):
+    """The plain ``Trainer`` with ``EfficientTrainerMixin``."""
+
     if TYPE_CHECKING:
 
         def __init__(

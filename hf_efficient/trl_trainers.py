@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 @with_signature
 class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
+    """TRL's ``SFTTrainer`` with ``EfficientTrainerMixin``."""
+
     if TYPE_CHECKING:
 
         def __init__(
@@ -71,6 +73,8 @@ class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
 
 @with_signature
 class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
+    """TRL's ``DPOTrainer`` with ``EfficientTrainerMixin``."""
+
     if TYPE_CHECKING:
 
         def __init__(
@@ -84,6 +88,8 @@ class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
 
 @with_signature
 class EfficientKTOTrainer(EfficientTrainerMixin, KTOTrainer):
+    """TRL's ``KTOTrainer`` with ``EfficientTrainerMixin``."""
+
     if TYPE_CHECKING:
 
         def __init__(
@@ -97,6 +103,8 @@ class EfficientKTOTrainer(EfficientTrainerMixin, KTOTrainer):
 
 @with_signature
 class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
+    """TRL's ``RewardTrainer`` with ``EfficientTrainerMixin``."""
+
     if TYPE_CHECKING:
 
         def __init__(self, model: _Model, args: RewardConfig | None = None, **options: Unpack[_RowOptions]) -> None: ...
@@ -104,6 +112,8 @@ class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
 
 @with_signature
 class EfficientGRPOTrainer(EfficientTrainerMixin, GRPOTrainer):
+    """TRL's ``GRPOTrainer`` with ``EfficientTrainerMixin``."""
+
     if TYPE_CHECKING:
 
         def __init__(
