@@ -18,7 +18,7 @@ from typing import Any
 PLACES = ("forward", "backward", "any moment", "first file of a save", "half a file", "before the manifest", "pruning")
 """Where a process is killed; ``any moment``: by a timer that nothing in the process knows of."""
 
-_LONGEST_SECONDS = 0.5
+_LONGEST_SECONDS = 0.05  # a few steps of the tiny model; a longer wait can outlive the run
 
 
 def _mark(number: int, place: str, step: int, output: Path) -> Path:
