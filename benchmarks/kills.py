@@ -1,11 +1,13 @@
 """Is anything lost when a process is killed, whatever it is doing? SIGKILL at random moments, against a whole run.
 
-    python benchmarks/kills.py [--only none ddp zero2] [--kills 20] [--json FILE]
+    python benchmarks/kills.py [--only none ddp zero2 background] [--kills 20] [--json FILE]
 
-A tiny Llama on one process, on two under DDP, and on two under DeepSpeed's ZeRO-2, by `hf-efficient train
---keep-going`. Each strategy trains once undisturbed, and once while ``kills_process.py`` kills one of its processes
-again and again: in the forward, the backward, a save, the removal of an old checkpoint, or at any moment. The run has
-to come back by itself every time, and the losses of all its parts, joined, have to be those of the whole run.
+A tiny Llama on one process, on two under DDP, on two under DeepSpeed's ZeRO-2, and on one that writes its checkpoints
+in the background, by `hf-efficient train --keep-going`. Each trains once undisturbed, and once while
+``kills_process.py`` kills one of its processes again and again: in the forward, the backward, a save, the removal of an
+old checkpoint, or at any moment. The run has to come back by itself every time, and the losses of all its parts,
+joined, have to be those of the whole run. FILE keeps what it holds of other strategies, so that each may have a call of
+its own.
 """
 
 import argparse
@@ -26,8 +28,14 @@ from rich.console import Console
 from rich.table import Table
 from shared import load_average, run_to_end, write_result
 
-STRATEGIES = ("none", "ddp", "zero2")
-TOLERANCES = {"none": 0.0, "ddp": 0.0, "zero2": 1e-6}
+STRATEGIES: dict[str, tuple[str, ...]] = {
+    "none": ("none",),
+    "ddp": ("ddp",),
+    "zero2": ("zero2",),
+    "background": ("none", "checkpoints.background=true"),
+}
+"""The strategy of ``parity.py``, and what is changed in its recipe."""
+TOLERANCES = {"none": 0.0, "ddp": 0.0, "zero2": 1e-6, "background": 0.0}
 """Relative, of a step's loss."""
 
 _SAVE_STEPS = 3
@@ -77,14 +85,14 @@ def planned_kills(count: int, processes: int, seed: int) -> tuple[list[tuple[str
 
 def run_kills(strategy: str, folder: Path, count: int, seed: int = 0) -> Outcome:
     """Train undisturbed, then with kills, in a folder that holds ``parity.py``'s inputs."""
-    processes = 1 if strategy == "none" else 2
-    kills, steps = planned_kills(count, processes, seed)
+    kind, *changes = STRATEGIES[strategy]
+    kills, steps = planned_kills(count, 1 if kind == "none" else 2, seed)
     saves = {"save_strategy": "steps", "save_steps": _SAVE_STEPS, "save_total_limit": 1, "max_steps": steps}
-    recipe = write_recipe(strategy, "lora-fp32", folder, **saves)
-    whole, _ = _trained(recipe, folder, [], folder / strategy / "whole")
+    recipe = write_recipe(kind, "lora-fp32", folder, **saves)
+    whole, _ = _trained([str(recipe), *changes], folder, [], folder / strategy / "whole")
     marks = folder / strategy / "marks"
     output = folder / strategy / "killed"
-    code, said = _trained(recipe, folder, kills, output, marks)
+    code, said = _trained([str(recipe), *changes], folder, kills, output, marks)
     held = [json.loads(path.read_text()) for path in sorted(marks.glob("*.json"), key=lambda one: int(one.stem))]
     done = [Kill(strategy, one["place"], one["step"], max(one["whole"], default=0)) for one in held]
     worst = None
@@ -96,7 +104,7 @@ def run_kills(strategy: str, folder: Path, count: int, seed: int = 0) -> Outcome
 
 
 def _trained(
-    recipe: Path, folder: Path, kills: Sequence[tuple[str, int, int]], output: Path, marks: Path | None = None
+    recipe: Sequence[str], folder: Path, kills: Sequence[tuple[str, int, int]], output: Path, marks: Path | None = None
 ) -> tuple[int, str]:
     marks = marks or output.parent / "no-marks"
     marks.mkdir(parents=True, exist_ok=True)
@@ -104,7 +112,7 @@ def _trained(
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "KILLS": json.dumps(kills)}
     environment |= {"KILLS_MARKS": str(marks), "HF_EFFICIENT_CACHE": str(folder / "cache")}
-    command = [sys.executable, str(here / "kills_process.py"), "train", str(recipe), f"output_dir={output}"]
+    command = [sys.executable, str(here / "kills_process.py"), "train", *recipe, f"output_dir={output}"]
     return run_to_end([*command, "--keep-going"], folder, _SECONDS, environment)
 
 
@@ -134,7 +142,7 @@ def kill_table(outcomes: Sequence[Outcome]) -> Table:
 def main() -> None:
     """Run the strategies asked for, print the table, and exit with 1 where something is lost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--only", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     parser.add_argument("--kills", type=int, default=20, help="of each strategy")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
@@ -149,7 +157,11 @@ def main() -> None:
             print(f"{strategy}: {made}. {outcome.said}", flush=True)
     Console(width=None if sys.stdout.isatty() else 160).print(kill_table(outcomes))
     if options.json is not None:
-        figures = {"load_average_before": load, "outcomes": [asdict(one) for one in outcomes]}
+        held = json.loads(options.json.read_text(encoding="utf-8")) if options.json.is_file() else {}
+        new = {one.strategy: {**asdict(one), "load_average_before": load} for one in outcomes}
+        for figure in new.values():
+            del figure["said"]
+        figures = {"outcomes": {**held.get("outcomes", {}), **new}}
         write_result(options.json, "kills", started, figures, ["deepspeed"])
     if not all(one.holds and len(one.kills) == options.kills for one in outcomes):
         sys.exit(1)

@@ -11,11 +11,11 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-PLACES = ("forward", "backward", "any moment", "first file of a save", "half a file", "before the manifest", "pruning")
+PLACES = ("forward", "backward", "any moment", "between two files", "half a file", "before the manifest", "pruning")
 """Where a process is killed; ``any moment``: by a timer that nothing in the process knows of."""
 
 _LONGEST_SECONDS = 0.05  # a few steps of the tiny model; a longer wait can outlive the run
@@ -45,15 +45,14 @@ class Harm:
     def is_due(self) -> bool:
         return self.trainer is not None and self.trainer.state.global_step >= self.step
 
-    def before(self, owner: Any, name: str, place: str, then: Callable[..., None] | None = None) -> None:
-        """Die before ``owner.name`` runs, once the step is reached; ``then`` does something to the arguments first."""
+    def before(self, owner: Any, name: str, place: str, then: Callable[..., bool] | None = None) -> None:
+        """Die before ``owner.name`` runs, once the step is reached; ``then`` does something to the arguments first, and
+        says whether it is this call."""
         run = getattr(owner, name)
 
         @functools.wraps(run)
         def harmed(*args: Any, **kwargs: Any) -> Any:
-            if self.place == place and self.is_due():
-                if then is not None:
-                    then(*args, **kwargs)
+            if self.place == place and self.is_due() and (then is None or then(*args, **kwargs)):
                 self.do()
             return run(*args, **kwargs)
 
@@ -80,16 +79,20 @@ def plant(harm: Harm) -> None:
             next(one for one in self.model.parameters() if one.requires_grad).register_hook(lambda _: harm.do())
         return step(self, *args, **kwargs)
 
-    def half(state: Any, file: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(file, (str, os.PathLike)):
+    def half(state: Any, file: Any, *args: Any, **kwargs: Any) -> bool:
+        """Of the optimizer's state, or of another one that is large."""
+        if isinstance(state, Mapping) and isinstance(file, (str, os.PathLike)):
             Path(file).write_bytes(os.urandom(1000))
+            return True
+        return False
 
-    def some(path: Path) -> None:
+    def some(path: Path) -> bool:
         next(one for one in sorted(path.iterdir()) if one.is_file()).unlink()
+        return True
 
     Trainer.training_step = watched  # type: ignore[method-assign]
     harm.before(Trainer, "compute_loss", "forward")
-    harm.before(Trainer, "_save_rng_state", "first file of a save")
+    harm.before(Trainer, "_save_rng_state", "between two files")
     harm.before(torch, "save", "half a file", half)
     harm.before(recording, "end_manifest", "before the manifest")
     harm.before(held, "discard", "pruning", some)

@@ -1,26 +1,26 @@
 """What each part of the fast step gives, alone and cumulatively: tokens per second and peak host memory.
 
-    python benchmarks/ladder.py --data CHATS --model FOLDER [--qlora] [--rounds 5] [--steps 12] [--json FILE]
+    python benchmarks/ladder.py --data CHATS --model FOLDER [--qlora] [--dtype float32] [--rows 4] [--json FILE]
 
-The recipe of ``peers.py``. The first rung trains 8 padded chats a step with transformers' attention, PEFT's layers and
-whole logits. Arms alternate, each in a process of its own.
+The recipe of ``peers.py``. The first rung trains two padded chats for each packed row, with transformers' attention,
+PEFT's layers and whole logits. Arms alternate, each in a process of its own.
 """
 
 import sys
 from typing import Any
 
-from peers import PADDED_ROWS, parser_of, run
+from peers import PADDED_ROWS_PER_PACK, parser_of, run
 
 from hf_efficient.trials.arms import Arm
 
 PACKED: dict[str, Any] = {"model.attn_implementation": None, "train.loss_type": "nll", "adapter.fused": False}
-PADDED = PACKED | {"train.packing": False, "train.per_device_train_batch_size": PADDED_ROWS}
+PADDED = PACKED | {"train.packing": False}
 DOCUMENTS = {"model.attn_implementation": "documents"}
 LOSS = {"train.loss_type": "chunked_nll"}
 FUSED = {"adapter.fused": True}
 
 RUNGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "padded": ("8 padded chats a step, no fast key", PADDED),
+    "padded": ("padded chats, no fast key", PADDED),
     "loss_alone": ("padded, loss on targets alone (train.loss_type)", PADDED | LOSS),
     "fused_alone": ("padded, LoRA layers as one function (adapter.fused)", PADDED | FUSED),
     "packed": ("packed, in place of padded (train.packing)", PACKED),
@@ -36,7 +36,13 @@ def main() -> int:
     unknown = [name for name in names if name not in RUNGS]
     if unknown:
         raise SystemExit(f"--only: {unknown[0]!r} is no rung. The rungs are {', '.join(RUNGS)}.")
-    run("ladder", [Arm(name, RUNGS[name][0], changes=RUNGS[name][1]) for name in names], asked)
+    padded = {"train.per_device_train_batch_size": PADDED_ROWS_PER_PACK * asked.rows}
+    arms = [
+        Arm(name, what, changes=keys if keys.get("train.packing", True) else keys | padded)
+        for name, (what, keys) in RUNGS.items()
+        if name in names
+    ]
+    run("ladder", arms, asked)
     return 0
 
 

@@ -82,7 +82,7 @@ class Comparison:
     @property
     def differs(self) -> bool | None:
         """Whether equality lies outside the spread of the step time; None where the pairs are too few to tell."""
-        return not self.added_us.holds(0.0) if self.added_us.is_sure else None
+        return not self.added_us.low <= 0 <= self.added_us.high if self.added_us.is_sure else None
 
 
 def compare(blocks: Blocks, arm: str, against: str) -> Comparison:

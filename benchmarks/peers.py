@@ -1,9 +1,11 @@
 """The same chats, model, adapter and optimizer in our recipe, in TRL's ``SFTTrainer``, and in a loop by hand.
 
-    python benchmarks/peers.py --data CHATS --model FOLDER [--only trl,recipe] [--qlora] [--rounds 5] [--json FILE]
+    python benchmarks/peers.py --data CHATS --model FOLDER [--only trl,recipe] [--qlora] [--dtype float32] [--json FILE]
 
 ``hf-efficient bench`` on one fixed recipe. CHATS is JSONL with ``messages``, or with ``question`` and ``answer``.
-``--qlora``: the base in 4-bit NF4. A padded step trains 8 chats, a packed one 4 rows of 512 tokens.
+``--qlora``: the base in 4-bit NF4. ``--dtype float32`` is for processors without instructions for bfloat16, which take
+fifty times as long for a product in it. A packed step trains 4 rows (``--rows``) of 512 tokens, a padded one
+twice as many chats.
 """
 
 import argparse
@@ -20,12 +22,12 @@ import msgspec
 from shared import write_result
 
 from hf_efficient.cli.output import Lines
-from hf_efficient.reporting.bench import comparison_renderables
 from hf_efficient.reporting.terminal import show
+from hf_efficient.reporting.trials import comparison_renderables
 from hf_efficient.trials.arms import Arm, named_arms
 from hf_efficient.trials.bench import compare
 
-RANK, ALPHA, RATE, LENGTH, ROWS, PADDED_ROWS = 16, 32, 2e-4, 512, 4, 8
+RANK, ALPHA, RATE, LENGTH, PADDED_ROWS_PER_PACK = 16, 32, 2e-4, 512, 2
 DEFAULT = "trl,trl_packed,recipe_plain,recipe,bare"
 
 
@@ -45,12 +47,12 @@ def settings(asked: argparse.Namespace, data: Path) -> dict[str, Any]:
     return {
         "name": "peer",
         "objective": "sft",
-        "model": {"id": asked.model, "dtype": "bfloat16", "attn_implementation": "auto"},
+        "model": {"id": asked.model, "dtype": asked.dtype, "attn_implementation": "auto"},
         "adapter": {"method": method, "r": RANK, "alpha": ALPHA, "target_modules": "all-linear", "fused": "auto"},
         "data": {"train": [{"path": str(data)}]},
         "train": {
-            **{"max_length": LENGTH, "packing": True, "per_device_train_batch_size": ROWS, "loss_type": "auto"},
-            **{"bf16": True, "gradient_checkpointing": False, "learning_rate": RATE, "seed": 42},
+            **{"max_length": LENGTH, "packing": True, "per_device_train_batch_size": asked.rows, "loss_type": "auto"},
+            **{"bf16": asked.dtype == "bfloat16", "gradient_checkpointing": False, "learning_rate": RATE, "seed": 42},
         },
     }
 
@@ -62,7 +64,14 @@ def run(benchmark: str, arms: Sequence[Arm], asked: argparse.Namespace) -> None:
         data, recipe = Path(folder) / "chats.jsonl", Path(folder) / "peer.yaml"
         data.write_text("".join(json.dumps(row) + "\n" for row in chats(asked.data)), encoding="utf-8")
         recipe.write_text(json.dumps(settings(asked, data)), encoding="utf-8")  # JSON is YAML
-        found = compare(str(recipe), [], arms, Lines(), rounds=asked.rounds, steps=asked.steps, padded_rows=PADDED_ROWS)
+        pythons = dict(one.split("=", 1) for one in asked.peer_python)
+        options = {
+            "rounds": asked.rounds,
+            "steps": asked.steps,
+            "padded_rows": PADDED_ROWS_PER_PACK * asked.rows,
+            "pythons": pythons,
+        }
+        found = compare(str(recipe), [], arms, Lines(), **options)
     found = dataclasses.replace(found, recipe=benchmark)
     show(comparison_renderables(found))
     if asked.json:
@@ -74,7 +83,10 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", required=True, help="folder of a model and its tokenizer")
     parser.add_argument("--qlora", action="store_true", help="the base in 4-bit NF4")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="of weights and products")
     parser.add_argument("--only", help="names of arms, with commas; the first is what the others are compared with")
+    parser.add_argument("--peer-python", action="append", default=[], metavar="NAME=PATH", help="as of bench")
+    parser.add_argument("--rows", type=int, default=4, help="packed rows of a step; a padded step has twice as many")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--json", type=Path)

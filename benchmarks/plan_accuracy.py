@@ -28,7 +28,8 @@ from hf_efficient.callbacks.checks import keep_four_bit_trainable
 from hf_efficient.data.prepare import is_packed
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.model.adapter import add_adapter
-from hf_efficient.model.load import load_base
+from hf_efficient.model.distill import has_teacher
+from hf_efficient.model.load import load_base, load_teacher
 from hf_efficient.planning.arguments import simulation_arguments
 from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.planning.trainers import longest_rows, simulation_trainer
@@ -210,7 +211,7 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
         model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
         keep_four_bit_trainable(model)
         trainer = _trainer(located, model, args, length)
-        reference = getattr(trainer, "ref_model", None)
+        reference = getattr(trainer, "ref_model", None) or getattr(trainer, "teacher_model", None)
         before = _bytes(model) + (0 if reference is None else _bytes(reference))
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             trainer.train()
@@ -225,8 +226,9 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
 
 
 def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
-    if recipe.objective == "sft":
-        return simulation_trainer(recipe, model, args, length)
+    if OBJECTIVES[recipe.objective].imitates:
+        teacher = load_teacher(recipe) if has_teacher(recipe) else None
+        return simulation_trainer(recipe, model, args, length, teacher=teacher)
     if OBJECTIVES[recipe.objective].generates:
         from hf_efficient.planning.completions import completion_trainer
 

@@ -1,8 +1,8 @@
 """How near are a plan's memory and speed to those of the training on the GPU that is here?
 
-    python benchmarks/plan_accuracy_gpu.py [--case WORDS] [--models FOLDER] [--json FILE]
+    python benchmarks/plan_accuracy_gpu.py [--case WORDS] [--models FOLDER] [--json FILE] [--tiny]
 
-The device is calibrated first (``hf-efficient env --calibrate`` does the same). Each model of
+The device is calibrated first where it is not (``hf-efficient env --calibrate`` does the same). Each model of
 ``GPU_CASES`` is then made once with random weights (``--models``: where; 40 GB for all). Each case is
 planned, and trained in a process of its own by the recipe's trainer: the peaks are those of
 ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``, the speed that of eight steps after three others.
@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from shared import load_average, write_result
 
+from hf_efficient.errors import HfEfficientError
 from hf_efficient.facts.libraries import quieten_libraries
 
 _1B, _3B, _8B = "meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.1-8B"
@@ -72,6 +73,13 @@ GPU_CASES: tuple[Case, ...] = (
 )
 """Ordered by model, so that each is made once."""
 
+TINY_CASES: tuple[Case, ...] = (
+    Case("llama", "full", 64, _train(2)),
+    Case("llama", "lora", 64, _train(2, True)),
+    Case("llama", "qlora", 64, _train(2)),
+)
+"""For ``--tiny``, which tries the same way on a CPU."""
+
 
 console = Console(width=150)
 MEASURES = ("allocated_bytes", "reserved_bytes", "tokens_per_second")
@@ -83,12 +91,13 @@ def main() -> None:
     options = _options()
     quieten_libraries(debug=False)
     started = datetime.datetime.now(datetime.timezone.utc)
-    device = _calibrated_device()
-    chosen = [number for number, case in enumerate(GPU_CASES) if all(one in case.name for one in options.case.split())]
+    device = None if options.tiny else _calibrated_device()
+    cases = TINY_CASES if options.tiny else GPU_CASES
+    chosen = [number for number, case in enumerate(cases) if all(one in case.name for one in options.case.split())]
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=options.models) as folder:
         for number in chosen:
-            found.append(_compared(number, Path(folder), device))
+            found.append(_compared(cases[number], number, Path(folder), device))
             console.print(line(found[-1]), highlight=False)
             if options.json is not None:  # after each, so that what is there survives an end of the machine's time
                 figures = {"device": device, **summary(found), "load": load_average(), "found": found}
@@ -102,6 +111,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--case", default="", metavar="WORDS", help="only cases whose name holds all of these words")
     parser.add_argument("--models", metavar="FOLDER", help="where the models are made; default: the temporary folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every case")
+    parser.add_argument("--tiny", action="store_true", help="three tiny cases on the CPU, which has no GPU's memory")
     return parser.parse_args()
 
 
@@ -109,30 +119,37 @@ def _calibrated_device() -> str:
     """Its name, once its rates are measured and stored for the plans."""
     import torch
 
-    from hf_efficient.profilers.calibration import calibrate, cuda_bench, save_calibration
+    from hf_efficient.profilers.calibration import calibrate, load_calibration, save_calibration
 
     if not torch.cuda.is_available():
         sys.exit("plan_accuracy_gpu.py: there is no CUDA device here; benchmarks/plan_accuracy.py measures on a CPU.")
-    save_calibration(calibrate(cuda_bench(0)))
-    torch.cuda.empty_cache()
-    return torch.cuda.get_device_name(0)
+    name = torch.cuda.get_device_name(0)
+    if load_calibration(name) is None:
+        save_calibration(calibrate(torch.device("cuda", 0)))
+        torch.cuda.empty_cache()
+    return name
 
 
-def _compared(number: int, folder: Path, device: str) -> dict[str, Any]:
-    case = GPU_CASES[number]
+def _compared(case: Case, number: int, folder: Path, device: str | None) -> dict[str, Any]:
+    """``device``: None of a tiny case."""
     model, out = _model(case, folder), folder / f"{number}.json"
     script = Path(__file__).with_name("plan_accuracy_gpu_real.py")
-    command = [sys.executable, str(script), str(model), str(number), str(out)]
+    command = [sys.executable, str(script), str(model), str(number), str(out), *(["--tiny"] if device is None else [])]
+    failed: list[str] = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
-        predicted = _planned(case, folder, device)  # meanwhile, on the CPU
+        try:
+            predicted: dict[str, Any] | None = _planned(case, folder, device)  # meanwhile, on the CPU
+        except HfEfficientError as error:
+            predicted, failed = None, [f"plan: {error}"]
         try:
             _, errors = training.communicate(timeout=_LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             training.kill()
             _, errors = training.communicate()
     measured = json.loads(out.read_text()) if out.exists() else None
-    failed = None if measured is not None else errors.strip().splitlines()[-1:]
-    return {"name": case.name, "predicted": predicted, "measured": measured, "failed": failed, "case": asdict(case)}
+    failed += [] if measured is not None else errors.strip().splitlines()[-1:]
+    plain = {"name": case.name, "predicted": predicted, "measured": measured}
+    return {**plain, "failed": failed or None, "case": asdict(case)}
 
 
 def _model(case: Case, folder: Path) -> Path:
@@ -161,22 +178,22 @@ def _model(case: Case, folder: Path) -> Path:
     return place
 
 
-def _planned(case: Case, folder: Path, device: str) -> dict[str, Any]:
+def _planned(case: Case, folder: Path, device: str | None) -> dict[str, Any]:
     from hf_efficient.facts.accelerators import accelerator_of_device
     from hf_efficient.planning.plan import plan
 
-    known = accelerator_of_device(device)
-    if known is None:
+    known = None if device is None else accelerator_of_device(device)
+    if device is not None and known is None:
         sys.exit(f"plan_accuracy_gpu.py: {device} is not among the known accelerators (hf_efficient/facts/data).")
     began = time.perf_counter()
-    planned = plan(recipe_of(case, folder), [known.name], read_data=False)
+    planned = plan(recipe_of(case, folder), "cpu" if known is None else [known.name], read_data=False)
     (gpu,) = planned.gpus
     return {**{name: getattr(gpu, name) for name in MEASURES}, "plan_seconds": round(time.perf_counter() - began, 2)}
 
 
 def error(one: dict[str, Any], measure: str) -> float | None:
     """Of a prediction, relative to what was measured; None where one of the two is missing."""
-    if one["measured"] is None or not one["measured"][measure] or one["predicted"][measure] is None:
+    if not one["measured"] or not one["predicted"] or not one["measured"][measure] or not one["predicted"][measure]:
         return None
     return float(one["predicted"][measure] / one["measured"][measure] - 1)
 

@@ -1,6 +1,6 @@
 """One real training on the device that is here: its memory by torch's own counters, and its speed.
 
-    python benchmarks/plan_accuracy_gpu_real.py MODEL_FOLDER NUMBER OUT.json [--steps N] [--warm-up N]
+    python benchmarks/plan_accuracy_gpu_real.py MODEL_FOLDER NUMBER OUT.json [--steps N] [--warm-up N] [--tiny]
 
 A process of its own for each, so that nothing of another training is left in the allocator.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from plan_accuracy import Case, recipe_of
-from plan_accuracy_gpu import GPU_CASES
+from plan_accuracy_gpu import GPU_CASES, TINY_CASES
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
@@ -123,9 +123,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true", help="of the tiny cases")
     options = parser.parse_args()
     quieten_libraries(debug=False)
-    case = GPU_CASES[options.number]
+    case = (TINY_CASES if options.tiny else GPU_CASES)[options.number]
     found = measure(case, options.model, options.out.parent, steps=options.steps, warm_up=options.warm_up)
     options.out.write_text(json.dumps(found))
 

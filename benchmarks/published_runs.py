@@ -235,10 +235,13 @@ def _simulated(run: PublishedRun) -> Simulation:
 
 
 def with_kept_hidden_states(simulation: Simulation) -> Simulation:
-    """With FSDP1 on frozen weights each layer's backward leaves its checkpointed input and another hidden state until
-    the whole backward ends. Inferred from the open rows alone, not from FSDP1's source: between micro-batches of 4, 8
-    and 16 their peaks grow by two hidden states a layer and token beside what one layer recomputes (Mistral and Llama,
-    2 and 4 GPUs, with and without quantization), on one GPU and in full training by one."""
+    """With FSDP1 on frozen weights the input of each layer and its gradient stay until the whole backward ends.
+
+    The layer is wrapped inside of its reentrant checkpoint, which computes it again from a detached input, a leaf. To
+    shard weights again, ``_register_post_backward_reshard_only_hook`` (``distributed/fsdp/_runtime_utils.py``)
+    hangs ``register_multi_grad_hook`` (``autograd/graph.py``) on that leaf. The hook holds its ``AccumulateGrad``, and
+    so the leaf and its ``.grad``, until ``_finalize_params`` takes it out after the root's backward. Trained flat
+    weights have none. A test sees it in torch's own FSDP1."""
     lives, score = simulation.log.lives, Score(simulation)
     ends = [
         min((life.born_at for life in lives if life.phase == "optimizer" and life.born_at > start), default=None)
@@ -296,13 +299,13 @@ def loss_of(source: str) -> Iterator[None]:
 
     try:
         kind: Any = torch.nn.Linear
-        with replaced(kind, "forward", in_float32) if source == _LIGER_TABLE else nullcontext():
+        with replaced(kind, "forward", in_float32) if source == LIGER_TABLE else nullcontext():
             yield
     finally:
         known["ForCausalLM"] = today
 
 
-_LIGER_TABLE = "a100_80gb_liger"
+LIGER_TABLE = "a100_80gb_liger"
 """The part of the table that ran with transformers 4.45."""
 _FEWEST_WORDS = 32_000
 """Of a vocabulary: no other layer of these models is as wide."""

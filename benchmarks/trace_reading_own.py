@@ -13,10 +13,10 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from hf_efficient.records.trace import BusyBreakdown, Communication, StreamBreakdown  # noqa: E402
-from hf_efficient.reporting.trace_tables import trace_renderables  # noqa: E402
+from hf_efficient.records.trace import BusyBreakdown, Communication  # noqa: E402
+from hf_efficient.reporting.profile_tables import trace_renderables  # noqa: E402
 from hf_efficient.trace.breakdown import break_down  # noqa: E402
-from hf_efficient.trace.device import communication, device_busy, device_work, stream_breakdowns  # noqa: E402
+from hf_efficient.trace.device import SHORT_GAP_SECONDS, DeviceWork, communication, device_busy, device_work  # noqa: E402
 from hf_efficient.trace.host import step_marks  # noqa: E402
 from hf_efficient.trace.read import EventTable, Ints, Kind, read_trace  # noqa: E402
 
@@ -31,12 +31,14 @@ def main(path: Path) -> None:
     done = time.perf_counter()
     peak = _peak_bytes()
     device = found.devices[0]
-    work = device_work(trace.events, _kept_by_hta(trace.events, trace.events.device_rows(device.device)))
+    rows = trace.events.device_rows(device.device)
+    work_of_all = device_work(trace.events, rows)
+    work = device_work(trace.events, _kept_by_hta(trace.events, rows))
     print(
         json.dumps(
             {
-                "all_events": _figures(device.busy, device.communication, device.streams),
-                "same_events": _figures(device_busy(work), communication(work), stream_breakdowns(work)),
+                "all_events": _figures(device.busy, device.communication, work_of_all),
+                "same_events": _figures(device_busy(work), communication(work), work),
                 "json_bytes": trace.file.read_bytes,
                 "events": trace.file.events,
                 "import_seconds": imported - _START,
@@ -58,9 +60,20 @@ def _kept_by_hta(events: EventTable, rows: Ints) -> Ints:
     return rows[np.isin(events.correlation[rows], early)]
 
 
-def _figures(
-    busy: BusyBreakdown, communication: Communication | None, streams: tuple[StreamBreakdown, ...]
-) -> dict[str, Any]:
+def _idle_by_stream(work: DeviceWork) -> dict[str, dict[str, float]]:
+    """Each stream alone, as HolisticTraceAnalysis 0.5.0 splits its idle time (``get_idle_time_breakdown``): *host wait*
+    where the next event was submitted in the gap, however short, *kernel wait* of the rest below 30 microseconds."""
+    streams, found = work.events.stream[work.rows], {}
+    for stream in np.unique(streams).tolist():
+        own = work.only(streams == stream)
+        lengths = np.maximum(own.start[1:] - own.end[:-1], 0.0)
+        late, short = own.submitted[1:] > own.end[:-1], lengths < SHORT_GAP_SECONDS * 1e6
+        parts = {"host_wait": late, "kernel_wait": ~late & short, "other": ~late & ~short}
+        found[str(stream)] = {name: float(lengths[chosen].sum()) / 1e6 for name, chosen in parts.items()}
+    return found
+
+
+def _figures(busy: BusyBreakdown, communication: Communication | None, work: DeviceWork) -> dict[str, Any]:
     return {
         "seconds": {
             "window": busy.window_seconds,
@@ -70,14 +83,7 @@ def _figures(
         },
         "communication_seconds": communication.seconds if communication else 0.0,
         "overlap_share": communication.overlap_share if communication else None,
-        "idle_by_stream": {
-            str(one.stream): {
-                "host_wait": one.busy.idle.host_bound_seconds,
-                "kernel_wait": one.busy.idle.launch_bound_seconds,
-                "other": one.busy.idle.other_seconds,
-            }
-            for one in streams
-        },
+        "idle_by_stream": _idle_by_stream(work),
         "idle_by_cause": {
             "host_bound": busy.idle.host_bound_seconds,
             "launch_bound": busy.idle.launch_bound_seconds,

@@ -149,7 +149,8 @@ def type_name(one: Mapping[str, Any], schema: Any) -> str:
     if one.get("type") == "array":
         return "list of " + ("sections" if referred(one["items"], schema) else type_name(one["items"], schema))
     if one.get("type") == "object":
-        return f"mapping of {type_name(one['additionalProperties'], schema)}"
+        held = one["additionalProperties"]
+        return "mapping" if held is True else f"mapping of {type_name(held, schema)}"
     bounds = [f"{sign} {one[name]:g}" for name, sign in _BOUNDS.items() if name in one]
     return " ".join([one["type"], " and ".join(bounds)]).strip()
 

@@ -8,7 +8,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     facts/        data with source and date, and look-ups: accelerators, prices, grid carbon, model shapes, environment
     records/      structs that are written and read as they are: steps, account, plan, findings, trace, profile
     estimate/     arithmetic on plain numbers, no torch: shape, FLOPs, roofline, allocator, sharding, energy, cost
-    run_dir/      paths of a run directory, JSONL writing and reading, archive of earlier runs
+    run_dir/      paths of a run directory, JSONL writing and reading, archive, checkpoints and their mirror
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
     accounting/   records in, the account of a run out, and runs compared with a first one; no torch
     trace/        a Chrome trace that torch wrote in, its breakdown out; no torch
@@ -17,8 +17,9 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     profilers/    torch profiler, memory history, Python profilers, NVTX and Nsight, synchronisations, calibration
     data/         sources, formats, chat templates, targets, tokenised cache, packing, prompts and their rewards
     metrics/      evaluate.Metric classes that work offline, and answers generated for a look
-    model/        recipe to model, adapter, tokenizer; what is trained, in which dtype; FLOPs of a step
-    callbacks/    thin TrainerCallbacks: account, stop, checks, progress, profilers
+    model/        recipe to model, adapter, tokenizer; what is trained, pruned, learned from a teacher; FLOPs of a step
+    curation/     raw rows in, a training set with its funnel out: filters, duplicates, private data, written rows
+    callbacks/    thin TrainerCallbacks: account, stop, checks, progress, profilers, cadence of saves
     trainer.py    EfficientTrainerMixin and EfficientTrainer: the phases that a callback cannot see
     trl_trainers.py  the mixin over TRL's SFTTrainer, DPOTrainer, KTOTrainer, RewardTrainer and GRPOTrainer
     simulate/     training on tensors without values: what it allocates, when, and what it computes
@@ -28,14 +29,12 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     export/       a trained model as GGUF, for Ollama or vLLM: written, read back, compared with the trained one
     preflight/    the longest batch, a save, a load, the disk, tried before a run starts
     jobs/         a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out
-    trials/       short trainings, each in a process of its own: isolate (variants), bench (peers), tune (changes)
+    trials/       short trainings, each in a process of its own: isolate, bench, tune (changes), sweep (values)
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
     cli/          the commands; parses, calls, prints
 
 Public names are imported when they are first used, so that ``import hf_efficient`` loads no torch.
 """
-
-from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -43,50 +42,26 @@ from typing import TYPE_CHECKING, Any
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
-    from hf_efficient.accounting.account import load_run
-    from hf_efficient.diagnosis.engine import diagnose
-    from hf_efficient.errors import HfEfficientError
-    from hf_efficient.facts.accelerators import accelerators
-    from hf_efficient.facts.prices import Rates, prices
-    from hf_efficient.launch.run import run_recipe
-    from hf_efficient.planning.model_config import model_config
-    from hf_efficient.planning.own_trainer import plan
-    from hf_efficient.preflight.own_trainer import preflight_check
-    from hf_efficient.recipe.load import load_recipe
-    from hf_efficient.recipe.schema import Recipe
-    from hf_efficient.reporting.plan import show_plan
-    from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
-    from hf_efficient.trl_trainers import (
-        EfficientDPOTrainer,
-        EfficientGRPOTrainer,
-        EfficientKTOTrainer,
-        EfficientRewardTrainer,
-        EfficientSFTTrainer,
-    )
-
-__all__ = [
-    "EfficientDPOTrainer",
-    "EfficientGRPOTrainer",
-    "EfficientKTOTrainer",
-    "EfficientRewardTrainer",
-    "EfficientSFTTrainer",
-    "EfficientTrainer",
-    "EfficientTrainerMixin",
-    "HfEfficientError",
-    "Rates",
-    "Recipe",
-    "__version__",
-    "accelerators",
-    "diagnose",
-    "load_recipe",
-    "load_run",
-    "model_config",
-    "plan",
-    "preflight_check",
-    "prices",
-    "run_recipe",
-    "show_plan",
-]
+    from hf_efficient.accounting.account import load_run as load_run
+    from hf_efficient.diagnosis.engine import diagnose as diagnose
+    from hf_efficient.errors import HfEfficientError as HfEfficientError
+    from hf_efficient.facts.accelerators import accelerators as accelerators
+    from hf_efficient.facts.prices import Rates as Rates
+    from hf_efficient.facts.prices import prices as prices
+    from hf_efficient.launch.run import run_recipe as run_recipe
+    from hf_efficient.planning.model_config import model_config as model_config
+    from hf_efficient.planning.own_trainer import plan as plan
+    from hf_efficient.preflight.own_trainer import preflight_check as preflight_check
+    from hf_efficient.recipe.load import load_recipe as load_recipe
+    from hf_efficient.recipe.schema import Recipe as Recipe
+    from hf_efficient.reporting.plan import show_plan as show_plan
+    from hf_efficient.trainer import EfficientTrainer as EfficientTrainer
+    from hf_efficient.trainer import EfficientTrainerMixin as EfficientTrainerMixin
+    from hf_efficient.trl_trainers import EfficientDPOTrainer as EfficientDPOTrainer
+    from hf_efficient.trl_trainers import EfficientGRPOTrainer as EfficientGRPOTrainer
+    from hf_efficient.trl_trainers import EfficientKTOTrainer as EfficientKTOTrainer
+    from hf_efficient.trl_trainers import EfficientRewardTrainer as EfficientRewardTrainer
+    from hf_efficient.trl_trainers import EfficientSFTTrainer as EfficientSFTTrainer
 
 _HOMES = {
     "EfficientDPOTrainer": "hf_efficient.trl_trainers",
@@ -110,6 +85,7 @@ _HOMES = {
     "run_recipe": "hf_efficient.launch.run",
     "show_plan": "hf_efficient.reporting.plan",
 }
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

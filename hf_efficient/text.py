@@ -22,8 +22,9 @@ def count(number: int) -> str:
 
 
 def counted(number: int, name: str) -> str:
-    """``1 row``, ``1,234 rows``."""
-    return f"{count(number)} {name}{'' if number == 1 else 's'}"
+    """``1 row``, ``1,234 rows``, ``8 micro-batches``."""
+    end = "" if number == 1 else "es" if name.endswith("ch") else "s"
+    return f"{count(number)} {name}{end}"
 
 
 def flops(number: float) -> str:
@@ -80,21 +81,23 @@ def short_seconds(value: float) -> str:
     """A duration that may be short, to three digits: ``412 µs``, ``3.05 ms``, ``81.2 ms``, ``1.25 s``, ``12.3 s``."""
     if value >= 9.995:
         return seconds(value)
-    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if value * scale >= 0.9995 or unit == "µs":
-            digits = value * scale
-            return f"{digits:.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f} {unit}"
-    raise AssertionError("microseconds take everything")
+    scales = ((1.0, "s"), (1e3, "ms"))
+    scale, unit = next((one for one in scales if value * one[0] >= 0.9995), (1e6, "µs"))
+    return f"{_three_places(value * scale)} {unit}"
 
 
-def size(number: int) -> str:
+def _three_places(value: float) -> str:
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def size(number: float) -> str:
     """Bytes: ``512 B``, ``3.4 KiB``, ``1.21 GiB``."""
-    scaled, unit = float(number), "B"
+    scaled, unit = number, "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if scaled < 1023.95:
             break
         scaled, unit = scaled / 1024, larger
-    return f"{number} B" if unit == "B" else f"{scaled:.{2 if unit in ('GiB', 'TiB') else 1}f} {unit}"
+    return f"{round(number)} B" if unit == "B" else f"{scaled:.{2 if unit in ('GiB', 'TiB') else 1}f} {unit}"
 
 
 def clock(value: float) -> str:
@@ -108,9 +111,12 @@ def short_count(number: float) -> str:
     """A count to three digits: ``950``, ``12.3k``, ``1.24M``."""
     for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= scale * 0.9995:
-            digits = number / scale
-            return f"{digits:.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f}{unit}"
+            return f"{_three_places(number / scale)}{unit}"
     return f"{number:.0f}"
+
+
+def sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def instrument_cost(
@@ -120,7 +126,7 @@ def instrument_cost(
     if cost_seconds is None:
         told = "did not run"
     else:
-        over = f" over {steps} steps" if steps else ""
+        over = f" over {counted(steps, 'step')}" if steps else ""
         told = f"cost {short_seconds(cost_seconds)}{over} ({short_seconds(own_seconds)} of it in its own code)"
     told += f": {note}" if note else ""
     return f"{told}; wrote {', '.join(files)}" if files else told

@@ -14,6 +14,7 @@ from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.exits import earlier_code, end_is_announced, forget_code, is_lost_peer, state_code
+from hf_efficient.launch.hangs import dump_when_asked
 from hf_efficient.launch.machine import check_uploads, go_offline_without_hub, keep_freed_memory
 from hf_efficient.launch.restart import meet_anew, starts_again, watch_peers
 from hf_efficient.launch.started import RunFlags, parse_flags
@@ -21,7 +22,7 @@ from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal, RunStopped, exit_code, stop_request
 from hf_efficient.recording.timeline import process_timeline
-from hf_efficient.reporting.streams import last_streams
+from hf_efficient.reporting.terminal import last_streams
 from hf_efficient.text import printable
 
 _BAD_INPUT = 2
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         forget_code(os.environ)
     try:
         process_timeline().until_exit = arguments is None and flags.preflight is None  # else somebody else's process
+        dump_when_asked(os.environ)
         recipe = load_recipe(flags.recipe, flags.overrides)
         code = _run(recipe, flags)
     except HfEfficientError as error:
@@ -130,7 +132,7 @@ def _ended(code: int) -> int:
 
 def _lost(why: str) -> None:
     """Another machine is gone: this process, which may wait for it in a collective, cannot be ended but so."""
-    code = _leave(1, f"{why}: it is off, cut off, or its processes were killed. {_how_it_continues()}")
+    code = _leave(1, f"{why}: it is off or unreachable, or its processes were killed. {_how_it_continues()}")
     os._exit(_for_good(code))
 
 
@@ -164,8 +166,8 @@ def _keep_traceback(recipe: Recipe) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(traceback.format_exc(), encoding="utf-8")
     except OSError as error:
-        return f"This was not foreseen. --debug shows the traceback ({path} cannot be written: {error.strerror})."
-    return f"This was not foreseen. The traceback is in {path}; --debug shows it here."
+        return f"This error is unexpected. --debug shows the traceback ({path} cannot be written: {error.strerror})."
+    return f"This error is unexpected. The traceback is in {path}; --debug shows it here."
 
 
 def _leave(code: int, message: str, title: str = "error: ") -> int:

@@ -1,14 +1,14 @@
 """The trainer: a mixin for any Trainer, and the plain Trainer with it.
 
-It trains exactly as the class below it does. What it adds: the phases of every step in ``steps.jsonl``, figures of the
-run in its logs and beside its progress bar, a budget, evaluations that leave no trace in the training, evaluators of
-your own, and a check of the first step's gradients.
+It trains exactly as the class below it does. It adds the phases of every step in ``steps.jsonl``, and figures of the
+run in its logs and beside its progress bar. It also has a budget, evaluations that leave no trace in the training,
+evaluators of your own, and a check of the first step's gradients.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
@@ -19,54 +19,34 @@ from transformers import Trainer
 from hf_efficient.callbacks.account import StepRecorderCallback
 from hf_efficient.callbacks.checks import GradientCheck, keep_four_bit_trainable
 from hf_efficient.callbacks.faults import FaultPolicy, Faults
-from hf_efficient.callbacks.memory import ActivationProbe, MemoryCount
+from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.progress import show_figures
 from hf_efficient.callbacks.run_facts import SilentFailures, note_settings
 from hf_efficient.callbacks.shrink import Shrinking
 from hf_efficient.callbacks.stop import BudgetCallback, budget_callback
 from hf_efficient.callbacks.uploads import keep_without_event, records_of, without_money
 from hf_efficient.facts.prices import Rates, rate_facts
+from hf_efficient.facts.tables import key_table
 from hf_efficient.model.work import ForwardCount, work_of
 from hf_efficient.recording.activations import kept_modes, kept_random_state
-from hf_efficient.recording.checkpoints import CheckpointWriter, Save
-from hf_efficient.recording.deepspeed import watch_engine_steps
-from hf_efficient.recording.ranks import RankMarks
+from hf_efficient.recording.checkpoints import CheckpointWriter, Save, SavePolicy
+from hf_efficient.recording.ranks import RankMarks, watch_engine_steps
 from hf_efficient.recording.steps import StepRecorder
-from hf_efficient.recording.timeline import process_timeline
+from hf_efficient.recording.stop import EvaluationCut
+from hf_efficient.recording.timeline import no_timeline, process_timeline
 from hf_efficient.records.steps import PhaseName
 from hf_efficient.run_dir.checkpoints import checkpoints, fault_of, step_of
 
 Evaluator = Callable[[Any], dict[str, float]]
 """Takes the trainer, returns metrics by name; may run the model, generate, and draw random numbers."""
 
-_TIMED: dict[str, PhaseName] = {
-    "get_train_dataloader": "data_preparation",
-    "get_batch_samples": "data_wait",
-    "training_step": "unattributed",  # without the forward, the backward and the copies inside it
-    "compute_loss": "forward",
-    "floating_point_ops": "bookkeeping",
-    "_clip_grad_norm": "optimizer",
-    "_get_grad_norm": "optimizer",
-    "_maybe_log_save_evaluate": "bookkeeping",
-    "log": "logging",
-    "evaluate": "evaluation",
-    "evaluation_loop": "evaluation",
-    "prediction_step": "evaluation",
-    "predict": "evaluation",
-    "_save_checkpoint": "checkpointing",
-    "save_model": "checkpointing",
-    "_finalize_training": "shutdown",
-}
-"""The Trainer's methods that are timed, and the phase of what they do themselves."""
+_PHASES = key_table("trainer_phases")
+_TIMED: dict[str, PhaseName] = _PHASES["timed"]
+MIRROR_SECONDS = 600.0
+"""So long the end of a training waits for its last checkpoint to be copied to the mirror."""
 _OPAQUE = ("logging", "evaluation", "checkpointing")
-_MARKED: dict[str, PhaseName] = {
-    "_prepare_inputs": "host_to_device",
-    "_generate_and_score_completions": "bookkeeping",  # without the three parts of it that follow
-    "_generate": "generation",
-    "_calculate_rewards": "reward",
-    "_get_per_token_logps_and_entropies": "forward",
-}
-"""Methods whose time inside a step is of this phase; all but the first are of TRL's ``GRPOTrainer``."""
+_OUTSIDE = ("get_train_dataloader", "predict")  # of the training loop
+_MARKED: dict[str, PhaseName] = _PHASES["marked"]
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -82,6 +62,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     _Base = Trainer
+    _Processing = PreTrainedTokenizerBase | BaseImageProcessor | FeatureExtractionMixin | ProcessorMixin
 else:
     _Base = object
 
@@ -97,6 +78,7 @@ class EfficientOptions(TypedDict, total=False):
     budget: Mapping[str, float] | BudgetCallback | None
     rates: Rates | None
     faults: FaultPolicy | None
+    saves: SavePolicy | None
 
 
 class EfficientTrainerMixin(_Base):
@@ -119,6 +101,7 @@ class EfficientTrainerMixin(_Base):
         budget: Mapping[str, float] | BudgetCallback | None = None,
         rates: Rates | None = None,
         faults: FaultPolicy | None = None,
+        saves: SavePolicy | None = None,
         **kwargs: Any,
     ) -> None:
         """Build the trainer below.
@@ -134,43 +117,41 @@ class EfficientTrainerMixin(_Base):
             budget: limits at which to save and stop: ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
             rates: price of an hour, origin of the electricity; default: list prices (an estimate), the world's grid.
             faults: what becomes of steps not finite or out of memory, and of failed saves; default: as the class below.
+            saves: whether checkpoints are written in the background, and a second place for them.
 
         Raises:
             ValueError: a budget without records of the steps, or one that names no limit.
             SetupError: ``rates`` names a provider without a known price of this GPU.
+            OutputError: nothing here writes to the second place of ``saves``.
         """
         if budget is not None and not record_steps:
             raise ValueError("budget: counts what record_steps records; leave record_steps on")
         self._efficiency_dir = efficiency_dir
         self._extra_evaluators = tuple(extra_evaluators)
-        self._timeline = process_timeline() if record_steps else None
+        self._timeline = process_timeline() if record_steps else no_timeline()
         self._recorder = StepRecorder(self._timeline)
-        self._mark = self._recorder.mark
+        self._mark, self._phase = self._recorder.mark, self._recorder.phase
         self._ranks = RankMarks(self._recorder.log) if self._recorder.several_ranks else None
         self._gradient_check = GradientCheck() if check_gradients else None
-        self._activations: ActivationProbe | None = None
-        self._silent: SilentFailures | None = None
+        self._memory = MemoryCount(self._timeline, self._beside)
+        self._silent = SilentFailures(self._timeline)
         self._evaluating = self._saving = False
         self._writer: CheckpointWriter | None = None
+        self._saves = saves or SavePolicy()
         self._faults: Faults | None = None
         self._shrinking: Shrinking | None = None
         self._generates = hasattr(type(self), "_generate_and_score_completions")
         self._log_metrics = log_metrics
         self._budget = budget_callback(budget) if isinstance(budget, Mapping) else budget
         self._rate_facts: dict[str, dict[str, Any]] = {}
-        if self._timeline is not None:
-            self._timeline.trainer_begins()
+        self._timeline.trainer_begins()
         self._forwards: ForwardCount | None = None
         self._time_methods()
         with self._phase("trainer_setup"):
             super().__init__(*args, **kwargs)
             if self._gradient_check is not None:
                 self.add_callback(self._gradient_check)
-            memory: MemoryCount | None = None
-            if self._timeline is not None:
-                memory = MemoryCount(self._timeline, lambda: getattr(self, "ref_model", None))
-                self._activations, self._silent = ActivationProbe(memory), SilentFailures(self._timeline)
-            seen = (memory, self._model_stands, self._silent, self._efficiency_dir)
+            seen = (self._memory, self._model_stands, self._silent, self._efficiency_dir)
             self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, *seen))
             keep_without_event(self.args, self._efficiency_dir)
             if self._budget is not None:
@@ -180,7 +161,7 @@ class EfficientTrainerMixin(_Base):
                 self._shrinking = Shrinking(self, self._faults)
                 self.add_callback(self._faults)
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
-            if self._timeline is not None:
+            if record_steps:
                 self._recorder.holders.watch_callbacks(self.callback_handler)
                 show_figures(self)
                 gpus = self.args.world_size * max(1, self.args.n_gpu)
@@ -228,7 +209,7 @@ class EfficientTrainerMixin(_Base):
             raise
         finally:
             if self._ranks is not None:
-                if error is None and self._timeline is not None:
+                if error is None:
                     self._timeline.state("exchange", self._ranks.exchange())
                 self._ranks.remove()
             self._recorder.end(error)
@@ -239,6 +220,10 @@ class EfficientTrainerMixin(_Base):
                 self._forwards = None
         return result
 
+    def _beside(self) -> Any:
+        """A reference model or a teacher, which takes memory and is not trained."""
+        return getattr(self, "ref_model", None) or getattr(self, "teacher_model", None)
+
     def save_metrics(self, split: str, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Write them without what the run costs: the file lies where ``push_to_hub`` uploads it."""
         super().save_metrics(split, without_money(metrics), *args, **kwargs)
@@ -247,7 +232,8 @@ class EfficientTrainerMixin(_Base):
         """Time what the instance runs, whether a class left or right of the mixin defines it, with super() or not."""
         for name, phase in _TIMED.items():
             if hasattr(type(self), name):
-                around = getattr(self, f"_around_{name.removeprefix('_')}", self._run)
+                other = functools.partial(self._in_phase, phase) if name in _OUTSIDE else self._run
+                around = getattr(self, f"_around_{name.removeprefix('_')}", other)
                 self._recorder.holders.wrap(self, name, phase, around, opaque=phase in _OPAQUE)
         for name, phase in _MARKED.items():
             if hasattr(type(self), name):
@@ -257,6 +243,10 @@ class EfficientTrainerMixin(_Base):
     def _run(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return run(*args, **kwargs)
 
+    def _in_phase(self, phase: PhaseName, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._phase(phase, opaque=phase in _OPAQUE):
+            return run(*args, **kwargs)
+
     def _marked(self, phase: PhaseName, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before = self._mark(phase)
         try:
@@ -264,23 +254,14 @@ class EfficientTrainerMixin(_Base):
         finally:
             self._mark(before)
 
-    def _around_get_train_dataloader(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self._phase("data_preparation"):
-            return run(*args, **kwargs)
-
     def _around_get_batch_samples(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._recorder.next_step()
         self._mark("data_wait")
-        try:
-            batches, items = run(*args, **kwargs)
-        except BaseException:
-            self._mark(None)
-            raise
+        batches, items = run(*args, **kwargs)
         self._mark("bookkeeping")
         self._recorder.add_batches(batches, counted=not self._generates)
-        if self._faults is not None and self._shrinking is not None:
-            self._faults.begin_step(batches)
-            self._shrinking.begin_step()
+        if self._shrinking is not None:
+            self._shrinking.begin_step(batches)
         return batches, items
 
     def _around_training_step(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -288,15 +269,10 @@ class EfficientTrainerMixin(_Base):
         self._mark(None)
         if self._ranks is not None:
             self._ranks.watch(args[0] if args else kwargs["model"])
-        if self._faults is None or self._shrinking is None or kwargs:
-            loss = run(*args, **kwargs)
-        else:
-            loss = self._shrinking.run(run, *args)
-            self._faults.losses.append(loss)
+        loss = run(*args, **kwargs) if self._shrinking is None or kwargs else self._shrinking.run(run, *args)
         if self._forwards is not None:
             self._check_forwards(self._forwards)
-        if self._silent is not None:
-            self._silent.loss(loss)
+        self._silent.loss(loss)
         self._mark("device_wait" if self._recorder.has_device else "bookkeeping")  # the Trainer reads the loss
         return loss
 
@@ -313,11 +289,10 @@ class EfficientTrainerMixin(_Base):
         if self._generates and model.training and not self._evaluating:
             self._recorder.add_tokens(inputs)  # prompts and completions; the loader gave prompts alone
         try:
-            probe = self._activations
-            if probe is None or not probe.wants(model, inputs):
+            if not self._memory.wants(model, inputs):
                 return run(model, inputs, *args, **kwargs)
             forward = functools.partial(run, model, inputs, *args, **kwargs)
-            return probe.run(forward, self.args, model, self._module, inputs)
+            return self._memory.run(forward, self.args, model, self._module, inputs)
         finally:
             if self._ranks is not None:
                 self._ranks.end_wait()  # where a wait for buffers failed
@@ -349,8 +324,8 @@ class EfficientTrainerMixin(_Base):
                 self._recorder.logged(logs)  # with what the class below has added
             if self._log_metrics:  # what the run costs goes to report_to, and not into trainer_state.json
                 self.state.log_history[-1:] = map(without_money, self.state.log_history[-1:])
-            self._note_memory()
-            if self._silent is not None and "loss" in logs:
+            self._timeline.note_memory()
+            if "loss" in logs:
                 self._silent.settle()
 
     def _around_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -369,7 +344,7 @@ class EfficientTrainerMixin(_Base):
                 return metrics
         finally:
             self._evaluating = evaluating
-            self._note_memory()
+            self._timeline.note_memory()
 
     def _around_evaluation_loop(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the evaluation's batches, then the extra evaluators (not in ``predict``)."""
@@ -382,10 +357,6 @@ class EfficientTrainerMixin(_Base):
                 for name, value in metrics.items():
                     output.metrics[name if name.startswith(prefix) else prefix + name] = value
         return output
-
-    def _around_predict(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self._phase("evaluation", opaque=True):
-            return run(*args, **kwargs)
 
     def _around_save_checkpoint(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Save with a manifest; upload, and remove old checkpoints, only once it stands."""
@@ -410,22 +381,34 @@ class EfficientTrainerMixin(_Base):
 
     def _save_whole(self, write: Callable[[], None], run_dir: str) -> bool:
         if self._writer is None:
-            self._writer = CheckpointWriter(self.args.process_index, self.args.world_size)
+            rank, processes = self.args.process_index, self.args.world_size
+            self._writer = CheckpointWriter(rank, processes, self._saves.mirror, self._save_failed)
         meets_for_the_best = self.args.world_size > 1 and self.state.best_global_step
+        several = bool(self.is_deepspeed_enabled or self.is_fsdp_enabled or meets_for_the_best)
         save = Save(
             Path(run_dir) / f"checkpoint-{self.state.global_step}",
             write,
-            several_writers=bool(self.is_deepspeed_enabled or self.is_fsdp_enabled or meets_for_the_best),
+            several_writers=several,
             keep=self.args.save_total_limit,
             best=lambda: Path(self.state.best_model_checkpoint or "").name,
+            background=self._saves.background and not several and not self.args.push_to_hub,
         )
-        faults = self._faults
+        return self._writer.save(save, may_fail=self._save_may_fail())
+
+    def _save_may_fail(self) -> bool:
         stops = any(getattr(one, "stopping", False) for one in self.callback_handler.callbacks)
-        may_fail = faults is not None and faults.policy.on_save_error == "continue" and not stops
-        saved = self._writer.save(save, may_fail=may_fail)
-        if faults is not None and not saved:
-            faults.count("saves_failed", step=self.state.global_step, what=save.folder.name)
-        return saved
+        return self._faults is not None and self._faults.policy.on_save_error == "continue" and not stops
+
+    def _save_failed(self, folder: Path) -> None:
+        if self._faults is not None:
+            self._faults.count("saves_failed", step=step_of(folder), what=folder.name)
+
+    def _end_saves(self, writer: CheckpointWriter) -> None:
+        """All is on the disk, and copied to the mirror."""
+        with self._phase("checkpointing", opaque=True):
+            writer.settle(may_fail=self._save_may_fail())
+            if writer.mirror is not None and writer.mirror.wait(MIRROR_SECONDS) and self._timeline is not None:
+                self._timeline.state("faults", {"mirrors_failed": writer.mirror.failed})
 
     def _roll_back(self) -> Path | None:
         """Take weights and optimizer state from the newest whole checkpoint; None where there is none."""
@@ -438,7 +421,10 @@ class EfficientTrainerMixin(_Base):
         return last
 
     def _around_maybe_log_save_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        run(*args, **kwargs)
+        try:
+            run(*args, **kwargs)
+        except EvaluationCut:  # what is left to do is a save
+            run(*args, **kwargs)
         if self._recorder.log.marked == "checkpointing":  # the callbacks' part of a save
             self._mark("bookkeeping")
 
@@ -450,13 +436,14 @@ class EfficientTrainerMixin(_Base):
             self.args.save_total_limit = None  # the Trainer would remove old checkpoints before this one stands
 
     def _around_finalize_training(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._writer is not None:
+            self._end_saves(self._writer)
         self._leave_loop()
         return run(*args, **kwargs)
 
     def _leave_loop(self) -> None:
         self._recorder.end_loop()
-        if self._timeline is not None:
-            self._timeline.enter("shutdown")
+        self._timeline.enter("shutdown")
 
     @property
     def budget_reached(self) -> str | None:
@@ -467,7 +454,7 @@ class EfficientTrainerMixin(_Base):
         keep_four_bit_trainable(self._module)  # what model_init made for this call of train()
         end_wait = (lambda: None) if self._ranks is None else self._ranks.end_wait
         watch_engine_steps(self.accelerator, self._recorder.log, end_wait)
-        if self._timeline is not None and self._recorder.recording:
+        if self._recorder.recording:
             work = work_of(self)
             self._recorder.count_work(work.formula)
             self._timeline.state("work", work.facts())
@@ -480,17 +467,10 @@ class EfficientTrainerMixin(_Base):
     def _check_forwards(self, forwards: ForwardCount) -> None:
         """Count no more FLOPs where the user's own loss does not run the model once per micro-batch."""
         corrected = forwards.corrected()
-        if corrected is not None and self._timeline is not None:
+        if corrected is not None:
             self._forwards = None
             self._recorder.count_work(None)
             self._timeline.state("work", corrected.facts())
-
-    def _phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
-        return self._recorder.phase(name, opaque=opaque)
-
-    def _note_memory(self) -> None:
-        if self._timeline is not None:
-            self._timeline.note_memory()
 
     def _efficiency_path(self) -> Path:
         return records_of(self.args, self._efficiency_dir)
@@ -550,11 +530,7 @@ class EfficientTrainer(EfficientTrainerMixin, Trainer):
             data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
             train_dataset: torch.utils.data.Dataset[Any] | Dataset | IterableDataset | None = None,
             eval_dataset: torch.utils.data.Dataset[Any] | Dataset | dict[str, Any] | None = None,
-            processing_class: PreTrainedTokenizerBase
-            | BaseImageProcessor
-            | FeatureExtractionMixin
-            | ProcessorMixin
-            | None = None,
+            processing_class: _Processing | None = None,
             model_init: Callable[..., nn.Module] | None = None,
             compute_loss_func: Callable[..., Any] | None = None,
             compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None = None,

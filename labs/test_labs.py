@@ -8,6 +8,7 @@ import ast
 import json
 import math
 import re
+import statistics
 from pathlib import Path
 
 import nbformat
@@ -219,6 +220,63 @@ def test_04_profile_like_a_doctor(tmp_path):
     assert found["overrides"]["train.dataloader_num_workers"] >= 1
     assert 0.5 <= found["achieved"] / found["predicted"] <= 2
     assert not {"data_transform", "few_workers"} & set(found["findings_after"])
+
+
+def test_05_one_knob_at_a_time(tmp_path):
+    found, committed, _ = run_again("05_one_knob_at_a_time.ipynb", tmp_path)
+    expected = figures(committed.cells[-1])
+    exact = ("answers", "mean_row", "padding_share", "packs", "same_losses")
+    assert {key: found[key] for key in exact} == {key: expected[key] for key in exact}
+    tried = ["padding", "checkpointing", "cadence", "packing"]
+    assert list(found["achieved"]) == list(found["predicted"]) == tried
+    assert found["padding_share"] == pytest.approx(1 - found["mean_row"] / 512, abs=1e-3)
+    assert found["answers"][2] == pytest.approx(1 / (1 - found["padding_share"]), abs=0.01)
+    assert found["same_losses"] == {"padding": True, "checkpointing": True, "cadence": True, "packing": False}
+    of_predicted = [found["achieved"][one] / found["predicted"][one] for one in tried]
+    assert 0.7 <= statistics.median(of_predicted) <= 1.4
+    assert found["ladder"][:3] == ["naive", "padding", "checkpointing"]
+    kept = [found["achieved"][one] for one in found["ladder"][1:]]
+    assert found["total"] == pytest.approx(math.prod(kept), rel=0.03)
+    assert found["total"] > 3
+    assert found["workers_at_most"] < 1.05
+    assert found["keeps_workers"] is False
+
+
+def test_06_throughput_or_latency(tmp_path):
+    found, committed, _ = run_again("06_throughput_or_latency.ipynb", tmp_path)
+    del found["answers"][5]  # of the points as they were measured
+    for number, right in found["answers"].items():
+        assert figures(committed.cells[-1])["answers"][number] == right
+    rates, p95 = found["tokens_per_second"], found["p95_seconds"]
+    assert found["answers"][2] == 16  # 2 * 110 / 190 is 1.16, 2 * 190 / 350 is 1.09
+    assert list(rates) == [1, 2, 4, 8, 32]
+    assert rates[8] > 1.3 * rates[1]  # what a step costs before it sees a row
+    assert p95[32] > 2 * p95[1]
+    assert all(1 / 3 < rates[rows] / found["foreseen"][rows] < 3 for rows in rates)
+    assert all(one is None or one in rates for one in found["knee"])
+    assert p95[found["best"]] <= found["limit"]
+    assert found["exit_code"] == 1
+
+
+def test_08_survive(tmp_path):
+    found, committed, _ = run_again("08_survive.ipynb", tmp_path)
+    assert found == figures(committed.cells[-1])
+    assert found["answers"] == {
+        1: 0,
+        2: 143,
+        3: 8,
+        4: 16,
+        5: 23,
+        6: 8,
+        7: pytest.approx(math.sqrt(2 * 40 * 10_800) / 60),
+    }
+    assert found["same_losses"] == dict.fromkeys(("terminated", "killed", "flipped", "full"), True)
+    assert found["full_disk"] == [2, [8]]
+    assert (found["checkpoints_by_size"], found["checkpoints_by_hash"]) == ([0, []], [1, [24]])
+    assert found["bad_rows"] == 1
+    best = found["best_minutes"]
+    assert best / 2 <= found["answers"][7] <= 2 * best
+    assert found["lost_share"][best] == pytest.approx(math.sqrt(2 * 40 / 10_800), rel=0.15)
 
 
 def test_11_preferences(tmp_path):

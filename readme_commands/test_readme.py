@@ -108,7 +108,7 @@ def padded(rows):
 
 def test_the_commands(checkout: Path):
     assert COMMANDS is not None
-    lines = COMMANDS.group(1).strip().splitlines()
+    lines = [line for line in COMMANDS.group(1).splitlines() if not line.startswith("#")]
     assert len(lines) >= 9
     for line in lines:
         done = run(shlex.split(line), checkout)
@@ -141,7 +141,11 @@ def test_the_recipe_is_valid_in_any_folder(tmp_path: Path):
 
 
 LINKS = re.compile(r"\]\((?!https?://)([^)#]*)(#[^)]*)?\)")
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/*.md", "labs/*.md", "labs/*.ipynb", "benchmarks/*.md")
+    for page in ROOT.glob(pattern)
+)
 
 
 def anchors(page: Path) -> set[str]:

@@ -23,23 +23,20 @@ class ReplayedNvml(types.ModuleType):
     def __init__(self, name: str) -> None:
         super().__init__("pynvml")
         held = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
-        self.uuid, self.pci, self.index = held["uuid"], held["pci"], held["index"]
+        self.uuid, self.index = held["uuid"], held["index"]
         self.NVMLError = real.NVMLError
         self.asked: list[str] = []
         self._answers: dict[str, list[Any]] = held["answers"]
 
     def device(self, name: str = "NVIDIA H100 80GB HBM3", index: int = 0) -> CudaDevice:
         """The GPU as torch would describe it."""
-        return CudaDevice(index, name, self.uuid, self.pci)
+        return CudaDevice(index, name, self.uuid)
 
     def nvmlInit(self) -> None:
         self._answer("nvmlInit")
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         return self._found(uuid == self.uuid)
-
-    def nvmlDeviceGetHandleByPciBusId(self, pci: str) -> str:
-        return self._found(pci == self.pci)
 
     def nvmlDeviceGetIndex(self, handle: str) -> int:
         assert handle == "handle"

@@ -2,13 +2,16 @@
 
 import importlib.util
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 import pytest
+import typer
 
+from hf_efficient.cli.app import _app
 from hf_efficient.facts.models import licence_of
 from hf_efficient.recipe.files import list_recipes, shipped_plans
 from hf_efficient.recipe.load import load_recipe
@@ -69,6 +72,19 @@ def test_what_a_key_takes(generate: ModuleType):
     ]
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_the_modules_that_a_page_names_exist(page: Path):
+    for name in set(re.findall(r"\bhf_efficient\.[a-z_.]+[a-z]", page.read_text(encoding="utf-8"))):
+        whole = DOCS.parent / name.replace(".", "/")
+        places = [place for place in (whole, whole.parent) if place.is_dir() or place.with_suffix(".py").is_file()]
+        assert places, name
+        assert whole in places or re.search(rf"\b{whole.name}\b", text_of(places[0])), name
+
+
+def text_of(place: Path) -> str:
+    return (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
+
+
 KEY = re.compile(r"`((?:model|adapter|data|train|distributed|cost|budget|efficiency|profile|evaluate)\.[a-z0-9_.]+)")
 
 
@@ -96,3 +112,46 @@ def test_the_preference_recipe_is_valid(tmp_path: Path):
     assert block is not None
     (tmp_path / "my-dpo.yaml").write_text(block.group(1), encoding="utf-8")
     assert load_recipe(str(tmp_path / "my-dpo.yaml")).train["beta"] == 0.1
+
+
+WRITTEN = re.compile(r"^(?:\$ )?(hf-efficient [^\n`]*)|`(hf-efficient [^\n`]*)`", re.MULTILINE)
+PAGES_WITH_COMMANDS = sorted(
+    page for pattern in ("README.md", "docs/*.md", "labs/*.md", "benchmarks/*.md") for page in DOCS.parent.glob(pattern)
+)
+
+
+def unknown(command: str, known: Mapping[str, set[str]]) -> str | None:
+    """What of a written command the command line does not have: its name, or a flag."""
+    words = shlex.split(command.split(";")[0], comments=True)[1:]
+    name = words[0] if words and not words[0].startswith("-") else ""
+    if name.isupper() or name == "...":
+        return None
+    flags = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    return name if name not in known else next(iter(sorted(flags - known[name])), None) if name != "run" else None
+
+
+@pytest.fixture(scope="module")
+def flags_of_commands() -> dict[str, set[str]]:
+    group = typer.main.get_command(_app)
+    context = group.make_context("hf-efficient", [], resilient_parsing=True)
+    commands = {"": group} | {name: group.get_command(context, name) for name in group.list_commands(context)}
+    known = {}
+    for name, command in commands.items():
+        below = [command, *getattr(command, "commands", {}).values()]
+        options = [one for each in below for one in each.params]
+        known[name] = {flag for one in options for flag in (*one.opts, *one.secondary_opts)} | {"--help", "--debug"}
+    return known
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: page.name)
+def test_written_commands_exist_with_their_flags(page: Path, flags_of_commands: dict[str, set[str]]):
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    written = [first or second for first, second in WRITTEN.findall(text)]
+    wrong = {one: found for one in written if (found := unknown(one, flags_of_commands)) is not None}
+    assert not wrong
+
+
+def test_a_wrong_command_and_a_wrong_flag_are_seen(flags_of_commands: dict[str, set[str]]):
+    assert unknown("hf-efficient fly my.yaml", flags_of_commands) == "fly"
+    assert unknown("hf-efficient plan my.yaml --num-gpu 4 # four", flags_of_commands) == "--num-gpu"
+    assert unknown("hf-efficient plan my.yaml --num-gpus 4 --no-data", flags_of_commands) is None

@@ -41,7 +41,7 @@ def make_corpus(folder: Path) -> None:
     pairs = [
         {"prompt": one["prompt"][0]["content"] + "\n\n", "completion": one["completion"][0]["content"]} for one in chats
     ]
-    trained = _train_tokenizer([one["prompt"] + one["completion"] for one in pairs])
+    trained = train_tokenizer([one["prompt"] + one["completion"] for one in pairs])
     trained.save(str(folder / "tokenizer.json"))
     encoded = trained.encode_batch([one["prompt"] + one["completion"] + END for one in pairs])
     ids = [one.ids for one in encoded]
@@ -78,7 +78,7 @@ def tokenizer(folder: Path) -> Any:
     return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token=END, pad_token=END)
 
 
-def _train_tokenizer(lines: list[str]) -> Any:
+def train_tokenizer(lines: list[str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())

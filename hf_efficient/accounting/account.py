@@ -20,7 +20,7 @@ from hf_efficient.accounting.ranks import across_ranks, rank_account
 from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.accounting.series import build_series
 from hf_efficient.accounting.steps import RankSteps
-from hf_efficient.accounting.time import process_account, restarts_of, segments_of, step_times, time_account
+from hf_efficient.accounting.time import badput_of, process_account, restarts_of, segments_of, step_times, time_account
 from hf_efficient.accounting.work import (
     loader_account,
     memory_account,
@@ -31,6 +31,7 @@ from hf_efficient.accounting.work import (
 )
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, FaultAccount, Preflight, RunAccount
+from hf_efficient.records.prepared import PreparedFacts
 from hf_efficient.records.series import RunSeries
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account, records_folder
@@ -125,8 +126,9 @@ def build_account(records: RunRecords) -> RunAccount:
         restarts=restarts_of(lived, accounts, first),
         preferences=preference_account(lived, first.columns),
         faults=_faults(lived),
+        prepared=last_stated(lived, "prepared", PreparedFacts),
     )
-    return dataclasses.replace(account, plan=plan_account(lived, account))
+    return dataclasses.replace(account, plan=plan_account(lived, account), badput=badput_of(account, lived))
 
 
 def _faults(lived: Sequence[ProcessSpans]) -> FaultAccount | None:

@@ -19,8 +19,7 @@ _C = TypeVar("_C", bound="Columns")
 @dataclass(frozen=True)
 class Columns:
     """Columns of equal length, each a field of its own or by name in one; NaN: not known. ``ABSENT`` says by field what
-    a row holds under a name that its block of rows lacks. Without it that is 0 where the row holds other names of the
-    field, and NaN where it holds none."""
+    a row holds under a name that its block of rows lacks, else NaN."""
 
     ABSENT: ClassVar[Mapping[str, float]] = {}
 
@@ -43,7 +42,7 @@ def table(parts: Sequence[Mapping[str, Any] | None], absent: float = 0.0) -> dic
     """A column for every name that any part holds; a row without a part is NaN, one that lacks the name ``absent``."""
     found = {}
     for name in dict.fromkeys(chain.from_iterable(filter(None, parts))):
-        try:
+        try:  # in most blocks every row holds the same names
             found[name] = column([part[name] for part in parts])  # type: ignore[index]
         except (KeyError, TypeError):
             found[name] = column([None if part is None else part.get(name, absent) for part in parts])
@@ -59,20 +58,13 @@ def joined(blocks: Sequence[_C]) -> _C:
         parts = [getattr(block, name) for block in blocks]
         if not isinstance(parts[0], dict):
             return np.concatenate(parts)
-        names = dict.fromkeys(key for part in parts for key in part)
-        absent = [_absent(part, len(block), first.ABSENT.get(name)) for part, block in zip(parts, blocks, strict=True)]
+        absent = [np.full(len(block), first.ABSENT.get(name, np.nan)) for block in blocks]
         return {
             key: np.concatenate([part.get(key, rest) for part, rest in zip(parts, absent, strict=True)])
-            for key in names
+            for key in dict.fromkeys(key for part in parts for key in part)
         }
 
     return type(first)(**{one.name: join(one.name) for one in fields(first)})
-
-
-def _absent(part: Mapping[str, Column], rows: int, value: float | None) -> Column:
-    if value is not None or not part:
-        return np.full(rows, np.nan if value is None else value)
-    return np.where(np.isnan(next(iter(part.values()))), np.nan, 0.0)
 
 
 def nanoseconds(seconds: Column) -> int:

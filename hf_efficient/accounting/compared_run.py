@@ -1,10 +1,10 @@
 """One run of a comparison: its steps, each once, its figures, and its losses after as many tokens as the others."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,6 @@ from hf_efficient.accounting.columns import Column
 from hf_efficient.accounting.headline import headline
 from hf_efficient.accounting.steps import StepColumns, columns_of
 from hf_efficient.estimate.significance import Steps
-from hf_efficient.recipe.writing import ResolvedRecipe
-from hf_efficient.records.account import RunAccount
-from hf_efficient.records.series import RunSeries
 
 THROUGHPUT = "non_padding_tokens_per_second"
 TRAINING_LOSS, EVALUATION_LOSS = "training_loss_at_equal_tokens", "evaluation_loss_at_equal_tokens"
@@ -24,25 +21,8 @@ _LAST_PART = 0.2
 """Of the tokens that all trained on, over which the training loss is averaged."""
 
 
-class ComparedRun(Protocol):
-    """What is compared of a run; ``steps`` by rank, none where only ``run.json`` was kept."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def directory(self) -> str: ...
-    @property
-    def account(self) -> RunAccount: ...
-    @property
-    def series(self) -> RunSeries | None: ...
-    @property
-    def recipe(self) -> ResolvedRecipe | None: ...
-    @property
-    def environment(self) -> Mapping[str, Any]: ...
-    @property
-    def steps(self) -> Mapping[int, StepColumns]: ...
-    @property
-    def vocabulary(self) -> int | None: ...
+ComparedRun = Any
+"""The ``RunData`` of a run, which ``reporting/`` reads; ``steps`` by rank, none where only ``run.json`` was kept."""
 
 
 class Until(NamedTuple):

@@ -43,7 +43,7 @@ from hf_efficient.records.comparison import (
     Resolution,
     RunComparison,
 )
-from hf_efficient.text import size
+from hf_efficient.text import counted, size
 from hf_efficient.version import __version__
 
 BY_STEPS = (THROUGHPUT, "step_p50_seconds", "step_p95_seconds", TRAINING_LOSS)
@@ -53,17 +53,11 @@ _LAST = {EVALUATION_LOSS: "loss_after", TRAINING_LOSS: "training_loss"}
 _BY_TOKEN = ("non_padding_tokens", THROUGHPUT, "usd_per_million_non_padding_tokens")
 _MODEL = ("model.id", "model.revision", "model.gguf_file")
 _ORDER = (
-    "data.train",
-    "data.targets",
-    "train.seed",
-    "train.data_seed",
-    "train.packing",
-    "train.train_sampling_strategy",
-)
+    "data.train", "data.targets", "train.seed", "train.data_seed", "train.packing", "train.train_sampling_strategy",
+)  # fmt: skip
 """Keys of the data and of their order, by which steps of the same number hold the same batches."""
 _NO_CHANGE = ("output_dir", "name", "description", "efficiency.confirms")
 _VERSIONS = ("python", "driver", "cuda", "git_commit", "git_dirty")
-_ALIKE = 0.0005
 
 
 def letter(place: int) -> str:
@@ -107,7 +101,7 @@ def _side(name: str, side: Sequence[MeasuredRun]) -> ComparedSide:
 
 def _check_alike(name: str, side: Sequence[ComparedRun]) -> None:
     recipes = [one.recipe for one in side if one.recipe is not None]
-    differing = [row.key for row in differing_keys(recipes) if not row.key.startswith(_NO_CHANGE)]
+    differing = [key for key in differing_keys(recipes) if not key.startswith(_NO_CHANGE)]
     if differing:
         raise OutputError(
             f"{','.join(one.directory for one in side)}: repeated runs of {name} have one recipe, and these differ in "
@@ -118,11 +112,11 @@ def _check_alike(name: str, side: Sequence[ComparedRun]) -> None:
 def _changed(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
     recipes = [run.recipe for run in runs]
     known = [recipe for recipe in recipes if recipe is not None]
-    for row in differing_keys(known) if len(known) > 1 else ():
-        if not row.key.startswith(_NO_CHANGE):
-            values = iter(row.values)
+    for key, found in differing_keys(known).items():
+        if not key.startswith(_NO_CHANGE):
+            values = iter(found)
             each = [None if recipe is None else next(values) for recipe in recipes]
-            yield Changed("data" if row.key.startswith("data.") else "recipe", row.key, each)
+            yield Changed("data" if key.startswith("data.") else "recipe", key, each)
     held = [{**_flat(run.environment), "processes": str(max(1, len(run.account.ranks)))} for run in runs]
     for key in dict.fromkeys(key for each in held for key in each):
         values_of = [each.get(key) for each in held]
@@ -285,19 +279,17 @@ def _change(name: str, before: float | None, after: float | None, found: Compare
     counts = {one.held.account.steps.count for side in (pair.first, pair.other) for one in side}
     of_other_lengths = len(counts) > 1 and name in (*TOTALS, "loss_after")
     judged = _judgement(name, relative, found, of_other_lengths)
-    if judged and name in _OF_THE_SPEED and pair.is_as_fast:
+    if name in _OF_THE_SPEED and relative is not None and not of_other_lengths and pair.is_as_fast:
         judged = "alike"
     return FigureChange(relative, judged, found)
 
 
 def _judgement(name: str, relative: float | None, found: Compared | None, incomparable: bool) -> Judgement:
     way = BETTER.get(name)
-    if way is None or relative is None or incomparable:
+    if way is None or relative is None or found is None or incomparable:
         return ""
-    if found is not None and not found.differs:
+    if not found.differs:
         return "alike"
-    if found is None and abs(relative) < _ALIKE:
-        return ""
     return "better" if (relative > 0) == (way == "more") else "worse"
 
 
@@ -305,13 +297,16 @@ def _notes(runs: Sequence[Sequence[MeasuredRun]], letters: Sequence[str]) -> Ite
     for name, side in zip(letters, runs, strict=True):
         for one in side:
             account, count = one.held.account, len(one.measured)
+            if one.held.recipe is None:
+                yield f"{name} has no recipe beside its records: what changed in its settings is not known"
             if account.ended != "done":
-                yield f"{name} did not end by itself ({account.ended}): its totals are of {account.steps.count} steps"
+                of = counted(account.steps.count, "step")
+                yield f"{name} did not end by itself ({account.ended}): its totals are of {of}"
             if not one.held.steps or not len(one.rows):
-                yield f"{name} has no records of its steps, so that its figures have no spread"
+                yield f"{name} has no records of its steps: no spread, and its throughput is with the warm-up"
             elif count < FEWEST_STEPS:
                 yield (
-                    f"{name} has {count} steps after warm-up, too few for a spread: train "
+                    f"{name} has {counted(count, 'step')} after warm-up, too few for a spread: train "
                     f"{FEWEST_STEPS + WARM_UP_STEPS} steps or more"
                 )
     versions = {one.held.account.schema_version for side in runs for one in side}
@@ -349,8 +344,8 @@ def with_regressions(found: RunComparison, allowed: Mapping[str, float]) -> RunC
             compared = change.compared
             if compared is None and figure.name in BY_STEPS[:3]:
                 raise OutputError(
-                    f"--threshold {given}: {min(one.steps for one in (found.sides[0], side))} steps after warm-up are "
-                    f"too few. Train {FEWEST_STEPS + WARM_UP_STEPS} steps or more on each side."
+                    f"--threshold {given}: {counted(min(found.sides[0].steps, side.steps), 'step')} after warm-up: too "
+                    f"few. Train {FEWEST_STEPS + WARM_UP_STEPS} steps or more on each side."
                 )
             worse = -change.relative if figure.better == "more" else change.relative
             if worse > most and change.judgement != "alike":

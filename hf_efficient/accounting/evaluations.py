@@ -13,16 +13,13 @@ MOST_EVALUATIONS = 100
 """Some 30 kB of ``run.json``."""
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 4] + " ..."
-
-
 def answers_to_note(answers: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
     """Question, reference and answer of as many as fit into one bounded line, each text at most 1000 characters."""
     noted: list[dict[str, str]] = []
     taken = 0
     for texts in answers:
-        question, expected, generated = (_cut(text.strip()) for text in texts)
+        whole, most = map(str.strip, texts), _LONGEST_TEXT
+        question, expected, generated = (one if len(one) <= most else f"{one[: most - 4]} ..." for one in whole)
         one = {"question": question, "expected": expected, "generated": generated}
         taken += len(json.dumps(one))
         if taken > _MOST_BYTES:
@@ -58,8 +55,8 @@ def _extremes(evaluations: Sequence[Evaluation]) -> list[int]:
     names = dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics)
     found = []
     for name in names:
-        listed = [evaluation.metrics.get(name) for evaluation in evaluations]
-        values = {index: value for index, value in enumerate(listed) if value is not None}
+        listed = ((index, one.metrics.get(name)) for index, one in enumerate(evaluations))
+        values = {index: value for index, value in listed if value is not None}
         if values:
             found += [min(values, key=values.__getitem__), max(values, key=values.__getitem__)]
     return found

@@ -6,6 +6,7 @@ from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.records.account import AcrossRanks, NotMeasured
 from hf_efficient.records.amounts import SequenceAccount, TokenAccount, WorkAccount
+from hf_efficient.text import counted
 
 _LACKING = {
     "processed": "input_ids",
@@ -44,7 +45,7 @@ def _of_the_device(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
         why = "phases are host time: work queued on the device shows in the phase where the host waits for it"
         yield NotMeasured("time on the device", why)
     elif timed < steps:
-        what = f"time on the device in {steps - timed} of {steps} steps"
+        what = f"time on the device in {steps - timed} of {counted(steps, 'step')}"
         yield NotMeasured(what, "their events were not done in time")
 
 
@@ -77,24 +78,17 @@ def _of_the_steps(last: ProcessSpans, ranks: Sequence[RankSteps]) -> list[NotMea
         lacking = [name for kind, name in _LACKING.items() if any(one[kind] is None for one in counts)]
         if lacking:
             found.append(NotMeasured("tokens of some kinds", f"batches without {' or '.join(lacking)}"))
-    found += _of_killed_ranks(ranks)
-    last_steps = {rank.rank: rank.segments[-1].last_step for rank in ranks if rank.segments}
-    behind = [rank for rank, step in last_steps.items() if step != last_steps.get(0)]
-    if behind:
-        names = ", ".join(str(rank) for rank in behind)
-        found.append(NotMeasured(f"the last steps of rank {names}", "their records end before those of rank 0"))
-    return found
+    return [*found, *_of_ranks_behind(ranks)]
 
 
-def _of_killed_ranks(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
-    """Steps of earlier calls that rank 0 did and another rank left no record of."""
-    first = next((rank for rank in ranks if rank.rank == 0), None)
+def _of_ranks_behind(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
+    first = next((rank.segments for rank in ranks if rank.rank == 0), [])
     for rank in ranks:
         own = {segment.segment: segment.steps for segment in rank.segments}
-        missing = sum(max(0, one.steps - own.get(one.segment, 0)) for one in (first.segments[:-1] if first else ()))
-        if missing and rank.rank:
-            steps = f"{missing} step{'' if missing == 1 else 's'} of rank {rank.rank}"
-            yield NotMeasured(steps, "its process was killed before it wrote their records; tokens and work lack them")
+        missing = sum(max(0, one.steps - own.get(one.segment, 0)) for one in first)
+        if missing:
+            why = "its records end before those of rank 0, perhaps with its process; tokens and work lack them"
+            yield NotMeasured(f"{counted(missing, 'step')} of rank {rank.rank}", why)
 
 
 def across_gaps(across: AcrossRanks | None) -> list[NotMeasured]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hf_efficient.estimate.throughput import scaling_efficiency
+from hf_efficient.facts.tables import key_table
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.series import RunSeries
 from hf_efficient.records.steps import CLOSING_PHASES, COARSE_PHASES, STARTUP_PHASES, STEP_PHASES
@@ -41,13 +42,7 @@ def grouped(by_phase: Mapping[str, float]) -> list[PhaseGroup]:
     return found
 
 
-BETTER = {
-    **dict.fromkeys(("non_padding_tokens_per_second", "mfu", "hfu"), "more"),
-    **dict.fromkeys(("wall_seconds", "training_seconds", "step_p50_seconds", "step_p95_seconds"), "less"),
-    **dict.fromkeys(("padding_share", "device_peak_allocated_bytes", "peak_rss_bytes", "loss_after"), "less"),
-    **dict.fromkeys(("evaluation_loss_at_equal_tokens", "training_loss_at_equal_tokens"), "less"),
-    **dict.fromkeys(("cost_usd", "usd_per_million_non_padding_tokens", "energy_joules", "co2e_grams"), "less"),
-}
+BETTER = {name: way for name, (_, _, *ways) in key_table("report_words")["compared"].items() for way in ways}
 """Which way a figure is better; those that are not here are neither."""
 
 TOTALS = ("wall_seconds", "training_seconds", "cost_usd", "energy_joules", "co2e_grams")
@@ -84,15 +79,6 @@ def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, 
 
 
 def scaling_of(accounts: Sequence[RunAccount]) -> list[float | None]:
-    """Scaling efficiency of each run against the first, in non-padding tokens of all ranks, else in all computed."""
-    return [_against(account, accounts[0]) for account in accounts]
-
-
-def _against(account: RunAccount, first: RunAccount) -> float | None:
-    ranks, reference = max(1, len(account.ranks)), max(1, len(first.ranks))
-    for name in ("non_padding_tokens_per_second", "processed_tokens_per_second"):
-        rate, before = getattr(account.tokens, name), getattr(first.tokens, name)
-        found = scaling_efficiency(rate, ranks, before, reference)
-        if found is not None:
-            return found
-    return None
+    """Scaling efficiency of each run against the first, in non-padding tokens of all ranks."""
+    of_each = [(one.tokens.non_padding_tokens_per_second, max(1, len(one.ranks))) for one in accounts]
+    return [scaling_efficiency(*one, *of_each[0]) for one in of_each]

@@ -1,7 +1,7 @@
 """A run under way, as an onlooker sees it: where it is, what is to come, what it did last."""
 
 import math
-from collections.abc import Sequence
+import statistics
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -51,7 +51,8 @@ def view_of(run: AccountedRun, silent_seconds: float = 0.0) -> RunView:
     if schedule is not None and last is not None and state in ("running", "silent"):
         evaluations = [one.seconds for one in account.evaluations if one.seconds is not None]
         saves = [note["seconds"] for one in processes for note in one.notes.get("save", ()) if "seconds" in note]
-        rest = _rest(schedule, step, Pace(_recent(steps), _mean(evaluations), _mean(saves)), last)
+        of_each = (statistics.fmean(seconds) if seconds else None for seconds in (evaluations, saves))
+        rest = _rest(schedule, step, Pace(_recent(steps), *of_each), last)
     price = account.money.price_usd_per_hour
     return RunView(
         account=account,
@@ -82,10 +83,6 @@ def _recent(steps: StepSeries) -> float | None:
         count += steps.steps[index]
         seconds += steps.steps[index] * steps.step_seconds_mean[index]
     return seconds / count if count else None
-
-
-def _mean(seconds: Sequence[float]) -> float | None:
-    return math.fsum(seconds) / len(seconds) if seconds else None
 
 
 def _rest(schedule: Schedule, step: int, pace: Pace, last: ProcessSpans) -> Forecast | None:

@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -45,17 +44,16 @@ _ACTIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
 @dataclass(frozen=True)
 class Live:
-    """A block in use; ``frames``, innermost first, are None before history; ``label``: the allocator's, or empty."""
+    """A block in use; ``frames``, innermost first, are None before history."""
 
     bytes: int
     frames: Sequence[dict[str, Any]] | None
-    label: str = ""
 
 
 def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, Any]]) -> list[Live]:
     """The blocks in use when most bytes were. The active blocks are the known end. Undone from there, an ``alloc``
     takes its block away, a ``free_completed`` brings it back. The peak is the largest sum on the way."""
-    blocks = (block for segment in segments for block in _with_addresses(segment))
+    blocks = (block for segment in segments for block in segment["blocks"])
     live = {block["address"]: block for block in blocks if block["state"] in _ACTIVE}
     total = sum(_size(block) for block in live.values())
     peak, peak_at = total, len(events)
@@ -83,18 +81,8 @@ def _state(live: dict[int, dict[str, Any]], events: Sequence[dict[str, Any]], un
             unknown.discard(event["addr"])
             held = blocks[event["addr"]]
             frames = event.get("frames", []) if held.frames is None else held.frames
-            # Only the history's events have a label, the blocks have none, and torch before 2.10 has none at all.
-            label = event.get("user_metadata")
-            blocks[event["addr"]] = Live(held.bytes, frames, label if isinstance(label, str) else "")
+            blocks[event["addr"]] = Live(held.bytes, frames)
     return list(blocks.values())
-
-
-def _with_addresses(segment: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """The blocks of a segment are one behind the other; older versions of torch leave their addresses out."""
-    address = segment.get("address", 0)
-    for block in segment["blocks"]:
-        yield {"address": address, **block}
-        address += block["size"]
 
 
 def _size(block: dict[str, Any]) -> int:
@@ -103,28 +91,22 @@ def _size(block: dict[str, Any]) -> int:
 
 NO_MODULE = "outside the model's modules"
 
-_NUMBER = re.compile(r"\.\d+(?=\.|\s|$)")
-
 
 @dataclass
 class _Sum:
     bytes: int = 0
     blocks: int = 0
-    names: set[str] = field(default_factory=set)
     lines: Counter[str] = field(default_factory=Counter)
 
 
 def module_sums(live: Sequence[Live], line_of: Callable[[Live], str]) -> list[ModuleAllocations]:
-    """Blocks by the module that asked for them, the largest sum first; none where of no block it is known. A label
-    gives the module; else the class whose ``forward`` stands innermost in the stack, outside torch. Modules that differ
-    in their numbers alone, as layers do, are summed up."""
+    """Blocks by the module that asked for them, the largest sum first; none where of no block it is known: the
+    class whose ``forward`` stands innermost in the stack, outside torch."""
     sums: dict[str, _Sum] = {}
     for block in live:
-        name = block.label or _class(block) or NO_MODULE
-        held = sums.setdefault(_NUMBER.sub(".*", name), _Sum())
+        held = sums.setdefault(_class(block) or NO_MODULE, _Sum())
         held.bytes += block.bytes
         held.blocks += 1
-        held.names.add(name)
         held.lines[line_of(block)] += block.bytes
     if set(sums) <= {NO_MODULE}:
         return []
@@ -134,8 +116,7 @@ def module_sums(live: Sequence[Live], line_of: Callable[[Live], str]) -> list[Mo
 
 def _allocations(name: str, held: _Sum) -> ModuleAllocations:
     line = max(held.lines, key=lambda one: (held.lines[one], one))
-    shown = next(iter(held.names)) if len(held.names) == 1 else name
-    return ModuleAllocations(shown, held.bytes, held.blocks, 0 if name == NO_MODULE else len(held.names), line)
+    return ModuleAllocations(name, held.bytes, held.blocks, int(name != NO_MODULE), line)
 
 
 def _class(block: Live) -> str:

@@ -15,21 +15,19 @@ from pathlib import Path
 import numpy as np
 
 from hf_efficient.accounting.columns import Column
-from hf_efficient.accounting.processes import ProcessSpans, last_stated, read_processes
-from hf_efficient.accounting.run_records import read_system
+from hf_efficient.accounting.processes import ProcessSpans, last_stated
+from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.system import MeterCurve, RankSystem, once_each
 from hf_efficient.accounting.time import phase_order
 from hf_efficient.errors import OutputError
-from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
-from hf_efficient.estimate.energy import co2e_grams
+from hf_efficient.estimate.cost import co2e_grams, cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.forecast import Earlier
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.facts.prices import Rates, grid_facts
 from hf_efficient.records.account import NotMeasured, ProcessAccount
 from hf_efficient.records.amounts import BudgetAccount, EnergyAccount, EnergyPart, MoneyAccount
-from hf_efficient.records.facts import GridFacts, PriceFacts
-from hf_efficient.run_dir.paths import records_path
+from hf_efficient.records.events import GridFacts, PriceFacts
 from hf_efficient.text import seconds
 
 logger = logging.getLogger(__name__)
@@ -217,11 +215,11 @@ def _budget(last: ProcessSpans) -> BudgetAccount | None:
 def read_earlier(directory: Path) -> Earlier:
     """Read what earlier processes left: spans of rank 0, samples of all ranks; zeros if unreadable (logged)."""
     try:
-        found = read_processes(records_path(directory, "spans", 0))
-        joules = _joules(directory) if found else 0.0
+        records = RunReader(directory, kinds=("system",)).look()
     except (OSError, OutputError) as error:
         logger.warning("What this run has spent so far cannot be read (%s): it counts from now.", error)
         return Earlier()
+    found, metered = records.processes, once_each(records.system)
     walls = [one.last_at_seconds - one.began_at_seconds for one in found]
     evaluations, saves = _durations(found, "evaluation"), _durations(found, "save")
     return Earlier(
@@ -230,16 +228,12 @@ def read_earlier(directory: Path) -> Earlier:
         evaluation_seconds=math.fsum(evaluations),
         saves=len(saves),
         save_seconds=math.fsum(saves),
-        joules=joules,
+        joules=math.fsum(one.joules for one in metered) if metered or not found else None,
         cost_usd=cost_of_processes(found, walls) if found else None,
+        failures=sum(one.died or (one.end is not None and one.end.ended == "error") for one in found),
     )
 
 
-def _joules(directory: Path) -> float | None:
-    metered = once_each(read_system(directory))
-    return math.fsum(one.joules for one in metered) if metered else None
-
-
-def _durations(processes: list[ProcessSpans], kind: str) -> list[float]:
+def _durations(processes: Sequence[ProcessSpans], kind: str) -> list[float]:
     notes = (note.get("seconds") for one in processes for note in one.notes.get(kind, ()))
     return [float(seconds) for seconds in notes if isinstance(seconds, int | float)]

@@ -11,10 +11,11 @@ from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.records import profile
 from hf_efficient.records.account import PlanAccount, PlanFigure, RunAccount
 from hf_efficient.records.amounts import MemoryAccount
-from hf_efficient.records.facts import MemoryFacts
+from hf_efficient.records.events import MemoryFacts
 from hf_efficient.records.plan import PlannedRun
 from hf_efficient.records.steps import COARSE_PHASES, STEP_PHASES
 from hf_efficient.run_dir.json_file import tables
+from hf_efficient.text import counted
 
 _EXACT = ("weights", "adapter", "gradients", "optimizer_state")
 _OF_A_MICRO_BATCH = ("activations", "logits")
@@ -102,7 +103,7 @@ def _energy(planned: PlannedRun, account: RunAccount) -> PlanFigure:
 def _whole(planned: PlannedRun, name: str, observed: float | None, steps: int, why: str) -> PlanFigure:
     if steps == planned.steps:
         return _figure(name, getattr(planned, name), observed, why)
-    note = f"{steps:,} steps were done, {planned.steps:,} were planned"
+    note = f"{counted(steps, 'step')} done, {planned.steps:,} planned"
     return _figure(name, getattr(planned, name), None, why or note)
 
 

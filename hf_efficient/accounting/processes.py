@@ -12,7 +12,7 @@ import msgspec
 
 from hf_efficient.errors import OutputError
 from hf_efficient.records import events
-from hf_efficient.run_dir.reading import check_version, parse_line
+from hf_efficient.run_dir.jsonl import check_version, parse_line
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _Facts = TypeVar("_Facts")
 class ProcessSpans:
     """What the spans say of one process; all times count from its start. ``trains`` and ``train_ends`` are by segment.
     ``end`` is None where none was written or a heartbeat followed; ``alive`` is the last heartbeat without an end.
-    Facts are by topic, notes by kind (``evaluation``, ``save``, ...)."""
+    Facts are by topic, notes by kind (``evaluation``, ``save``, ...); ``work``: each time that it was stated."""
 
     process: int
     way: events.RecordedBy = "unknown"
@@ -37,7 +37,7 @@ class ProcessSpans:
     alive: events.AliveLine | None = None
     memory: dict[str, int] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    work: dict[int, dict[str, Any]] = field(default_factory=dict)
+    work: list[events.WorkFacts] = field(default_factory=list)
     notes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def take(self, line: _Known) -> None:
@@ -64,8 +64,8 @@ class ProcessSpans:
     def state(self, facts: dict[str, dict[str, Any]]) -> None:
         for topic, stated in facts.items():
             self.facts.setdefault(topic, {}).update(stated)
-        if self.trains and "work" in facts:
-            self.work[next(reversed(self.trains))] = facts["work"]
+        if "work" in facts and (work := self.stated("work", events.WorkFacts)) is not None:
+            self.work.append(work)
 
     def stated(self, topic: str, kind: type[_Facts]) -> _Facts | None:
         """What it said of a topic; None where it said nothing, or what this version does not understand."""
@@ -97,11 +97,6 @@ _KINDS: dict[str, type[_Known]] = {kind.__struct_config__.tag: kind for kind in 
 def last_stated(processes: Iterable[ProcessSpans], topic: str, kind: type[_Facts]) -> _Facts | None:
     stated = (one.stated(topic, kind) for one in reversed(list(processes)))
     return next((facts for facts in stated if facts is not None), None)
-
-
-def read_processes(path: Path) -> list[ProcessSpans]:
-    """The processes in the order of their starts; none where the file is missing (see ``SpansReader``)."""
-    return SpansReader(path).look()
 
 
 class SpansReader:

@@ -11,7 +11,7 @@ from hf_efficient.accounting.work import counted_categories, peaks_of
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.records.account import AcrossRanks, PhaseSkew, RankAccount
 from hf_efficient.records.amounts import MoneyAccount
-from hf_efficient.records.facts import ExchangeFacts, SettingsFacts
+from hf_efficient.records.events import ExchangeFacts, SettingsFacts
 
 _ALONE = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
 """Phases in which a rank waits for no other, or hardly."""
@@ -41,11 +41,9 @@ def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
 
 
 def _device(lived: Sequence[ProcessSpans]) -> str | None:
-    settings = last_stated(lived, "settings", SettingsFacts)
-    if settings is None or settings.device is None:
-        return None
-    device = settings.device
-    return f"{device.name or device.type}{'' if device.index is None else f' {device.index}'}"
+    device = (last_stated(lived, "settings", SettingsFacts) or SettingsFacts()).device
+    named, index = device.get("name") or device.get("type"), device.get("index")
+    return f"{named}{'' if index is None else f' {index}'}" if named else None
 
 
 def across_ranks(

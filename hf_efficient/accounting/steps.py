@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hf_efficient.accounting.columns import Column, Columns, column, joined, nanoseconds, runs, table, total
 from hf_efficient.estimate.statistics import warm_up_count
 from hf_efficient.records.steps import StepLoader, StepRecord
-from hf_efficient.run_dir.reading import LineReader, Tail
+from hf_efficient.run_dir.jsonl import LineReader, Tail
 
 MOST_ROWS = 20_000
 """Of other ranks than the first, so many of the last steps are kept; the sums hold all."""
@@ -63,13 +63,7 @@ class StepColumns(Columns):
     allocation_retries: Column
     phase_peaks: Mapping[str, Column]
 
-    ABSENT: ClassVar[Mapping[str, float]] = {
-        "phase_seconds": 0.0,
-        "held_seconds": 0.0,
-        "loader": _NAN,
-        "preferences": _NAN,
-        "phase_peaks": _NAN,
-    }
+    ABSENT: ClassVar[Mapping[str, float]] = {"phase_seconds": 0.0, "held_seconds": 0.0}
 
     def phase(self, name: str) -> Column:
         return self.phase_seconds.get(name, np.zeros(len(self)))
@@ -201,6 +195,10 @@ class RankSteps:
     skipped: int = 0
     _blocks: list[StepColumns] = field(default_factory=list)
 
+    def read(self, tail: Tail) -> None:
+        """Take in what came since the last look; a line that is no record is skipped and counted."""
+        self.skipped += self.LINES.hand_over(tail, self.add)
+
     def add(self, lines: Sequence[StepRecord]) -> None:
         """Take in records, at least one, in the order written."""
         steps = columns_of(lines)
@@ -244,8 +242,5 @@ class RankSteps:
 def read_columns(path: Path) -> StepColumns:
     """The steps of one file; raises OutputError where it cannot be read, or was written by a newer version."""
     found = RankSteps(0)
-    for block in Tail(path).blocks():
-        lines, _ = found.LINES.read(block)
-        if lines:
-            found.add(lines)
+    found.read(Tail(path))
     return found.columns

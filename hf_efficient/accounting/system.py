@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_efficient.accounting.columns import Column, Columns, column, joined, table
-from hf_efficient.estimate.energy import joules_between
+from hf_efficient.estimate.cost import joules_between
 from hf_efficient.records.events import Meter, SystemSample
-from hf_efficient.run_dir.reading import LineReader
+from hf_efficient.run_dir.jsonl import LineReader, Tail
 
 _NAN = float("nan")
 SYSTEM_BYTES = ("rss_bytes", "host_available_bytes", "device_allocated_bytes", "device_reserved_bytes")
@@ -37,10 +37,7 @@ class SystemColumns(Columns):
     gpus: Mapping[str, Column]
     throttled: Mapping[str, Column]
 
-    ABSENT: ClassVar[Mapping[str, float]] = {
-        **dict.fromkeys(("joules", "watts", "bytes", "host", "gpus"), _NAN),
-        "throttled": 0.0,
-    }
+    ABSENT: ClassVar[Mapping[str, float]] = {"throttled": 0.0}
 
 
 def _columns_of(lines: Sequence[SystemSample], *, whole: bool) -> SystemColumns:
@@ -74,6 +71,9 @@ class RankSystem:
     faults: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
     _blocks: list[SystemColumns] = field(default_factory=list)
+
+    def read(self, tail: Tail) -> None:
+        self.skipped += self.LINES.hand_over(tail, self.add)
 
     def add(self, lines: Sequence[SystemSample]) -> None:
         for line in lines:

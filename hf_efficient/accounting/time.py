@@ -10,16 +10,18 @@ import numpy as np
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.steps import RankSteps, SegmentSteps
 from hf_efficient.estimate.cost import cost_usd
-from hf_efficient.estimate.statistics import WARM_UP_RULE, percentile
+from hf_efficient.estimate.statistics import WARM_UP_RULE, percentile, sum_if_known
 from hf_efficient.records.account import (
+    BadputAccount,
     HeldTime,
     ProcessAccount,
     RestartAccount,
+    RunAccount,
     StepTimes,
     TimeAccount,
     TrainingAccount,
 )
-from hf_efficient.records.facts import PriceFacts
+from hf_efficient.records.events import PriceFacts
 from hf_efficient.records.steps import PHASES
 
 _V = TypeVar("_V")
@@ -39,16 +41,11 @@ def segments_of(process: ProcessSpans, rank: RankSteps, lived: Sequence[ProcessS
     """The ``train()`` calls of a process. One without a line (broken, or not written yet) belongs to the last process
     without any between its neighbours' ones, or else to that of the call before."""
     owners = {segment: index for index, one in enumerate(lived) for segment in one.trains}
-    at = next(index for index, one in enumerate(lived) if one is process)
-    return [segment for segment in rank.segments if _owner(segment.segment, owners, lived) == at]
-
-
-def _owner(segment: int, owners: Mapping[int, int], lived: Sequence[ProcessSpans]) -> int:
-    if segment in owners:
-        return owners[segment]
-    before = max((index for known, index in owners.items() if known < segment), default=0)
-    after = min((index for known, index in owners.items() if known > segment), default=len(lived))
-    return max((index for index in range(before, after) if not lived[index].trains), default=before)
+    for segment in (one.segment for one in rank.segments if one.segment not in owners):
+        before = max((index for known, index in owners.items() if known < segment), default=0)
+        after = min((index for known, index in owners.items() if known > segment), default=len(lived))
+        owners[segment] = max((index for index in range(before, after) if not lived[index].trains), default=before)
+    return [segment for segment in rank.segments if lived[owners[segment.segment]] is process]
 
 
 def time_account(accounts: Sequence[ProcessAccount], first: RankSteps) -> TimeAccount:
@@ -224,3 +221,18 @@ def _done_again(before: Sequence[SegmentSteps], resumed_after: int, first: RankS
         return 0, 0.0
     steps = min(max(0, before[-1].last_step - resumed_after), before[-1].steps)
     return steps, math.fsum(first.step_seconds(before[-1].segment)[-steps:]) if steps else 0.0
+
+
+def badput_of(account: RunAccount, lived: Sequence[ProcessSpans]) -> BadputAccount | None:
+    saves = sum(len({note.get("step") for note in one.notes.get("save", ())}) for one in lived)
+    if not saves and not account.restarts:
+        return None
+    time, restarts, usd = account.time, account.restarts, account.money.phase_usd
+    checkpoints = time.phase_seconds.get("checkpointing", 0.0)
+    starts = round(math.fsum(one.start_seconds for one in restarts), 9)
+    again = round(math.fsum(one.seconds_again for one in restarts), 9)
+    share = round((checkpoints + starts + again) / time.wall_seconds, 6) if time.wall_seconds > 0 else 0.0
+    saving = None if usd is None else usd.get("checkpointing", 0.0)
+    cost = sum_if_known([saving, *(one.cost_usd for one in restarts)])
+    undone = round(time.training_seconds / saves / 2, 9) if saves else None
+    return BadputAccount(saves, checkpoints, starts, again, share, cost, undone)

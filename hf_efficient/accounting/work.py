@@ -1,7 +1,7 @@
 """What a run computed and on what: tokens, sequences, FLOPs, the data loader, memory."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,11 +9,11 @@ import numpy as np
 
 from hf_efficient.accounting.columns import nanoseconds, total
 from hf_efficient.accounting.processes import ProcessSpans, last_stated
-from hf_efficient.accounting.steps import LOADER_SECONDS, RankSteps, SegmentSteps, StepColumns
+from hf_efficient.accounting.steps import LOADER_SECONDS, RankSteps, StepColumns
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.estimate.throughput import utilization
 from hf_efficient.records import amounts
-from hf_efficient.records.facts import DataFacts, LoaderFacts, MemoryFacts, WorkFacts
+from hf_efficient.records.events import DataFacts, LoaderFacts, MemoryFacts, WorkFacts
 
 _BY_CALLBACK = "a callback is given neither the trainer nor its batches; EfficientTrainer counts FLOPs"
 _NO_FACTS = "the records do not say what the model computes"
@@ -46,26 +46,23 @@ def _rate(count: int | None, seconds: float) -> float | None:
 def work_account(
     processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], training_seconds: float
 ) -> amounts.WorkAccount:
-    """All ranks together; MFU and HFU over the training loop. Dtype and peak are of the call with the last step."""
-    segments = [segment for rank in ranks for segment in rank.segments]
-    stated = _stated(processes)
-    told = stated(segments[-1].segment if segments else -1) or WorkFacts()
+    """All ranks together; MFU and HFU over the training loop. Dtype and peak are of the last call."""
+    stated = [one for process in processes for one in process.work]
+    told = stated[-1] if stated else WorkFacts()
     model, hardware = _count(ranks, "model_flops"), _count(ranks, "hardware_flops")
     peak, estimated = told.peak_flops_per_second, told.peak_estimated
     accelerators = told.accelerators * max(1, len(ranks))
     mfu = utilization(model, training_seconds, peak, accelerators, peak_estimated=estimated)
     hfu = utilization(hardware, training_seconds, peak, accelerators, peak_estimated=estimated)
     if model is None:
-        nothing = _BY_CALLBACK if processes and processes[-1].way == "callback" else _NO_FACTS
-        facts = {segment.segment: stated(segment.segment) for segment in segments}
-        why = {segment: nothing if each is None else each.reason or _NO_BATCHES for segment, each in facts.items()}
-        reasons = _of_steps(segments, why, "model_flops") or ["no step was recorded"]
+        by_callback = processes and processes[-1].way == "callback"
+        nothing = _NO_BATCHES if stated else _BY_CALLBACK if by_callback else _NO_FACTS
+        has_steps = any(rank.segments for rank in ranks)
+        reasons = [one.reason for one in stated if one.reason] or [nothing if has_steps else "no step was recorded"]
     else:
         reasons = [told.peak_reason or mfu.reason or ""] if mfu.share is None else []
         if hardware is None:
-            of_calls = {segment.segment: stated(segment.segment) or WorkFacts() for segment in segments}
-            why = {segment: each.hardware_reason or hfu.reason or "" for segment, each in of_calls.items()}
-            reasons += _of_steps(segments, why, "hardware_flops")
+            reasons += [one.hardware_reason for one in stated if one.hardware_reason] or [hfu.reason or ""]
     return amounts.WorkAccount(
         model_flops=model,
         hardware_flops=hardware,
@@ -76,29 +73,8 @@ def work_account(
         peak_estimated=estimated,
         accelerators=accelerators,
         dtype=told.dtype,
-        reason="; ".join(reason for reason in reasons if reason) or None,
+        reason="; ".join(dict.fromkeys(reason for reason in reasons if reason)) or None,
     )
-
-
-def _stated(processes: Sequence[ProcessSpans]) -> Callable[[int], WorkFacts | None]:
-    """Gives what a ``train()`` call, by its segment, said of its work; where it said nothing, what the last one did."""
-    last = last_stated(processes, "work", WorkFacts)
-    own: dict[int, WorkFacts | None] = {}
-    for process in processes:
-        if "work" in process.facts:
-            own.update(dict.fromkeys(process.trains, process.stated("work", WorkFacts)))
-        own.update({segment: msgspec.convert(facts, WorkFacts) for segment, facts in process.work.items()})
-    return lambda segment: own.get(segment, last)
-
-
-def _of_steps(segments: Sequence[SegmentSteps], why: Mapping[int, str], count: str) -> list[str]:
-    """The reasons of the calls that lack something, each once; with the number of their steps where others do not."""
-    steps: dict[str, int] = {}
-    for segment in segments:
-        if segment.counts[count] is None:
-            steps[why[segment.segment]] = steps.get(why[segment.segment], 0) + segment.steps
-    total = sum(segment.steps for segment in segments)
-    return [reason if count == total else f"{reason} ({count} of {total} steps)" for reason, count in steps.items()]
 
 
 def sequence_account(
@@ -206,9 +182,11 @@ def _rest(
     if peak is None:
         return None
     size = peak - sum(category.bytes for category in found)
-    note = "of the peak: temporary tensors"
-    if not any(category.name == "activations" for category in found):
+    note, names = "of the peak: temporary tensors", {category.name for category in found}
+    if "activations" not in names:
         note += ", activations and logits"
+    if "gradients" not in names:
+        note += ", gradients"
     if on_cpu:
         note += ", Python with its libraries, and the data"
     if size < 0:

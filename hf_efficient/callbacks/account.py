@@ -21,10 +21,10 @@ class StepRecorderCallback(TrainerCallback):
     def __init__(
         self,
         recorder: StepRecorder,
-        memory: MemoryCount | None = None,
-        model_stands: Callable[[], None] = lambda: None,
-        silent: SilentFailures | None = None,
-        efficiency_dir: str | Path | None = None,
+        memory: MemoryCount,
+        model_stands: Callable[[], None],
+        silent: SilentFailures,
+        efficiency_dir: str | Path | None,
     ) -> None:
         """``model_stands`` is called when training begins: the model is placed, wrapped and checkpointed."""
         self._efficiency_dir = efficiency_dir
@@ -35,13 +35,10 @@ class StepRecorderCallback(TrainerCallback):
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
         self._model_stands()
-        if self._silent is not None:
-            self._silent.begin()
+        self._silent.begin()
         self._recorder.watch_loader(kwargs.get("train_dataloader"))
-        if self._recorder.timeline is not None:
-            note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
-        if self._memory is not None:
-            self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
+        note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
+        self._memory.begin(args, kwargs.get("model"))
 
     def on_epoch_begin(self, *_: Any, **kwargs: Any) -> None:
         """From here to the first batch, workers start and fetch: data wait of the next step."""
@@ -50,16 +47,15 @@ class StepRecorderCallback(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         self._recorder.mark("optimizer")
-        if self._memory is not None and self._memory.wanted:
+        if self._memory.wanted:
             self._memory.before_step(kwargs.get("model"))
-        if self._silent is not None and self._silent.first:
+        if self._silent.first:
             self._silent.before_update(args, kwargs.get("model"))
 
     def on_optimizer_step(self, *_: Any, **kwargs: Any) -> None:
-        if self._memory is not None and self._memory.wanted:
+        if self._memory.wanted:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
-        if self._silent is not None:
-            self._silent.after_update(kwargs.get("optimizer"))
+        self._silent.after_update(kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """The update is done; what the other callbacks do now, and the Trainer until it fetches, is bookkeeping."""
@@ -74,8 +70,7 @@ class StepRecorderCallback(TrainerCallback):
         keep_from_uploads(args, self._efficiency_dir)
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
-        if self._silent is not None:
-            self._silent.end()
+        self._silent.end()
 
 
 class AccountCallback(TrainerCallback):
@@ -131,7 +126,7 @@ class AccountCallback(TrainerCallback):
         )
         self._timeline.recorded_training = state
         self._recorder.watch_loader(kwargs.get("train_dataloader"))
-        self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
+        self._memory.begin(args, kwargs.get("model"))
         self._silent.begin()
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
         self._since_seconds = self._recorder.now_seconds()

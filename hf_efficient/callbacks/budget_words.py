@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from hf_efficient.estimate.forecast import LimitName, Limits
-from hf_efficient.text import seconds, usd
+from hf_efficient.text import counted, seconds, usd
 
 
 def amount(limit: LimitName, value: float) -> str:
@@ -31,9 +31,9 @@ class BudgetWords:
         """The forecast passes a limit: the whole run takes ``total``, and ``fits`` of its ``steps`` would not pass."""
         about = "at least" if at_least else "about"
         return (
-            f"{self._head(limit)}: the run will take {about} {amount(limit, total)}, the rest of its {steps:,} steps "
-            f"{about} {seconds(train_seconds)}. {self.steps_key}={fits} would fit; as it is, the run is saved and "
-            f"stopped around step {fits:,}."
+            f"{self._head(limit)}: the run will take {about} {amount(limit, total)}, the rest of its "
+            f"{counted(steps, 'step')} {about} {seconds(train_seconds)}. {self.steps_key}={fits} would fit; as it is, "
+            f"the run is saved and stopped around step {fits:,}."
         )
 
     def stopped(self, limit: LimitName, spent: float, step: int, steps: int, enough: float, *, exact: bool) -> str:

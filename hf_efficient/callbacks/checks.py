@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -100,16 +100,15 @@ class FourBitGuard(TrainerCallback):
 class GradientCheck(TrainerCallback):
     """Checks the first optimizer step of every ``train()``; reads no values, synchronises nothing. It raises
     TrainingCheckError out of the training where no trainable parameter of the model, or none of an adapter, has a
-    gradient when the optimizer first steps, and where a 4-bit layer passes none from its output to its input. Single
-    parameters without a gradient (LLaVA's last vision layer) and other frozen layers that pass none are one warning.
-    Where gradients are not on the parameters (DeepSpeed, FSDP, optimizers that step inside the backward) parameters are
-    not checked, under ``torch_compile`` layers are not."""
+    gradient when the optimizer first steps. So it does where a 4-bit layer passes none from its output to its input.
+    Single parameters without a gradient (LLaVA's last vision layer) are one warning. Parameters are not checked where
+    gradients are elsewhere (DeepSpeed, FSDP, optimizers that step inside the backward); nor layers under
+    ``torch_compile``."""
 
     def __init__(self) -> None:
         self._pending = False
         self._handles: list[RemovableHandle] = []
         self._broken: list[str] = []
-        self._broken_four_bit: list[str] = []
 
     def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
         self.remove_hooks()
@@ -119,10 +118,10 @@ class GradientCheck(TrainerCallback):
         model: nn.Module | None = kwargs.get("model")
         if not self._pending or self._handles or model is None or args.torch_compile:
             return
-        for name, module in _frozen_leaves(model):
-            is_four_bit = hasattr(getattr(module, "weight", None), "quant_state")  # bitsandbytes' Params4bit
-            broken = self._broken_four_bit if is_four_bit else self._broken
-            self._handles.append(module.register_forward_hook(_watch(name, broken), with_kwargs=True))
+        for name, module in model.named_modules():
+            is_leaf = next(module.children(), None) is None
+            if is_leaf and hasattr(getattr(module, "weight", None), "quant_state"):  # bitsandbytes' Params4bit
+                self._handles.append(module.register_forward_hook(_watch(name, self._broken), with_kwargs=True))
         self._handles.append(model.register_forward_hook(lambda *_: self._raise_if_broken()))
 
     def on_substep_end(self, *_: Any, **kwargs: Any) -> None:
@@ -133,7 +132,6 @@ class GradientCheck(TrainerCallback):
         if not self._pending:
             return
         self._raise_if_broken()
-        broken = list(self._broken)
         self.remove_hooks()
         elsewhere = gradients_elsewhere(args)
         if elsewhere:
@@ -141,7 +139,7 @@ class GradientCheck(TrainerCallback):
         elif kwargs.get("model") is not None:
             missing = _require_gradients(kwargs["model"])
             if missing and args.process_index == 0:
-                logger.warning("%s", _without_gradient(missing, broken))
+                logger.warning("%s", _without_gradient(missing))
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         self.remove_hooks()
@@ -151,13 +149,12 @@ class GradientCheck(TrainerCallback):
             handle.remove()
         self._handles.clear()
         self._broken.clear()
-        self._broken_four_bit.clear()
         self._pending = False
 
     def _raise_if_broken(self) -> None:
-        if not self._broken_four_bit:
+        if not self._broken:
             return
-        broken = list(self._broken_four_bit)
+        broken = list(self._broken)
         self.remove_hooks()
         raise TrainingCheckError(
             f"{len(broken)} frozen 4-bit layers pass no gradient on to the layers below: {_listed(broken)}. Their "
@@ -210,21 +207,12 @@ def _by_adapter(model: nn.Module, names: Sequence[str]) -> dict[str, list[str]]:
     return {f"adapter {one!r}": [name[:-1] for name in own if f".{one}." in name] for one in adapters}
 
 
-def _without_gradient(missing: list[str], broken: list[str]) -> str:
-    passed = f" No gradient passes these frozen layers: {_listed(broken)}." if broken else ""
+def _without_gradient(missing: list[str]) -> str:
     count = f"{len(missing)} trainable parameters" if len(missing) > 1 else "1 trainable parameter"
     return (
-        f"{count} got no gradient in the first step: {_listed(missing)}.{passed} The loss of that step does not depend "
+        f"{count} got no gradient in the first step: {_listed(missing)}. The loss of that step does not depend "
         "on them. If it never does, freeze them: requires_grad_(False) saves memory and time."
     )
-
-
-def _frozen_leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, module in model.named_modules():
-        parameters = list(module.parameters(recurse=False))
-        is_leaf = next(module.children(), None) is None
-        if is_leaf and parameters and not any(parameter.requires_grad for parameter in parameters):
-            yield name, module
 
 
 def distributed_type() -> str:

@@ -86,7 +86,7 @@ class Faults(TrainerCallback):
         self,
         policy: FaultPolicy,
         trainer: Trainer,
-        timeline: Timeline | None,
+        timeline: Timeline,
         records: Callable[[], Path],
         roll_back: Callable[[], Path | None],
     ) -> None:
@@ -106,9 +106,19 @@ class Faults(TrainerCallback):
 
     def count(self, *names: str, **what: Any) -> None:
         self.counts.update(names)
-        if self.timeline is not None:
-            self.timeline.state(FAULTS, dict(self.counts))
-            self.timeline.note("fault", faults=names, **what)
+        self.timeline.state(FAULTS, dict(self.counts))
+        self.timeline.note("fault", faults=names, **what)
+
+    def write(self, name: str, held: Mapping[str, Any]) -> Path | None:
+        """Into the folder of faults; None, and a warning, where that fails."""
+        path = self.records() / FAULTS / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(held, indent=1) + "\n")
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", path, error.strerror or error)
+            return None
+        return path
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         logged = [float(one["loss"]) for one in state.log_history if "loss" in one]
@@ -192,22 +202,17 @@ class Faults(TrainerCallback):
 
     def _keep(self, look: _Look, rank: int, what: str) -> Path | None:
         """Write the step's rows to the folder of the records; None where that fails, or enough are there."""
-        folder = self.records() / FAULTS
+        if len(list((self.records() / FAULTS).glob("*.json"))) >= _MOST_KEPT:
+            return None
         parts = [
-            {"loss": _plain(float(loss)), "rows": list(_rows(batch, self._trainer.processing_class))}
-            for loss, batch in zip(look.losses, look.batches, strict=False)
+            {
+                "loss": loss if math.isfinite(loss) else str(loss),
+                "rows": list(_rows(batch, self._trainer.processing_class)),
+            }
+            for batch, loss in zip(look.batches, map(float, look.losses), strict=False)
         ]
         held = {"step": look.step, "rank": rank, "what": what, "micro_batches": parts}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if len(list(folder.glob("*.json"))) >= _MOST_KEPT:
-                return None
-            path = folder / f"step{look.step}.rank{rank}.json"
-            write_whole(path, json.dumps(held) + "\n")
-        except OSError as error:
-            logger.warning("The batch of step %s cannot be kept: %s", look.step, error.strerror or error)
-            return None
-        return path
+        return self.write(f"step{look.step}.rank{rank}.json", held)
 
 
 def _text_of(batch: Any) -> Mapping[str, Any]:
@@ -229,10 +234,6 @@ def _rows(batch: Mapping[str, Any], tokenizer: Any) -> Iterator[Mapping[str, Any
         if labels is not None and labels.shape == batch[name].shape:
             targets = {"targets": int((labels[place] != -100).sum())}
         yield {"tokens": len(ids), **targets, "ids": ids, **text}
-
-
-def _plain(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
 
 
 def shape_of(batch: Any) -> dict[str, list[int]]:

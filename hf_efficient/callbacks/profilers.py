@@ -8,9 +8,16 @@ from typing import Any
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from hf_efficient.callbacks.uploads import keep_from_uploads, keep_without_event, records_of
-from hf_efficient.profilers.instrument import AFTER_STEPS, Instrument, InstrumentRun, named_functions, require
+from hf_efficient.profilers.instrument import (
+    AFTER_STEPS,
+    Capture,
+    Instrument,
+    InstrumentRun,
+    NvtxRanges,
+    named_functions,
+    require,
+)
 from hf_efficient.profilers.memory_history import MemoryHistory
-from hf_efficient.profilers.nsight import Capture, NvtxRanges
 from hf_efficient.profilers.python_code import HostMemory, LineTimes, PythonProfile
 from hf_efficient.profilers.synchronisations import Synchronisations
 from hf_efficient.profilers.torch_trace import TorchTrace, TraceSchedule
@@ -34,8 +41,7 @@ class InstrumentCallback(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         directory = Path(self._directory or records_of(args) / PROFILE)
-        model = None if args.torch_compile else kwargs.get("model")  # a hook would break the compiled graph apart
-        self._run.begin(directory, args.process_index, kwargs.get("train_dataloader"), model)
+        self._run.begin(directory, args.process_index, kwargs.get("train_dataloader"))
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._run.step_begins(state.global_step + 1)
@@ -79,20 +85,13 @@ class MemoryHistoryCallback(InstrumentCallback):
 
 
 class PythonProfileCallback(InstrumentCallback):
-    """``Trainer(callbacks=[PythonProfileCallback("pyinstrument")])``: the dearest functions, of loader workers too.
-    ``pyinstrument`` needs the extra ``profile``; the first ``after_step`` steps are those to compare with."""
+    """``Trainer(callbacks=[PythonProfileCallback()])``: the dearest functions, of loader workers too.
+    The first ``after_step`` steps are those to compare with."""
 
     def __init__(
-        self,
-        tool: str = "cprofile",
-        directory: str | Path | None = None,
-        *,
-        after_step: int = AFTER_STEPS,
-        workers: bool = True,
+        self, directory: str | Path | None = None, *, after_step: int = AFTER_STEPS, workers: bool = True
     ) -> None:
-        if tool == "pyinstrument":
-            require("pyinstrument")
-        super().__init__(PythonProfile(tool, after_step, workers), directory)
+        super().__init__(PythonProfile(after_step, workers), directory)
 
 
 class LineTimesCallback(InstrumentCallback):

@@ -4,12 +4,11 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 
-from hf_efficient.recording.live import PREFIX, LiveRun
+from hf_efficient.recording.live import PREFIX, LiveRun, Outlook
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.text import clock, short_count, short_seconds, usd
 
@@ -22,29 +21,20 @@ BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 _SMALLEST_BAR = 8
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What a progress bar may show; None where it is not known. Tokens are without padding, of all ranks."""
-
-    seconds_left: float | None = None
-    lower_bound: bool = False
-    tokens_per_second: float | None = None
-    step_seconds: float | None = None
-    mfu: float | None = None
-    cost_usd: float | None = None
-    total_usd: float | None = None
-
-
-def progress_text(progress: Progress, room: int | None = None) -> str:
-    """``2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80``; without room the later parts go first."""
-    more = ">" if progress.lower_bound else ""
-    rate = "" if progress.step_seconds is None else f"{short_seconds(progress.step_seconds)} a step"
-    if progress.tokens_per_second is not None:
-        rate = f"{short_count(progress.tokens_per_second)} tok/s"
-    left = "" if progress.seconds_left is None else f"{more}{clock(progress.seconds_left)} left"
-    mfu = "" if progress.mfu is None else f"{100 * progress.mfu:.2g}% MFU"
-    short = "" if progress.cost_usd is None else usd(progress.cost_usd)
-    money = short if not short or progress.total_usd is None else f"{short} of {more}{usd(progress.total_usd)}"
+def progress_text(live: LiveRun, outlook: Outlook | None, room: int | None) -> str:
+    """``2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80``; without room the later parts go first. Tokens are without
+    padding, of all ranks."""
+    speed, peak, spent = live.figures.rates(), live.peak_flops_per_second, live.spent().usd
+    more = ">" if outlook is not None and outlook.lower_bound else ""
+    rate = "" if speed.step_seconds is None else f"{short_seconds(speed.step_seconds)} a step"
+    if speed.non_padding_tokens_per_second is not None:
+        rate = f"{short_count(speed.non_padding_tokens_per_second * live.world_size)} tok/s"
+    left = "" if outlook is None else f"{more}{clock(outlook.seconds_left)} left"
+    flops = speed.model_flops_per_second
+    mfu = f"{100 * flops / peak:.2g}% MFU" if flops is not None and peak and flops <= peak else ""
+    short = "" if spent is None else usd(spent)
+    total = None if outlook is None else outlook.total.usd
+    money = short if not short or total is None else f"{short} of {more}{usd(total)}"
     for shown in ([left, rate, mfu, money], [left, rate, mfu, short], [left, rate, short], [left, short], [left]):
         text = ", ".join(part for part in shown if part)
         if room is None or len(text) <= room:
@@ -95,7 +85,8 @@ class FigureBar(ProgressCallback):
         try:
             shown = bar.format_dict
             room = room_for_figures(shown["ncols"], state.global_step, state.max_steps, shown["elapsed"])
-            text = progress_text(_progress(live, state.global_step, ended=ended), room)
+            outlook = live.outlook(state.global_step) if not ended and live.figures.is_steady() else None
+            text = progress_text(live, outlook, room)
         except Exception:
             logger.warning("The progress bar shows no figures, because of a fault.", exc_info=True)
             self._faulty = True
@@ -124,22 +115,6 @@ def show_figures(trainer: Trainer) -> None:
 def without_figures(logs: Mapping[str, Any]) -> dict[str, Any]:
     """The logs without the keys of ``recording.live.log_figures``."""
     return {key: value for key, value in logs.items() if not key.startswith(PREFIX)}
-
-
-def _progress(live: LiveRun, step: int, *, ended: bool) -> Progress:
-    rates, spent, outlook = live.figures.rates(), live.spent(), None
-    if not ended and live.figures.is_steady():
-        outlook = live.outlook(step)
-    tokens, flops, peak = rates.non_padding_tokens_per_second, rates.model_flops_per_second, live.peak_flops_per_second
-    return Progress(
-        seconds_left=None if outlook is None else outlook.seconds_left,
-        lower_bound=outlook is not None and outlook.lower_bound,
-        tokens_per_second=None if tokens is None else tokens * live.world_size,
-        step_seconds=rates.step_seconds,
-        mfu=flops / peak if flops is not None and peak else None,
-        cost_usd=spent.usd,
-        total_usd=None if outlook is None else outlook.total.usd,
-    )
 
 
 _UNSHOWN = ("epoch", "total_flos", "runtime", "samples_per_second", "steps_per_second", "num_tokens")

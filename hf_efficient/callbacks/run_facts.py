@@ -177,7 +177,7 @@ class SilentFailures:
         self.begin()
 
     def begin(self) -> None:
-        self.broken = False
+        self.broken = self._timeline.broken
         self._losses.clear()
         self.first = True
         """No update of this training was seen yet."""

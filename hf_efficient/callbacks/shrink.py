@@ -6,16 +6,16 @@ the micro-batches of the step that were done are run once more as well.
 """
 
 import gc
-import json
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from hf_efficient.callbacks.checks import gradients_elsewhere
-from hf_efficient.callbacks.faults import FAULTS, Faults, shape_of
-from hf_efficient.run_dir.json_file import write_whole
+from hf_efficient.callbacks.faults import Faults, shape_of
+from hf_efficient.errors import first_line
 from hf_efficient.text import size
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,9 @@ class Shrinking:
         self._trainer, self._faults = trainer, faults
         self._done: list[Any] = []
 
-    def begin_step(self) -> None:
+    def begin_step(self, batches: Sequence[Any]) -> None:
         self._done = []
+        self._faults.begin_step(batches)
 
     def run(self, step: Step, model: Any, inputs: Any, items: Any = None) -> torch.Tensor:
         """The loss of a micro-batch, whose gradients are added. Raises ``torch.OutOfMemoryError`` where nothing can be
@@ -52,6 +53,7 @@ class Shrinking:
                 if loss is None:
                     break
         self._done.append(inputs)
+        self._faults.losses.append(loss)
         return loss
 
     def _tried(self, step: Step, model: Any, inputs: Any, items: Any) -> tuple[torch.Tensor | None, str]:
@@ -63,7 +65,7 @@ class Shrinking:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            said = str(error).strip().splitlines()[0]
+            said = first_line(error)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -93,6 +95,9 @@ class Shrinking:
         rows = shapes.get("input_ids", [1])[0]
         twice = 2 * trainer.args.gradient_accumulation_steps
         change = {"train.per_device_train_batch_size": rows // 2, "train.gradient_accumulation_steps": twice}
+        if rows == 1:
+            shorter = {"train.max_length": shapes["input_ids"][1] // 2} if "input_ids" in shapes else {}
+            change = shorter if trainer.args.gradient_checkpointing else {"train.gradient_checkpointing": True}
         held = {
             "step": number,
             "micro_batch": len(self._done) + 1,
@@ -100,21 +105,17 @@ class Shrinking:
             "shapes": shapes,
             "said": said,
             "memory": _memory(),
-            "planned": None if timeline is None else timeline.facts.get("plan", {}).get("peak_allocated_bytes"),
-            "would_have_avoided_it": change if rows > 1 else {"train.gradient_checkpointing": True},
+            "planned": timeline.facts.get("plan", {}).get("peak_allocated_bytes"),
+            "would_have_avoided_it": change,
             "not_divided": why_not,
         }
-        folder = self._faults.records() / FAULTS
-        path = folder / f"out_of_memory.step{number}.rank{trainer.args.process_index}.json"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(held, indent=1) + "\n")
-        except OSError as error:
-            logger.warning("The report on memory cannot be written: %s", error.strerror or error)
+        path = self._faults.write(f"out_of_memory.step{number}.rank{trainer.args.process_index}.json", held)
         self._faults.count("out_of_memory", step=number, what=said)
         what = "the run ends" if why_not else f"from here on each micro-batch is run in {2 * self.parts} parts"
-        told = "Step %s: out of memory on a micro-batch of %s; %s. %s has the details."
-        logger.warning(told, number, shapes.get("input_ids"), what, path)
+        where = "" if path is None else f" {path} has the details."
+        logger.warning(
+            "Step %s: out of memory on a micro-batch of %s; %s.%s", number, shapes.get("input_ids"), what, where
+        )
 
 
 def _memory() -> dict[str, Any]:
@@ -125,8 +126,12 @@ def _memory() -> dict[str, Any]:
     return {name: stats.get(name, 0) for name in names} | {"device": size(torch.cuda.mem_get_info()[1])}
 
 
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|CUDA_ERROR_OUT_OF_MEMORY", re.I)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return known or (isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None)
 
 
 def divided(inputs: Any, parts: int) -> list[dict[str, Any]] | None:

@@ -1,4 +1,5 @@
-"""The end of a training before its last step: a budget or a signal asks for it, one controller saves and stops."""
+"""The end of a training before its last step: a budget or a signal asks for it, one controller saves and stops. And
+``train.save_steps: auto``: a checkpoint whenever the work at risk has come to the interval that costs least."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.callbacks.budget_words import BudgetWords
 from hf_efficient.errors import SetupError
+from hf_efficient.estimate.cost import daly_interval, observed_mean
 from hf_efficient.estimate.forecast import LimitName, Limits
 from hf_efficient.facts.prices import Rates
 from hf_efficient.recording.budget import Agreement, BudgetWatch
-from hf_efficient.recording.live import LiveRun, RunningFigures
+from hf_efficient.recording.live import Durations, LiveRun, RunningFigures
 from hf_efficient.recording.loader import torch_loader
-from hf_efficient.recording.stop import ShelteredStart, StopRequest
+from hf_efficient.recording.stop import EvaluationCut, ShelteredStart, StopRequest
+from hf_efficient.recording.timeline import process_timeline
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +83,23 @@ class StopWhenAsked(Stopping):
             self._sheltered = self._loader.worker_init_fn = ShelteredStart(self._loader.worker_init_fn)
         self._request.heard = True
         self._agreement = Agreement(args.process_index, args.world_size)  # steps may begin anew
+        self._in_evaluation, self._batches = Agreement(args.process_index, args.world_size), 0
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.process_index == 0:
             self._request.look(Path(str(args.output_dir)))
         asked = self._agreement.anywhere(self._request.asked, state.global_step)
         self.end_if(lambda: asked, args, control)
+
+    def on_prediction_step(self, args: TrainingArguments, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """All ranks evaluate as many batches. The mixin saves what the training has come to."""
+        self._batches += 1
+        if args.process_index == 0:
+            self._request.look(Path(str(args.output_dir)))
+        if self._in_evaluation.anywhere(self._request.asked, self._batches):
+            self.end_if(lambda: True, args, control)
+            control.should_save, control.should_evaluate = True, False  # in the last step too
+            raise EvaluationCut(self._request.number)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         super().on_train_end(args, state, control, **kwargs)
@@ -230,3 +244,56 @@ class BudgetCallback(Stopping, AccountCallback):
         if self._timeline.live is None:
             return LiveRun(self._timeline, RunningFigures(self._timeline.earlier))
         return self._timeline.live
+
+
+FIRST_SAVE_SECONDS = 60.0
+"""Of training, before the first checkpoint of a run: what one costs is not known until it is written."""
+
+_MOST_STEPS_AHEAD = 1000
+
+
+class SaveCadence(TrainerCallback):
+    """Saves when the time since the last save comes nearest to Daly's interval (``estimate.cost``), by the seconds for
+    which the run's saves have held the training so far, in earlier processes too. Rank 0 decides; the others hear of it
+    when half of the time is over, and again. For ``save_strategy="steps", save_steps=0``, with which the Trainer itself
+    saves at the end alone."""
+
+    def __init__(self, hours: float, *, stated: bool = True, now: Callable[[], float] = time.monotonic) -> None:
+        """``hours`` between two failures; unless they are ``stated``, the run's own failures correct them."""
+        self._hours, self._stated, self._now = hours, stated, now
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        self._earlier = process_timeline().earlier
+        self._saves = Durations(self._earlier.saves, self._earlier.save_seconds)
+        self._agreement = Agreement(args.process_index, args.world_size)
+        self._began = self._saved = self._turned = self._now()
+        self._saved_step = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._turned = self._now()
+        if self._agreement.due(state.global_step):
+            look = self._look(state.global_step) if self._agreement.decides else (0, 0)
+            control.should_save = bool(self._agreement.settle(*look)) or control.should_save
+
+    def on_log(self, *_: Any, **kwargs: Any) -> None:
+        self._turned = self._now()
+
+    on_evaluate = on_log  # what comes before a save is not of it
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        self._saves.add(state.global_step, self._now() - self._turned)
+        self._saved, self._saved_step = self._now(), state.global_step
+
+    def interval_seconds(self) -> float:
+        """From one save to the next."""
+        mean, save = self._hours * 3600, self._saves.mean_seconds
+        if not self._stated:
+            lived = self._earlier.wall_seconds + self._now() - self._began
+            mean = observed_mean(mean, self._earlier.failures, lived)
+        return FIRST_SAVE_SECONDS if save is None else daly_interval(save, mean)
+
+    def _look(self, step: int) -> tuple[int, int]:
+        """Whether to save after this step, and the step of the next look."""
+        passed = self._turned - self._saved
+        each, left = passed / max(1, step - self._saved_step), self.interval_seconds() - passed
+        return int(left <= each / 2), step + max(1, min(_MOST_STEPS_AHEAD, int(left / (2 * each)) if each > 0 else 1))

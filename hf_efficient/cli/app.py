@@ -1,8 +1,8 @@
 """``hf-efficient``: the table of commands, the way in, and how a command ends.
 
-To add a command: write a function ``NAME`` in ``cli/NAME.py``, or beside its like in a file of ``_FILES`` (its
-parameters are typer's, its docstring is the help and shows an example), and a line in ``COMMANDS``. Import what it
-needs inside the function, so that ``--help`` stays instant. Raise ``HfEfficientError`` for what the user can correct
+To add a command: write a function ``NAME`` in ``cli/NAME.py``, or beside its like (its parameters are typer's, its
+docstring is the help and shows an example), and a line in ``commands.json``. Import what it needs inside the function,
+so that ``--help`` stays instant. Raise ``HfEfficientError`` for what the user can correct
 and ``typer.Exit(1)`` where the answer is no.
 
 Exit codes: 0 done; 1 the command ran and the answer is no, or a defect of ours; 2 bad input (the recipe, the data, the
@@ -10,68 +10,34 @@ flags, this machine); 130 interrupted from the keyboard.
 """
 
 import importlib
+import json
 import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
-from hf_efficient.cli.flags import arrange_help, old_spelling, unknown_flag
+from hf_efficient.cli.flags import bare_switches, old_spelling, unknown_flag
 from hf_efficient.cli.output import json_alone
 from hf_efficient.errors import HfEfficientError, SetupError
 from hf_efficient.facts.libraries import missing_package, quieten_libraries
-from hf_efficient.reporting.streams import last_streams, lost_output
+from hf_efficient.reporting.terminal import last_streams, lost_output
 from hf_efficient.text import printable
 from hf_efficient.version import __version__
 
 _BAD_INPUT, _INTERRUPTED = 2, 130
 
-COMMANDS = {
-    "init": "Write a recipe for a model, data and a GPU.",
-    "recipes": "List the shipped recipes; show one resolved.",
-    "convert": "Turn a YAML file of TRL or Axolotl into a recipe.",
-    "validate": "Check a recipe and list all its problems.",
-    "data": "Show the examples as the model will see them.",
-    "plan": "Predict memory, time and cost of a recipe, without a GPU.",
-    "train": "Fine-tune as a recipe says.",
-    "submit": "Submit a recipe as a job of Slurm, SkyPilot or Kubernetes.",
-    "run": "Run your own training script, and account for it.",
-    "checkpoints": "List a run's checkpoints, and which of them are whole.",
-    "eval": "Score a trained model on benchmark tasks, before and after.",
-    "merge": "Merge a trained adapter into its model.",
-    "chat": "Talk to a trained model, and to its base beside it.",
-    "generate": "Answer a file of prompts with a trained model.",
-    "export": "Write a trained model as GGUF, for Ollama or vLLM, and compare.",
-    "report": "Show where a run's time, tokens and memory went.",
-    "compare": "Compare runs with a first one; guard a recipe in CI.",
-    "diagnose": "Find what slows a run down, and what to change.",
-    "trace": "Show where the time of a torch profiler's trace went.",
-    "isolate": "Time the parts of a step by short variants of a recipe.",
-    "tune": "Make a recipe faster or cheaper: one measured change at a time.",
-    "bench": "Compare a recipe with other trainers on the same work.",
-    "schema": "Print the JSON Schema of a recipe file.",
-    "env": "Print versions and hardware, for a bug report.",
-    "check-node": "Check a machine of a cluster's job before it trains.",
-}
+_PANELS: dict[str, dict[str, tuple[str, str]]] = json.loads(Path(__file__).with_name("commands.json").read_text())
+_FILES = {name: file for commands in _PANELS.values() for name, (file, _) in commands.items()}
+COMMANDS = {name: line for commands in _PANELS.values() for name, (_, line) in commands.items()}
 """Name and the line in the list."""
-
-_FILES = {
-    **dict.fromkeys(("chat", "generate", "eval", "merge", "export"), "trained"),
-    **{"data": "validate", "convert": "init", "schema": "recipes", "trace": "diagnose", "check-node": "submit"},
-    "checkpoints": "report",
-}
-"""The file of a command that is beside its like."""
-_PANELS = {
-    "Before a run": ("init", "recipes", "convert", "validate", "data", "plan"),
-    "A run": ("train", "submit", "run", "checkpoints"),
-    "After a run": ("eval", "chat", "generate", "merge", "export"),
-    "Understand a run": ("report", "compare", "diagnose", "trace", "isolate", "tune", "bench"),
-}
 
 
 def command_of(name: str) -> Any:
@@ -94,20 +60,20 @@ class _LazyGroup(TyperGroup):
             found.command(cmd_name)(function)
         command: Any = typer.main.get_command(found)
         command.name, command.short_help = cmd_name, COMMANDS[cmd_name]
-        command.rich_help_panel = next((panel for panel, names in _PANELS.items() if cmd_name in names), "Other")
+        command.rich_help_panel = next((panel for panel, commands in _PANELS.items() if cmd_name in commands), "Other")
         for one in (command, *getattr(command, "commands", {}).values()):
             one.help = re.sub(r"(?<!\n)\n(?!\n)", " ", one.help or "")  # rich keeps the breaks of a docstring
-            arrange_help(cmd_name, one.get_params(ctx))
+            bare_switches(one.get_params(ctx))
         return command
 
     def get_params(self, ctx: Any) -> list[Any]:
         params = super().get_params(ctx)
-        arrange_help("", params)
+        bare_switches(params)
         return params
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(_unknown(args[0]))
+        names: Any = dict.fromkeys(COMMANDS)
+        self.commands = names  # of which typer names the nearest
         name, command, rest = super().resolve_command(ctx, args)
         # the script of `run` has flags of its own
         wrong = None if name is None or name == "run" else old_spelling(name, rest) or unknown_flag(command, rest)
@@ -126,13 +92,6 @@ class _LazyGroup(TyperGroup):
             raise SystemExit(_INTERRUPTED) from None
 
 
-def _unknown(name: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, COMMANDS, n=1)
-    return f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else "")
-
-
 _app = typer.Typer(cls=_LazyGroup, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
@@ -145,9 +104,9 @@ def _print_version(wanted: bool) -> None:
 @_app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool, Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Anywhere: show the traceback of an error.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Anywhere: show the traceback of an error.")] = False,
 ) -> None:
     """Fine-tuning with Hugging Face that is predictable, explained and cheap.
 
@@ -158,7 +117,8 @@ def _root(
 def main(argv: Sequence[str] | None = None) -> None:
     """Run ``hf-efficient`` with ``argv`` (default: the process's) and exit, always by ``SystemExit``."""
     given = list(sys.argv[1:] if argv is None else argv)
-    script = _command(given) == "run"  # whose flags and output are its own
+    command = next((arg for arg in given if not arg.startswith("-")), None)
+    script = command == "run"  # whose flags and output are its own
     ours = given[: given.index("run")] if script else given
     debug = "--debug" in ours
     args = [*(arg for arg in ours if arg != "--debug"), *given[len(ours) :]] or ["--help"]
@@ -166,26 +126,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         quieten_libraries(debug=debug)
     last_streams()
     with messages_on_stderr(), json_alone("--json" in ours and "--help" not in ours):
-        code = _guarded(lambda: _run(args, debug), debug=debug)
+        code = _guarded(args, debug)
     why = "" if code else lost_output()
     if why:
         print(f"error: standard output cannot be written: {why}.", file=sys.stderr)
     raise SystemExit(_BAD_INPUT if why else code)
 
 
-def _command(args: Sequence[str]) -> str | None:
-    return next((arg for arg in args if not arg.startswith("-")), None)
-
-
-def _run(args: list[str], debug: bool) -> int:
-    group = typer.main.get_command(_app)
-    return group.main(args, prog_name="hf-efficient", obj=debug, standalone_mode=False) or 0
-
-
-def _guarded(action: Callable[[], int], *, debug: bool) -> int:
+def _guarded(args: list[str], debug: bool) -> int:
     """The exit code; the one place that turns exceptions into messages and codes. ``SystemExit`` passes through."""
     try:
-        return action()
+        group = typer.main.get_command(_app)
+        return group.main(args, prog_name="hf-efficient", obj=debug, standalone_mode=False) or 0
     except KeyboardInterrupt:
         return _INTERRUPTED
     except HfEfficientError as error:
@@ -220,8 +172,6 @@ def _print_defect(error: Exception, debug: bool) -> None:
 
 
 class _ToStderr(logging.Handler):
-    """Writes to what standard error is when the message comes."""
-
     def emit(self, record: logging.LogRecord) -> None:
         print(printable(self.format(record)), file=sys.stderr, flush=True)
 

@@ -1,29 +1,26 @@
 """``hf-efficient diagnose``: what slows a run down or spoils it, and what to change; ``trace``: the same of a trace."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from hf_efficient.cli.output import Apply, FindingNumber, RunDir, check_apply, print_json
+from hf_efficient.cli.output import RunDir, print_json
 from hf_efficient.errors import SetupError
-
-if TYPE_CHECKING:
-    from hf_efficient.records.findings import Remedy
 
 _TRACES = (".json", ".json.gz")
 
 
 def diagnose(
     run_dir: RunDir,
-    apply: Apply = None,
-    finding: FindingNumber = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
+    apply: Annotated[Path | None, Option(metavar="OUT.yaml", help="Write a new recipe with a remedy in it.")] = None,
+    finding: Annotated[
+        int | None, Option(metavar="N", help="Which finding --apply takes; default: the first that it can.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the diagnosis as JSON.")] = False,
 ) -> None:
     """Rank what slows a run down or spoils it: the evidence, what it costs, what to change, and the predicted gain.
 
@@ -35,16 +32,20 @@ def diagnose(
     Example: hf-efficient diagnose outputs/quickstart-qlora --apply next.yaml
     """
     from hf_efficient.diagnosis.case import read_case
-    from hf_efficient.diagnosis.confirmation import prediction
     from hf_efficient.diagnosis.engine import diagnose_case
-    from hf_efficient.diagnosis.remedies import applied_recipe, remedy_of
-    from hf_efficient.recipe.writing import write_new_file
-    from hf_efficient.reporting.diagnosis import diagnosis_renderables
+    from hf_efficient.diagnosis.remedies import applied_recipe, prediction, remedy_of
+    from hf_efficient.estimate.significance import FEWEST_STEPS
+    from hf_efficient.estimate.statistics import WARM_UP_STEPS
+    from hf_efficient.recipe.writing import check_new_file, write_new_file
+    from hf_efficient.reporting.diagnosis import diagnosis_renderables, gain_words, remedy_words
     from hf_efficient.reporting.terminal import show
     from hf_efficient.run_dir.json_file import strict_json
     from hf_efficient.run_dir.paths import records_folder
 
-    check_apply(apply, finding)
+    if apply is not None:
+        check_new_file(apply, "--apply")
+    elif finding is not None:
+        raise SetupError("--finding: chooses what --apply writes. Add --apply OUT.yaml.")
     _check_is_run(run_dir)
     directory = records_folder(run_dir)
     case = read_case(directory)
@@ -58,7 +59,14 @@ def diagnose(
     chosen, remedy = remedy_of(found, finding)
     confirms = prediction(case, chosen, remedy)
     write_new_file(apply, applied_recipe(directory, chosen, remedy, confirms), "--apply")
-    print_applied(apply, remedy, " for the same tokens", "; its report confirms or retracts it" if confirms else "")
+    then = "; its report confirms or retracts it" if confirms else ""
+    if confirms and "predicted_saving" in confirms and "spread" not in confirms:
+        fewest = FEWEST_STEPS + WARM_UP_STEPS
+        then = f". Its report cannot confirm the time: that needs the records of {fewest} steps of each run"
+    gain = f", {gain_words(remedy.gain)} predicted for the same tokens" if remedy.gain is not None else ""
+    changes = " ".join(remedy_words(remedy, recipe=True))
+    message = f"--apply: {apply} is the recipe with {changes}{gain}. Run it: hf-efficient train {apply}{then}"
+    print(message, file=sys.stderr)
 
 
 def _check_is_run(path: Path) -> None:
@@ -75,21 +83,12 @@ def _check_is_run(path: Path) -> None:
         )
 
 
-def print_applied(path: Path, remedy: Remedy, of: str = "", then: str = "") -> None:
-    from hf_efficient.reporting.diagnosis import gain_words, remedy_words
-
-    gain = f", {gain_words(remedy.gain)} predicted{of}" if remedy.gain is not None else ""
-    changes = " ".join(remedy_words(remedy, recipe=True))
-    message = f"--apply: {path} is the recipe with {changes}{gain}. Run it: hf-efficient train {path}{then}"
-    print(message, file=sys.stderr)
-
-
 _OF_A_RUN = "*.trace.json*"
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="NAME.json or NAME.json.gz, of whatever run.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print breakdown and findings as JSON.")] = False,
+    file: Annotated[Path, Argument(metavar="FILE", help="NAME.json or NAME.json.gz, of whatever run.")],
+    as_json: Annotated[bool, Option("--json", help="Print breakdown and findings as JSON.")] = False,
 ) -> None:
     """Show where a trace of torch's profiler spent its time: busy, idle, kernels, copies, communication, waits.
 
@@ -99,8 +98,8 @@ def trace(
     """
     from hf_efficient.diagnosis.engine import findings_of_trace
     from hf_efficient.reporting.diagnosis import OF_THE_TRACE, finding_renderables
+    from hf_efficient.reporting.profile_tables import trace_renderables
     from hf_efficient.reporting.terminal import show
-    from hf_efficient.reporting.trace_tables import trace_renderables
     from hf_efficient.trace.breakdown import trace_breakdown
 
     file = file.expanduser()

@@ -1,27 +1,23 @@
 """``hf-efficient env``: versions and hardware; what the hardware does, measured."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Option
 
 from hf_efficient.cli.output import print_json
+from hf_efficient.records.device import Calibration
 from hf_efficient.text import flops
-
-if TYPE_CHECKING:
-    from hf_efficient.records.device import Calibration
 
 logger = logging.getLogger(__name__)
 
 
 def env(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
     calibrate: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--calibrate",
             help="Measure the GPUs and the CPU instead (matrix products, memory, launches), and keep it for plans.",
         ),
@@ -50,12 +46,12 @@ def env(
 
 
 def _calibrate(as_json: bool) -> None:
-    from hf_efficient.profilers.calibration import benches, calibrate, save_calibration
+    from hf_efficient.profilers.calibration import calibrate, device_name, devices, save_calibration
 
     found_all = []
-    for bench in benches():
-        logger.info("Measuring %s ...", bench.name)
-        found = calibrate(bench)
+    for device in devices():
+        logger.info("Measuring %s ...", device_name(device))
+        found = calibrate(device)
         path = str(save_calibration(found))
         found_all.append({**dataclasses.asdict(found), "path": path})
         if not as_json:

@@ -1,4 +1,4 @@
-"""Flags that a command does not have: what to write in their place; and the panels of a long help."""
+"""Flags that a command does not have: what to write in their place; and switches in a help."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -9,6 +9,7 @@ _NUMBER = ("--num-gpus", "--num-gpus N for their number")
 _RENAMED = {
     "--gpus": (_KIND, _NUMBER),
     "--gpu": (("--gpu-memory", "--gpu-memory GB, for instance 24"),),
+    "--gpu-memory": (("--gpu", "--gpu 'RTX 3090', or hf-efficient recipes --gpu-memory GB"),),
     **dict.fromkeys(("--gpu-type", "--gpu_type", "--accelerator"), (_KIND,)),
     **dict.fromkeys(("--num-gpus", "--num_gpus", "--num-processes", "--num_processes"), (_NUMBER,)),
     **dict.fromkeys(("--nproc-per-node", "--nproc_per_node"), (_NUMBER,)),
@@ -45,7 +46,6 @@ def old_spelling(name: str, args: Sequence[str]) -> str | None:
 
 
 def _run_dirs(args: Sequence[str]) -> list[str]:
-    """What stands beside the flags of ``report``."""
     before = ["", *args]
     return [arg for place, arg in enumerate(args) if not arg.startswith("-") and before[place] != "--html"]
 
@@ -107,25 +107,8 @@ def _as_override(flag: str, value: str) -> str | None:
     return f"{key}={'true' if field is not None and 'bool' in field.kinds else 'VALUE'}"
 
 
-_PANELS = {
-    "Several machines": ("node_rank", "main_address"),
-    "Profilers": ("nsys", "ncu"),
-    "The cluster": (
-        "on", "cluster", "gpu", "num_gpus", "time", "shared", "partition", "account", "image", "infra", "namespace",
-        "yes",
-    ),
-    "Changes of the recipe": ("advise", "fix", "largest"),
-    "Output": ("html", "notes", "as_json"),
-}  # fmt: skip
-"""Parts of a long help, by a flag's parameter."""
-
-
-def arrange_help(command: str, params: Sequence[Any]) -> None:
-    """Panels for ``train``, ``submit`` and ``plan``; no ``<bool>`` behind a switch, which takes no value."""
+def bare_switches(params: Sequence[Any]) -> None:
+    """No ``<bool>`` behind a switch, which takes no value."""
     for param in params:
-        if command in ("train", "submit", "plan") and param.param_type_name == "option":
-            panels = (panel for panel, names in _PANELS.items() if param.name in names)
-            is_plain = command != "submit" and param.name in ("gpu", "num_gpus")
-            param.rich_help_panel = None if is_plain else next(panels, None)
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""

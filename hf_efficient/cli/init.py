@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from hf_efficient.cli.output import gpu_names
 from hf_efficient.errors import HfEfficientError, SetupError
@@ -20,17 +21,16 @@ _EXAMPLE = "--model meta-llama/Llama-3.1-8B-Instruct --data chats.jsonl --gpu A1
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The recipe to write.")] = Path("recipe.yaml"),
-    model: Annotated[str | None, typer.Option(metavar="M", help="Hub name, folder, GGUF file, package:NAME.")] = None,
-    data: Annotated[str | None, typer.Option(metavar="D", help="A data file, a folder, or a hub name.")] = None,
+    file: Annotated[Path, Argument(metavar="FILE", help="The recipe to write.")] = Path("recipe.yaml"),
+    model: Annotated[str | None, Option(metavar="M", help="Hub name, folder, GGUF file, package:NAME.")] = None,
+    data: Annotated[str | None, Option(metavar="D", help="A data file, a folder, or a hub name.")] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The GPU that it will train on, or cpu.", autocompletion=gpu_names),
+        str | None, Option(metavar="NAME", help="The GPU that it will train on, or cpu.", autocompletion=gpu_names)
     ] = None,
     method: Annotated[
-        Literal["lora", "qlora", "full"] | None, typer.Option(help="What is trained; default: what fits the GPU.")
+        Literal["lora", "qlora", "full"] | None, Option(help="What is trained; default: what fits the GPU.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:
     """Write a short recipe. On a terminal, it asks for what the flags leave out.
 
@@ -79,27 +79,11 @@ def _checked_model(name: str) -> str:
 
     if not name:
         raise SetupError("--model: is empty. Write a hub name or a local folder.")
-    _check_owner(name)
     try:
         resolve_model_source(ModelSection(id=name))
     except (ModelError, SetupError) as error:
         raise type(error)(str(error).replace("model.id", "--model", 1)) from error
     return name
-
-
-def _check_owner(name: str) -> None:
-    """A hub name without its owner, of a model that is known by one, is not found when the run starts."""
-    from hf_efficient.errors import ModelError
-    from hf_efficient.facts.models import find_model
-    from hf_efficient.facts.tables import plain
-
-    if "/" in name or Path(name).exists():
-        return
-    try:
-        whole = next(one for one in find_model(name).names if plain(one.rpartition("/")[2]) == plain(name))
-    except (ModelError, StopIteration):
-        return
-    raise SetupError(f"--model: {name} lacks its owner. Write {whole}, or a local folder.")
 
 
 def _checked_data(name: str) -> tuple[str, Any]:
@@ -122,12 +106,12 @@ def _checked_gpu(name: str) -> Any:
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The YAML file of TRL or Axolotl.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="The YAML file of TRL or Axolotl.")],
     tool: Annotated[
-        Literal["trl", "axolotl"] | None, typer.Option("--from", help="Whose file; default: recognised by its keys.")
+        Literal["trl", "axolotl"] | None, Option("--from", help="Whose file; default: recognised by its keys.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The recipe to write, a new file; default: standard output.")
+        Path | None, Option(metavar="FILE", help="The recipe to write, a new file; default: standard output.")
     ] = None,
 ) -> None:
     """Turn a configuration of `trl sft`, `trl dpo` or Axolotl into a recipe that validates.
@@ -142,11 +126,11 @@ def convert(
     if output is not None:
         check_new_file(output, "--output")
     name = (output or file).stem
-    found = convert_file(file, tool, name)
-    for line in found.notes:
+    text, notes = convert_file(file, tool, name)
+    for line in notes:
         print(line, file=sys.stderr)
     if output is None:
-        print(found.text, end="")
+        print(text, end="")
         return
-    write_new_file(output, found.text, "--output")
+    write_new_file(output, text, "--output")
     print(f"written: {output}\nNext: hf-efficient data {shlex.quote(str(output))}")

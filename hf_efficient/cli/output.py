@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
-import typer
+from typer import Argument, Option
 
 from hf_efficient.errors import OutputError, SetupError, writing
 
@@ -29,24 +29,19 @@ def gpu_names(incomplete: str) -> list[str]:
 
 
 RecipeArgument = Annotated[
-    str,
-    typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.", autocompletion=_recipe_names),
+    str, Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.", autocompletion=_recipe_names)
 ]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Output directory of a run.")]
+Overrides = Annotated[list[str] | None, Argument(metavar="a.b=value", help="Values that replace the recipe's.")]
+RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="Output directory of a run.")]
 RunOrModel = Annotated[
-    str, typer.Argument(metavar="RUN_OR_MODEL", help="Output directory of a run, a model's folder or its hub name.")
+    str, Argument(metavar="RUN_OR_MODEL", help="Output directory of a run, a model's folder or its hub name.")
 ]
-NumGpus = Annotated[int | None, typer.Option(metavar="N", help="GPUs of each machine, as distributed.processes=N.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in output_dir.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")]
-Apply = Annotated[
-    Path | None, typer.Option("--apply", metavar="OUT.yaml", help="Write a new recipe with a remedy in it.")
-]
-FindingNumber = Annotated[
-    int | None,
-    typer.Option("--finding", metavar="N", help="Which finding --apply takes; default: the first that it can."),
-]
+TRUST = "Run Python code that the model's repository ships."
+TrustRemoteCode = Annotated[bool, Option("--trust-remote-code", help=TRUST)]
+NUM_GPUS = "GPUs of each machine, as distributed.processes=N."
+NumGpus = Annotated[int | None, Option(metavar="N", help=NUM_GPUS)]
+Resume = Annotated[bool, Option("--resume", help="Continue from the last checkpoint in output_dir.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace the run in output_dir.")]
 _REMEDY = "Name a file in a folder that exists and can be written."
 _PROCESSES = "distributed.processes"
 
@@ -63,16 +58,6 @@ def with_num_gpus(overrides: Sequence[str], num_gpus: int | None) -> list[str]:
         message = f"is {num_gpus}, but {_PROCESSES}={written[-1]} was written as well"
         raise SetupError(f"--num-gpus: {message}. Write one of them.")
     return [*overrides, f"{_PROCESSES}={num_gpus}"]
-
-
-def check_apply(path: Path | None, finding: int | None) -> None:
-    """Before long work: ``OutputError`` for a file that cannot be written, ``SetupError`` for a number without one."""
-    from hf_efficient.recipe.writing import check_new_file
-
-    if path is not None:
-        check_new_file(path, "--apply")
-    elif finding is not None:
-        raise SetupError("--finding: chooses what --apply writes. Add --apply OUT.yaml.")
 
 
 def check_switches(*, resume: bool, overwrite: bool) -> list[str]:
@@ -98,7 +83,7 @@ def json_alone(wanted: bool) -> Iterator[None]:
     if kept is None or error is None:
         _answers = sys.stdout
     else:
-        from hf_efficient.reporting.streams import Lasting
+        from hf_efficient.reporting.terminal import Lasting
 
         _answers = Lasting(os.fdopen(os.dup(kept), "wb"), encoding="utf-8")
         os.dup2(error, kept)
@@ -134,7 +119,6 @@ def print_record(record: Any) -> None:
 
 
 def command_line() -> str:
-    """As it was typed."""
     return shlex.join(["hf-efficient", *sys.argv[1:]])
 
 

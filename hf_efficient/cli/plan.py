@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from hf_efficient.cli.output import (
     PAGE,
@@ -35,13 +37,16 @@ if TYPE_CHECKING:
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.records.plan import Plan
 
+_change = partial(Option, rich_help_panel="Changes of the recipe")
+_output = partial(Option, rich_help_panel="Output")
+
 
 def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="The kind of GPU; repeat for several; default: all known. cpu is this machine's.",
             autocompletion=gpu_names,
@@ -50,27 +55,26 @@ def plan(
     num_gpus: NumGpus = None,
     advise: Annotated[
         bool | None,
-        typer.Option(
+        _change(
             "--advise/--no-advise",
             help="Simulate changes of the recipe and rank them, for one --gpu; default: where it does not fit that.",
         ),
     ] = None,
     fix: Annotated[
-        Path | None,
-        typer.Option(metavar="OUT.yaml", help="Write a recipe that extends this one and fits the one --gpu."),
+        Path | None, _change(metavar="OUT.yaml", help="Write a recipe that extends this one and fits the one --gpu.")
     ] = None,
     largest: Annotated[
-        bool,
-        typer.Option("--largest", help="Find the largest micro-batch and the longest rows that fit the one --gpu."),
+        bool, _change("--largest", help="Find the largest micro-batch and the longest rows that fit the one --gpu.")
     ] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a page with plots.")] = None,
+    export: Annotated[bool, _output("--export", help="The sizes of the trained model's exports too.")] = False,
+    html: Annotated[Path | None, _output(metavar="FILE", help="Write the plan as a page with plots.")] = None,
     read_data: Annotated[
-        bool, typer.Option("--data/--no-data", help="Read the data that this machine has, or assume full rows.")
+        bool, Option("--data/--no-data", help="Read the data that this machine has, or assume full rows.")
     ] = True,
     notes: Annotated[
-        bool, typer.Option("--notes", help="Print all assumptions, and what spot markets change.")
+        bool, _output("--notes", help="Print the largest tensors, all assumptions, and what spot markets change.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    as_json: Annotated[bool, _output("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict the memory, time and cost of a recipe: no GPU, no weights, no network.
 
@@ -114,7 +118,7 @@ def plan(
     if is_one and largest:
         from hf_efficient.planning.advice import with_largest
 
-        planned = with_largest(loaded, planned)
+        planned = with_largest(loaded, planned, lambda said: print(f"--largest: {said}", file=sys.stderr, flush=True))
         if planned.largest is not None and not as_json:
             show(largest_renderables(planned.largest, planned.micro_batch_rows, planned.row_tokens))
     if is_one and ((fix is not None and not fits) or (not fits if advise is None else advise)):
@@ -123,14 +127,25 @@ def plan(
         planned = with_advice(loaded, planned)
         if planned.advice is not None and not as_json:
             show(advice_renderables(planned.advice))
+    sizes: dict[str, dict[str, int]] = {}
+    if export:
+        from hf_efficient.export.export import section_sizes
+        from hf_efficient.reporting.trained_model import sizes_lines
+
+        sizes = {"export_bytes": section_sizes(loaded.model)}
+        if not as_json:
+            show(["", "Exports of the trained model:", *sizes_lines(sizes["export_bytes"])])
     if as_json:
-        print_json(dataclasses.asdict(planned))
+        print_json(dataclasses.asdict(planned) | sizes)
     if html is not None:
         asked = {"advise": planned.advice is not None, "largest": largest, "no-data": not read_data}
         flags = [part for name in names or () for part in ("--gpu", name)]
         flags += [f"--{name}" for name, wanted in asked.items() if wanted]
         again = shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])
-        _write_page(planned, html, again, as_json)
+        from hf_efficient.reporting.html.plan_page import plan_page
+
+        now = datetime.now().astimezone()
+        write_page(html, html, lambda: plan_page(planned, again, now), sys.stderr if as_json else None)
     if fix is not None:
         fits = _write_fix(loaded, planned, fix)
     if not fits:
@@ -176,13 +191,6 @@ def lean_imports() -> Iterator[None]:
         gc.freeze()
         gc.enable()
     atexit.register(gc.freeze)
-
-
-def _write_page(planned: Plan, path: Path, command: str, as_json: bool) -> None:
-    from hf_efficient.reporting.html.plan_page import plan_page
-
-    now = datetime.now().astimezone()
-    write_page(path, path, lambda: plan_page(planned, command, now), sys.stderr if as_json else None)
 
 
 def _write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:

@@ -1,24 +1,27 @@
-"""``hf-efficient recipes``: the shipped ones, and any recipe resolved, explained, or as it is launched; ``schema``."""
+"""``hf-efficient recipes``: the shipped ones, and any recipe resolved or explained; ``schema``;
+``validate``: a recipe checked; ``data``: its examples as the model will see them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
+from typer import Option
 
 from hf_efficient.cli.output import Overrides, RecipeArgument, print_json, write_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hf_efficient.data.examples import FirstRows
     from hf_efficient.recipe.files import ShippedPlan, ShippedRecipe
     from hf_efficient.recipe.schema import Origin, Recipe
 
@@ -29,12 +32,12 @@ _Method = Literal["lora", "dora", "rslora", "qlora", "full"]
 @recipes.callback(invoke_without_command=True)
 def _list(
     context: typer.Context,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only models with this in their name: 8b.")] = None,
+    model: Annotated[str | None, Option(metavar="NAME", help="Only models with this in their name: 8b.")] = None,
     gpu_memory: Annotated[
-        float | None, typer.Option(metavar="GB", min=1, help="Only what fits GPUs with this memory: 24.")
+        float | None, Option(metavar="GB", min=1, help="Only what fits GPUs with this memory: 24.")
     ] = None,
-    method: Annotated[_Method | None, typer.Option(help="Only this kind of training.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    method: Annotated[_Method | None, Option(help="Only this kind of training.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
     """List the shipped recipes with the memory, GPU and speed that their plans predict; show one resolved.
 
@@ -127,13 +130,8 @@ def _figures(plan: ShippedPlan | None) -> list[str]:
 def show(
     recipe: RecipeArgument,
     overrides: Overrides = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Every value, trl's defaults too, and who set it.")
-    ] = False,
-    launch: Annotated[
-        bool, typer.Option("--launch", help="How it is launched: accelerate's configuration, DeepSpeed's, the command.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML or a table.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Every value, trl's defaults too, and who set it.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of YAML or a table.")] = False,
 ) -> None:
     """Print a recipe with all it extends, all overrides and all defaults.
 
@@ -143,10 +141,7 @@ def show(
     from hf_efficient.recipe.writing import dump_yaml
 
     loaded = load_recipe(recipe, overrides or [])
-    if launch:
-        page = launch_page(loaded, recipe, overrides or [], as_json=as_json)
-        print_json(page) if as_json else print(page, end="")
-    elif explain and as_json:
+    if explain and as_json:
         print_json([row._asdict() for row in explained(loaded)])
     elif explain:
         from hf_efficient.reporting.terminal import show as show_table
@@ -166,38 +161,28 @@ class ExplainedValue(NamedTuple):
 
 def explained(recipe: Recipe) -> list[ExplainedValue]:
     from hf_efficient.recipe.train_fields import train_defaults, train_versions
+    from hf_efficient.recipe.tree import flat
 
     rows: dict[str, list[ExplainedValue]] = {section: [] for section in type(recipe).model_fields}
-    for key, value in _leaves(recipe.resolved()):
+    for key, value in flat(recipe.resolved()).items():
         rows[key.partition(".")[0]].append(ExplainedValue(key, value, _set_by(recipe.provenance[key])))
     if not recipe.train:
         rows["train"].clear()
     default = f"default of trl {train_versions()['trl']}"
-    rows["train"] += [ExplainedValue(key, value, default) for key, value in _leaves({"train": train_defaults(recipe)})]
+    others = flat({"train": train_defaults(recipe)})
+    rows["train"] += [ExplainedValue(key, value, default) for key, value in others.items()]
     return [row for of_section in rows.values() for row in of_section]
-
-
-def _leaves(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    from hf_efficient.recipe.schema import Origin
-    from hf_efficient.recipe.tree import dotted, wrap
-
-    return ((dotted(path), node.value) for path, node in wrap(data, Origin("default")).leaves())
 
 
 def _set_by(origin: Origin) -> str:
     """The origin, with a path below the current directory relative to it."""
     if origin.line is None:
         return str(origin)
-    path = Path(origin.source)
-    try:
-        path = path.relative_to(Path.cwd()) if path.is_absolute() else path
-    except ValueError:
-        path = Path(os.path.normpath(path))
-    return f"{path}:{origin.line}"
+    path = Path(os.path.normpath(origin.source))
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{origin.line}"
 
 
 def explanation_table(rows: list[ExplainedValue]) -> Table:
-    """What does not fit is folded."""
     from rich.text import Text
 
     from hf_efficient.recipe.writing import dump_yaml
@@ -212,38 +197,7 @@ def explanation_table(rows: list[ExplainedValue]) -> Table:
     return made
 
 
-def launch_page(recipe: Recipe, argument: str, overrides: Sequence[str], *, as_json: bool) -> str:
-    """accelerate's configuration file, DeepSpeed's JSON, if any, and the command that needs neither; ``RecipeError``
-    where the processes do not divide the global batch."""
-    from hf_efficient.facts.environment import accelerator_count, thread_count
-    from hf_efficient.launch import command as launching
-    from hf_efficient.recipe.rules.distributed import with_accumulation
-    from hf_efficient.recipe.writing import dump_yaml
-
-    devices = accelerator_count() if recipe.distributed.processes == "auto" else 0
-    several = recipe.distributed.nodes > 1
-    place = launching.NodePlace(0, "MACHINE_0", launching.DEFAULT_PORT) if several else None
-    layout = launching.layout_of(recipe, device_count=devices, cores=thread_count(), place=place)
-    with_accumulation(recipe, layout.world_size)
-    engine = launching.strategy_of(recipe, layout.world_size)
-    config = launching.accelerate_config(recipe, layout)
-    share = launching.largest_share(recipe, layout.world_size) if launching.is_zero(engine) else 0
-    zero = launching.deepspeed_config(recipe, engine, share) if launching.is_zero(engine) else None
-    command = shlex.join(launching.accelerate_command(recipe, argument, overrides, layout))
-    if as_json:
-        page = {"strategy": engine, "accelerate": config, "deepspeed": zero, "command": command}
-        return f"{json.dumps(page, indent=2)}\n"
-    parts = [f"# accelerate launch --config_file FILE -m hf_efficient.train {argument}\n{dump_yaml(config)}"]
-    if zero is not None:
-        held = json.dumps(zero, indent=2)
-        parts.append(f"# What the run passes to DeepSpeed; `auto` is filled in from the recipe.\n{held}\n")
-    parts.append(f"# The same by flags alone, as `hf-efficient train` does it:\n$ {command}\n")
-    return "\n".join(parts)
-
-
-def schema(
-    output: Annotated[Path | None, typer.Option("--output", help="Write it to this file instead.")] = None,
-) -> None:
+def schema(output: Annotated[Path | None, Option("--output", help="Write it to this file instead.")] = None) -> None:
     """Print the JSON Schema of a recipe file, with the fields of the installed trl under train.
 
     Example: hf-efficient schema --output recipe.schema.json
@@ -257,3 +211,81 @@ def schema(
         return
     write_text("--output", output, text, mark=f'"$comment": "{schema["$comment"]}"')
     print(f"written: {output}")
+
+
+def validate(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Check a recipe and list all its problems at once; exit code 2 where there are any.
+
+    The first 1000 rows of each local data file are read. A setting that has no effect is named in a remark. Model and
+    tokenizer are not loaded: `hf-efficient data` shows what the model will see.
+
+    Example: hf-efficient validate recipes/llama3.1-8b/qlora.yaml train.max_length=4096
+    """
+    from hf_efficient.errors import RecipeError
+    from hf_efficient.recipe.load import check_data_files, load_recipe
+    from hf_efficient.recipe.rules.values import recipe_remarks
+
+    try:
+        loaded = load_recipe(recipe, overrides or [])
+        check_data_files(loaded)
+        from hf_efficient.data.examples import check_first_rows
+
+        rows = check_first_rows(loaded)
+    except RecipeError as error:
+        if not as_json:
+            raise
+        print_json({"ok": False, "problems": [dataclasses.asdict(problem) for problem in error.problems]})
+        raise typer.Exit(error.exit_code) from error
+    remarks = recipe_remarks(loaded)
+    if as_json:
+        about = {"name": loaded.name, "objective": loaded.objective, "adapter": loaded.adapter.method}
+        read = {key: dataclasses.asdict(one) for key, one in rows.items()}
+        print_json({"ok": True, **about, "path": str(loaded.path), "rows": read, "remarks": remarks})
+    else:
+        kind = f"{loaded.objective}, {loaded.adapter.method}"
+        print("\n".join([f"ok: {loaded.name} ({kind})", *_read(rows), *remarks]))
+
+
+def _read(rows: Mapping[str, FirstRows]) -> Iterator[str]:
+    for key, one in rows.items():
+        if one.format is None:
+            yield f"{key}: {one.path} is not on this machine: its rows were not read"
+            continue
+        which = "the only row" if one.rows == 1 else f"{'all' if one.whole else 'the first'} {one.rows:,} rows"
+        yield f"{key}: {one.path}: read {which}, format {one.format}"
+
+
+def data(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    examples: Annotated[int, Option(metavar="N", min=0, help="How many examples to show.")] = 3,
+    as_json: Annotated[bool, Option("--json", help="Print examples and counts as JSON.")] = False,
+) -> None:
+    """Show the examples as the model will see them: targets, truncation, packing, counts.
+
+    The data are prepared as in a run. It needs the tokenizer of the model, and not its weights.
+
+    Example: hf-efficient data quickstart/qlora --examples 2 train.max_length=256
+    """
+    from hf_efficient.recipe.load import load_recipe
+
+    loaded = load_recipe(recipe, overrides or [])
+    with tempfile.TemporaryDirectory() as directory:
+        from hf_efficient.data.look import look_at
+        from hf_efficient.model.load import load_tokenizer
+        from hf_efficient.planning.arguments import process_kept, run_arguments
+
+        tokenizer = load_tokenizer(loaded.model, loaded.train)
+        with process_kept():
+            look = look_at(loaded, tokenizer, run_arguments(loaded, directory), examples)
+    from hf_efficient.reporting.data import data_renderables
+    from hf_efficient.reporting.terminal import has_colour, show
+
+    if as_json:
+        print_json({**dataclasses.asdict(look), "target_share": look.target_share})
+    else:
+        show(data_renderables(look, colour=has_colour()))

@@ -1,17 +1,30 @@
-"""``hf-efficient report``: the account of a run and its page, after its end and while it trains; ``checkpoints``."""
+"""``hf-efficient report``: the account of a run and its page, after its end and while it trains; ``checkpoints``;
+``compare``: runs against a first one, with their noise, and a gate for regressions."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from hf_efficient.cli.output import RunDir, print_json, write_page
-from hf_efficient.errors import OutputError
+from hf_efficient.cli.output import (
+    MARKDOWN,
+    PAGE,
+    RunDir,
+    check_file,
+    command_line,
+    print_json,
+    print_record,
+    write_page,
+    write_text,
+)
+from hf_efficient.errors import OutputError, SetupError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS = 1.0
 _MOST_FAILURES = 5
+_MOST_SIDES = 26
 _LONGEST_SHARE = 0.2
 """Of the time, that may go into reading: a very long run is looked at less often."""
 
@@ -29,13 +43,13 @@ def report(
     run_dir: RunDir,
     html: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE", help="Where the page goes; default: report.html beside the records, nowhere with --json."
         ),
     ] = None,
-    no_html: Annotated[bool, typer.Option("--no-html", help="Print only.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON, as run.json holds it.")] = False,
-    live: Annotated[bool, typer.Option("--watch", help="Show the run while it trains; Ctrl-C ends it.")] = False,
+    no_html: Annotated[bool, Option("--no-html", help="Print only.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the account as JSON, as run.json holds it.")] = False,
+    live: Annotated[bool, Option("--watch", help="Show the run while it trains; Ctrl-C ends it.")] = False,
 ) -> None:
     """Show where a run's time, tokens, memory, energy and money went; during it, after its end, after a crash.
 
@@ -96,15 +110,15 @@ def watch(run_dir: Path) -> None:
     ``OutputError``: there is neither such a folder nor its parent, or its records cannot be read."""
     from rich.live import Live
 
-    from hf_efficient.reporting.streams import Console
+    from hf_efficient.reporting.terminal import Console
 
     console = Console(highlight=False)
-    looking = _Looking(run_dir)
+    looks = _looks(run_dir)
     with Live(console=console, auto_refresh=False) as live:
         try:
             while True:
                 began = time.monotonic()
-                view = looking.look()
+                view = next(looks)
                 live.update(_screen(view, run_dir), refresh=console.is_terminal)
                 if view is not None and view.state in ("ended", "gone"):
                     return
@@ -113,55 +127,45 @@ def watch(run_dir: Path) -> None:
             return
 
 
-class _Looking:
-    """Follows a run, and measures by its own clock how long ago the last heartbeat came."""
+def _looks(run_dir: Path) -> Iterator[RunView | None]:
+    """A run as it is each time, None before its first records. How long ago the last heartbeat came is measured by this
+    process's clock alone, once it has seen one come."""
+    from hf_efficient.accounting.account import account_run
+    from hf_efficient.accounting.live import view_of
+    from hf_efficient.accounting.run_records import RunReader
+    from hf_efficient.run_dir import paths
 
-    def __init__(self, run_dir: Path) -> None:
-        from hf_efficient.accounting.run_records import RunReader
+    seen: RunView | None = None
+    directory, reader = run_dir, RunReader(run_dir)
+    written, silent_since, failed = 0.0, 0.0, 0
+    while True:
+        latest = None if _is_to_come(run_dir) else paths.records_folder(run_dir, latest=True)
+        last = 0.0 if latest is None else _last_written(latest)
+        if latest is not None and last:
+            if latest != directory:
+                directory, reader = latest, RunReader(latest)
+            if last != written:
+                silent_since = time.monotonic() - (0.0 if written else max(0.0, time.time() - last))
+                written = last
+            silent = time.monotonic() - silent_since
+            try:
+                seen, failed = view_of(account_run(directory, reader), silent), 0
+            except OutputError:  # a line may be written over while it is read
+                failed += 1
+                if failed > _MOST_FAILURES or seen is None:
+                    raise
+        yield seen
 
-        self._run_dir = run_dir
-        self._directory: Path | None = None
-        self._reader = RunReader(run_dir)
-        self._seen: RunView | None = None
-        self._failed = 0
-        self._written: float | None = None
-        self._silent_since = 0.0
 
-    def look(self) -> RunView | None:
-        from hf_efficient.accounting.account import account_run
-        from hf_efficient.accounting.live import view_of
-        from hf_efficient.accounting.run_records import RunReader
-        from hf_efficient.run_dir import paths
+def _last_written(directory: Path) -> float:
+    """0 without records: a start that is ready moves them to the run's."""
+    from hf_efficient.run_dir.paths import rank_files
 
-        if _is_to_come(self._run_dir):
-            return None
-        directory = paths.records_folder(self._run_dir, latest=True)
-        try:
-            files = [path.stat() for kind in ("spans", "steps") for path in paths.rank_files(directory, kind).values()]
-        except FileNotFoundError:  # a start that is ready moves its records to the run's
-            return self._seen
-        if not any(file.st_size for file in files):
-            return self._seen
-        if directory != self._directory:
-            self._directory, self._reader = directory, RunReader(directory)
-        silent = self._silent_seconds(max(file.st_mtime for file in files))
-        try:
-            run = account_run(directory, self._reader)
-        except OutputError:  # a line may be written over while it is read
-            self._failed += 1
-            if self._failed > _MOST_FAILURES or self._seen is None:
-                raise
-            return self._seen
-        self._failed = 0
-        self._seen = view_of(run, silent)
-        return self._seen
-
-    def _silent_seconds(self, written: float) -> float:
-        """From the time of the last writing; of one that is seen to change, by this process's clock alone."""
-        if written != self._written:
-            age = max(0.0, time.time() - written) if self._written is None else 0.0
-            self._written, self._silent_since = written, time.monotonic() - age
-        return time.monotonic() - self._silent_since
+    try:
+        files = [path.stat() for kind in ("spans", "steps") for path in rank_files(directory, kind).values()]
+    except FileNotFoundError:
+        return 0.0
+    return max((file.st_mtime for file in files), default=0.0) if any(file.st_size for file in files) else 0.0
 
 
 def _screen(view: RunView | None, run_dir: Path) -> RenderableType:
@@ -183,9 +187,9 @@ def _is_to_come(run_dir: Path) -> bool:
 def checkpoints(
     run_dir: RunDir,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read every file and compare its hash; otherwise names and sizes alone.")
+        bool, Option("--verify", help="Read every file and compare its hash; otherwise names and sizes alone.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
     """List the checkpoints of a run: step, loss, size, whether they are whole, and what is damaged.
 
@@ -213,3 +217,99 @@ def checkpoints(
         show(checkpoint_table(states, hashes=verify))
     if any(state.fault for state in states):
         raise typer.Exit(1)
+
+
+def compare(
+    run_dirs: Annotated[
+        list[str],
+        Argument(
+            metavar="RUN_DIR", help="Output directories; the others against the first. RUN,RUN: repeats of one recipe."
+        ),
+    ],
+    threshold: Annotated[
+        list[str] | None,
+        Option(
+            metavar="FIGURE=PERCENT",
+            help="Exit code 1 where a figure is worse than the first run's by more, beyond the noise; repeatable.",
+        ),
+    ] = None,
+    eval_tolerance: Annotated[
+        float | None,
+        Option(metavar="PERCENT", help="Exit code 1 where the evaluation loss at equal tokens is higher by more."),
+    ] = None,
+    html: Annotated[Path | None, Option(metavar="FILE", help="Write a page with plots.")] = None,
+    to_markdown: Annotated[
+        Path | None, Option("--markdown", metavar="FILE", help="Write a table for a pull request; - prints it.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Compare runs with a first one: what changed, and each figure's difference beside its noise.
+
+    Steps are compared in pairs where both runs have the same batches. Exit code 1: a regression beyond a threshold.
+
+    Example: hf-efficient compare outputs/before outputs/after --threshold tokens_per_second=3
+    """
+    from hf_efficient.accounting.comparison import compare_runs, with_regressions
+    from hf_efficient.reporting.comparison import comparison_renderables, markdown
+    from hf_efficient.reporting.terminal import show
+
+    if not 2 <= len(run_dirs) <= _MOST_SIDES:
+        what = "one run is no comparison" if len(run_dirs) < 2 else f"{len(run_dirs)} runs are too many"
+        raise SetupError(f"RUN_DIR: {what}. Name 2 to {_MOST_SIDES} output directories.")
+    allowed = _allowed(threshold or [], eval_tolerance)
+    prints_markdown = str(to_markdown) == "-"
+    if prints_markdown and as_json:
+        raise SetupError("--markdown: - and --json both print. Write --markdown FILE.")
+    if html is not None:
+        check_file("--html", html, PAGE)
+    if to_markdown is not None and not prints_markdown:
+        check_file("--markdown", to_markdown, MARKDOWN)
+    sides = [_read(given) for given in run_dirs]
+    found = with_regressions(compare_runs(sides), allowed)
+    firsts = [side[0] for side in sides]
+    accounts = [run.account for run in firsts]
+    if to_markdown is not None:
+        text = markdown(found, accounts, command_line())
+        if prints_markdown:
+            print(text, end="")
+        else:
+            write_text("--markdown", to_markdown, f"{MARKDOWN}\n{text}", MARKDOWN)
+    if as_json:
+        print_record(found)
+    elif not prints_markdown:
+        show(comparison_renderables(found, accounts))
+    if html is not None:
+        from hf_efficient.reporting.html.compare_page import compare_page
+
+        now = datetime.now().astimezone()
+        write_page(html, html, lambda: compare_page(found, firsts, now, command_line()), stream=sys.stderr)
+    if found.regressions:
+        raise typer.Exit(1)
+
+
+def _read(given: str) -> list[RunData]:
+    from hf_efficient.reporting.run_data import read_run
+    from hf_efficient.run_dir.paths import records_folder
+
+    names = [given] if Path(given).expanduser().exists() else [name for name in given.split(",") if name]
+    if not names:
+        raise OutputError(f"{given!r}: no such folder; name the OUTPUT_DIR of a run")
+    return [read_run(records_folder(name)) for name in names]
+
+
+def _allowed(thresholds: Sequence[str], eval_tolerance: float | None) -> dict[str, float]:
+    """Shares by figure."""
+    found = {}
+    for one in thresholds:
+        name, is_given, percent = one.partition("=")
+        try:
+            found[name] = float(percent.removesuffix("%")) / 100 if is_given else -1.0
+        except ValueError:
+            found[name] = -1.0
+        if not found[name] >= 0:
+            raise SetupError(f"--threshold: {one} is no figure with a percentage. Write tokens_per_second=3.")
+    if eval_tolerance is not None:
+        if not eval_tolerance >= 0:
+            raise SetupError(f"--eval-tolerance: {eval_tolerance} is below 0. Write a percentage, such as 1.")
+        found["evaluation_loss_at_equal_tokens"] = eval_tolerance / 100
+    return found

@@ -28,27 +28,37 @@ may repeat its signal while a large checkpoint is written."""
 _PATIENCE_OTHERWISE_SECONDS = 30.0
 
 
-def run_command(command: list[str], output_dir: str, environment: Mapping[str, str] | None = None) -> int:
+def run_command(
+    command: list[str], output_dir: str, environment: Mapping[str, str] | None = None, hang_minutes: float | None = None
+) -> int:
     """Run the launch and return the exit code that the run itself left; report it where it left none. Signals go to the
-    training processes, which save and end by themselves; a further signal ends all, hanging ones too."""
+    training processes, which save and end by themselves; a further signal ends all, hanging ones too. ``hang_minutes``:
+    as ``faults.hang_minutes``."""
     from hf_efficient.launch.agent import agent_command, agent_environment, failure_in
+    from hf_efficient.launch.checkpoints import EFFICIENCY
     from hf_efficient.launch.exits import read_code
+    from hf_efficient.launch.hangs import HangWatch
     from hf_efficient.launch.started import STATUS_FILE
     from hf_efficient.recording.stop import exit_code
 
     with tempfile.TemporaryDirectory() as folder:
         status = Path(folder) / "status"
         variables = {**(environment or {}), **agent_environment(Path(folder)), STATUS_FILE: str(status)}
-        # A group of its own: the terminal's Ctrl-C reaches this process alone, which passes it on.
-        launcher = subprocess.Popen(agent_command(command), env={**os.environ, **variables}, start_new_session=True)
-        signals = _Signals(launcher.pid, status)
+        records = Path(output_dir).expanduser() / EFFICIENCY
+        watch = HangWatch(Path(folder), records, None if hang_minutes is None else 60 * hang_minutes)
+        signals = _Signals(status)
         previous = {
             number: signal.signal(number, lambda received, frame: signals.pass_on(received, time.monotonic()))
             for number in (*STOP_SIGNALS, signal.SIGHUP)
         }
         try:
+            # A group of its own: the terminal's Ctrl-C reaches this process alone, which passes it on.
+            launcher = subprocess.Popen(agent_command(command), env={**os.environ, **variables}, start_new_session=True)
+            signals.started(launcher.pid)
+            watch.start()
             code = _end_of(launcher, status, signals)
         finally:
+            watch.end()
             for number, handler in previous.items():
                 signal.signal(number, handler)
         if signals.insisted and read_code(status) is None:
@@ -58,11 +68,15 @@ def run_command(command: list[str], output_dir: str, environment: Mapping[str, s
             name = signal.Signals(signals.first).name
             print(f"error: the run was ended by {name}, before it began to train or to report.", file=sys.stderr)
             return exit_code(signals.first)
-        found = _why(code, read_code(status), failure_in(Path(folder)), output_dir)
+        failure, stated = failure_in(Path(folder)), read_code(status)
+        if watch.found and code and (stated is None or (failure is not None and failure.was_killed)):
+            return 1  # it was said
+        place = watch.place(0 if failure is None else failure.rank)
+        found = _why(code, stated, failure, output_dir, place)
         return exit_code(signals.first) if signals.first and found in map(exit_code, STOP_SIGNALS) else found
 
 
-def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str) -> int:
+def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str, place: str) -> int:
     """The exit code; prints why where the processes did not: ``stated`` is theirs, ``failure`` the launcher's."""
     if stated is not None and (failure is None or not failure.was_killed):
         return stated
@@ -71,7 +85,7 @@ def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str
         who = "the training ended" if failure is None else f"rank {failure.rank} ended"
         how = f"exit code {code}" if failure is None else failure.how
         print(
-            f"error: {who} without a report ({how}): it was killed, perhaps because memory ran out, or crashed "
+            f"error: {who}{place} without a report ({how}): it was killed, perhaps because memory ran out, or crashed "
             f"outside Python. `hf-efficient report {shlex.quote(output_dir)}` shows its records; the same command with "
             "--resume continues from its last checkpoint.",
             file=sys.stderr,
@@ -82,10 +96,17 @@ def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str
 class _Signals:
     """Sent on to the processes of a launch; ``insisted`` is a signal that came long after the ``first``; 0: none."""
 
-    def __init__(self, launcher: int, status: Path) -> None:
-        self._launcher, self._status = launcher, status
+    def __init__(self, status: Path) -> None:
+        self._launcher: int | None = None
+        self._status = status
         self._first: float | None = None
         self.first = self.insisted = 0
+
+    def started(self, launcher: int) -> None:
+        """Now there is somebody to send signals to, an earlier one first."""
+        self._launcher = launcher
+        if self.first:
+            _pass_on(launcher, self.first, self._status)
 
     def pass_on(self, received: int, now: float) -> None:
         if self._first is None:
@@ -95,7 +116,8 @@ class _Signals:
                 print(f"\nCtrl-C: {how}.", file=sys.stderr)
         if now - self._first >= _PATIENCE_SECONDS.get(received, _PATIENCE_OTHERWISE_SECONDS):
             self.insisted = received
-        _pass_on(self._launcher, received, self._status)
+        if self._launcher is not None:
+            _pass_on(self._launcher, received, self._status)
 
 
 def _end_of(launcher: subprocess.Popen[bytes], status: Path, signals: _Signals) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from hf_efficient.cli.output import (
-    NumGpus,
+    NUM_GPUS,
     Overrides,
     Overwrite,
     RecipeArgument,
@@ -21,42 +22,43 @@ from hf_efficient.cli.output import (
     write_text,
 )
 from hf_efficient.errors import SetupError
+from hf_efficient.text import counted
 
 if TYPE_CHECKING:
     from hf_efficient.jobs.job import Job, Target
     from hf_efficient.recipe.schema import Recipe
 
 
+_of_cluster = partial(Option, rich_help_panel="The cluster")
+
+
 def submit(
     recipe: RecipeArgument,
     overrides: Overrides = None,
-    on: Annotated[
-        str | None, typer.Option(metavar="TARGET", help="The cluster: slurm, skypilot or kubernetes.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job and stop.")] = False,
+    on: Annotated[str | None, _of_cluster(metavar="TARGET", help="The cluster: slurm, skypilot or kubernetes.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the job and stop.")] = False,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the job to a file, and do not submit it.")
+        Path | None, Option(metavar="FILE", help="Write the job to a file, and do not submit it.")
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Let the run show tracebacks and libraries' messages.")
-    ] = False,
-    cluster: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML file that describes the cluster.")] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="The kind of GPU: H100.")] = None,
-    num_gpus: NumGpus = None,
-    time: Annotated[str | None, typer.Option(metavar="LIMIT", help="Time limit: 90m, 12h, 2d.")] = None,
+    keep_going: Annotated[bool, Option("--keep-going", help="As of `train`, within each start of the job.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Let the run show tracebacks and libraries' messages.")] = False,
+    cluster: Annotated[Path | None, _of_cluster(metavar="FILE", help="YAML file that describes the cluster.")] = None,
+    gpu: Annotated[str | None, _of_cluster(metavar="NAME", help="The kind of GPU: H100.")] = None,
+    num_gpus: Annotated[int | None, _of_cluster(metavar="N", help=NUM_GPUS)] = None,
+    time: Annotated[str | None, _of_cluster(metavar="LIMIT", help="Time limit: 90m, 12h, 2d.")] = None,
     shared: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Storage that all machines share, and that holds output_dir.")
+        str | None, _of_cluster(metavar="PATH", help="Storage that all machines share, and that holds output_dir.")
     ] = None,
-    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm's partition.")] = None,
-    account: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm's account.")] = None,
-    image: Annotated[str | None, typer.Option(metavar="NAME", help="Container image (SkyPilot, Kubernetes).")] = None,
+    partition: Annotated[str | None, _of_cluster(metavar="NAME", help="Slurm's partition.")] = None,
+    account: Annotated[str | None, _of_cluster(metavar="NAME", help="Slurm's account.")] = None,
+    image: Annotated[str | None, _of_cluster(metavar="NAME", help="Container image (SkyPilot, Kubernetes).")] = None,
     infra: Annotated[
-        str | None, typer.Option(metavar="CLOUD", help="SkyPilot's cloud, region, zone: aws/us-east-1.")
+        str | None, _of_cluster(metavar="CLOUD", help="SkyPilot's cloud, region, zone: aws/us-east-1.")
     ] = None,
-    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes' namespace.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Let SkyPilot start machines without asking you first.")] = False,
+    namespace: Annotated[str | None, _of_cluster(metavar="NAME", help="Kubernetes' namespace.")] = None,
+    yes: Annotated[bool, _of_cluster("--yes", help="Let SkyPilot start machines without asking you first.")] = False,
 ) -> None:
     """Submit a recipe as a job of Slurm, SkyPilot or Kubernetes.
 
@@ -70,6 +72,7 @@ def submit(
     """
     from hf_efficient.jobs.cluster import load_cluster
     from hf_efficient.jobs.job import TARGETS, job_of, target_of
+    from hf_efficient.launch.again import starts_of
     from hf_efficient.launch.started import parse_flags
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.tree import any_of
@@ -86,8 +89,11 @@ def submit(
     given |= {"account": account, "image": image, "infra": infra, "namespace": namespace}
     described = {f"--{name}": None if value is None else str(value) for name, value in given.items()}
     held = load_cluster(cluster, described)
+    if keep_going:
+        starts_of(resolved, (), keep_going=True)
+    flags_of_train = ["--keep-going"] * keep_going + ["--debug"] * debug
     directory, switches = str(Path.cwd()), "".join(switch)
-    job = job_of(target, resolved, held, source=recipe, directory=directory, switch=switches, debug=debug)
+    job = job_of(target, resolved, held, source=recipe, directory=directory, switch=switches, flags=flags_of_train)
     code = 0
     if dry_run or output is not None:
         _print_job(target, job, output, yes=yes)
@@ -123,14 +129,14 @@ def _submit(target: Target, job: Job, recipe: Recipe, *, yes: bool) -> int:
 
 
 def check_node(
-    output_dir: Annotated[Path, typer.Argument(metavar="OUTPUT_DIR", help="The run directory, on shared storage.")],
-    job: Annotated[str, typer.Option("--job", help="Name of the job on the cluster, the same at every start.")],
-    attempt: Annotated[str, typer.Option("--attempt", help="Number or name of this start of the job.")],
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Machines of the job.")] = 1,
-    node_rank: Annotated[int, typer.Option("--node-rank", min=0, help="This one's number, from 0.")] = 0,
-    gpus: Annotated[int, typer.Option("--num-gpus", min=0, help="GPUs that torch must see here.")] = 0,
-    written_by: Annotated[str | None, typer.Option("--written-by", help="Version that wrote the job.")] = None,
-    patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to wait for the others.")] = 900,
+    output_dir: Annotated[Path, Argument(metavar="OUTPUT_DIR", help="The run directory, on shared storage.")],
+    job: Annotated[str, Option("--job", help="Name of the job on the cluster, the same at every start.")],
+    attempt: Annotated[str, Option("--attempt", help="Number or name of this start of the job.")],
+    nodes: Annotated[int, Option("--nodes", min=1, help="Machines of the job.")] = 1,
+    node_rank: Annotated[int, Option("--node-rank", min=0, help="This one's number, from 0.")] = 0,
+    gpus: Annotated[int, Option("--num-gpus", min=0, help="GPUs that torch must see here.")] = 0,
+    written_by: Annotated[str | None, Option("--written-by", help="Version that wrote the job.")] = None,
+    patience: Annotated[float, Option("--patience", min=0, help="Seconds to wait for the others.")] = 900,
 ) -> None:
     """Check GPUs, versions and the shared storage; jobs of `hf-efficient submit` call it on every machine.
 
@@ -138,7 +144,6 @@ def check_node(
 
     Example: hf-efficient check-node /mnt/runs/a --job 7 --attempt 0 --nodes 2 --node-rank 1 --num-gpus 8
     """
-    from hf_efficient.errors import SetupError
     from hf_efficient.jobs.nodes import Machine, answer, check_gpus, same_versions, started_before
     from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
     from hf_efficient.version import __version__
@@ -153,6 +158,6 @@ def check_node(
         print(f"The job was written by hf_efficient {written_by}; {own.host} has {own.version}.", file=sys.stderr)
     if node_rank == 0:
         who = f"{nodes} machines" if nodes > 1 else own.host
-        print(f"{who}: hf_efficient {own.version}, {gpus or 'no'} GPUs asked for, {output_dir}", file=sys.stderr)
+        print(f"{who}: hf_efficient {own.version}, {counted(gpus, 'GPU')} asked for, {output_dir}", file=sys.stderr)
     if started_before(output_dir, job, attempt, output_dir / EFFICIENCY / RESOLVED):
         print("--resume")

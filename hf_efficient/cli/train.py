@@ -1,16 +1,21 @@
-"""``hf-efficient train``: derive the accelerate command from the recipe, show it, run it."""
+"""``hf-efficient train``: derive the accelerate command from the recipe, show it, run it; ``run``: a training script of
+the user's own, unchanged, with account, page and diagnosis."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from hf_efficient.cli.output import NumGpus, Overrides, Overwrite, RecipeArgument, Resume, check_switches, with_num_gpus
 from hf_efficient.errors import SetupError
@@ -19,7 +24,11 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 if TYPE_CHECKING:
     from hf_efficient.launch.again import Starts
     from hf_efficient.launch.machine import NsightTool
+    from hf_efficient.launch.script import Instrumented
     from hf_efficient.recipe.schema import Recipe
+
+_of_machines = partial(Option, rich_help_panel="Several machines")
+_profiler = partial(Option, rich_help_panel="Profilers")
 
 
 def train(
@@ -28,20 +37,20 @@ def train(
     resume: Resume = False,
     overwrite: Overwrite = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="After a crash, start again, until 5 starts bring no new checkpoint.")
+        bool, Option("--keep-going", help="After a crash, start again, until 5 starts bring no new checkpoint.")
     ] = False,
     preflight_only: Annotated[
-        bool, typer.Option("--preflight-only", help="Run the preflight check and stop; exit code 0: passed, 1: not.")
+        bool, Option("--preflight-only", help="Run the preflight check and stop; exit code 0: passed, 1: not.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and stop.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the command and stop.")] = False,
     num_gpus: NumGpus = None,
-    node_rank: Annotated[int, typer.Option(min=0, help="Which of `distributed.nodes` machines this one is.")] = 0,
+    node_rank: Annotated[int, _of_machines(min=0, help="Which of `distributed.nodes` machines this one is.")] = 0,
     main_address: Annotated[
-        str | None, typer.Option(metavar="HOST[:PORT]", help="Where the others reach machine 0.")
+        str | None, _of_machines(metavar="HOST[:PORT]", help="Where the others reach machine 0.")
     ] = None,
-    nsys: Annotated[bool, typer.Option("--nsys", help="Run under Nsight Systems: a timeline of some steps.")] = False,
-    ncu: Annotated[bool, typer.Option("--ncu", help="Run under Nsight Compute: the kernels of one step.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and the libraries' messages.")] = False,
+    nsys: Annotated[bool, _profiler("--nsys", help="Run under Nsight Systems: a timeline of some steps.")] = False,
+    ncu: Annotated[bool, _profiler("--ncu", help="Run under Nsight Compute: the kernels of one step.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show tracebacks and the libraries' messages.")] = False,
 ) -> None:
     """Fine-tune as a recipe says, on this machine. For a cluster: `hf-efficient submit`.
 
@@ -73,7 +82,7 @@ def train(
     if tool is not None:
         from hf_efficient.cli.run_command import run_command
 
-        raise SystemExit(run_command(command, resolved.output_dir, environment))
+        raise SystemExit(run_command(command, resolved.output_dir, environment, resolved.faults.hang_minutes))
     from hf_efficient.launch.again import starts_of
 
     starts = starts_of(resolved, command, keep_going=keep_going)
@@ -95,7 +104,7 @@ def _started_again(code: int, starts: Starts, resolved: Recipe, recipe: str, tai
         flags = parse_flags([recipe, *again])
         resumed = load_recipe(flags.recipe, flags.overrides)
         resumed, command, environment = _launch(recipe, resumed, again, None, (0, None), dry_run=False)
-        code = run_command(command, resumed.output_dir, environment)
+        code = run_command(command, resumed.output_dir, environment, resumed.faults.hang_minutes)
     return code
 
 
@@ -112,15 +121,9 @@ def _launch(
     follows the recipe on the command line. Returns the recipe with its accumulation, the command, and the variables to
     run it with."""
     from hf_efficient.facts.environment import accelerator_count, thread_count
+    from hf_efficient.launch import machine
     from hf_efficient.launch.checkpoints import check_layout
     from hf_efficient.launch.command import accelerate_command, layout_of, node_place, strategy_of
-    from hf_efficient.launch.machine import (
-        check_engine,
-        check_installed,
-        check_port,
-        launch_environment,
-        nsight_command,
-    )
     from hf_efficient.launch.output import plan_output
     from hf_efficient.launch.started import COMMAND
     from hf_efficient.model.source import resolve_model_source
@@ -132,22 +135,21 @@ def _launch(
     place = node_place(recipe, *node)
     layout = layout_of(recipe, device_count=devices if automatic else 0, cores=thread_count(), place=place)
     recipe = with_accumulation(recipe, layout.world_size)
-    check_engine(recipe, layout, devices)
+    machine.check_engine(recipe, layout, devices)
     command = accelerate_command(recipe, argument, tail, layout)
     if tool is not None:
-        command = [*nsight_command(tool, recipe, has_gpu=devices > 0), *command]
+        command = [*machine.nsight_command(tool, recipe, has_gpu=devices > 0), *command]
     if dry_run:
         print(f"$ {shlex.join(command)}", flush=True)
     else:
         if tool is not None:
-            check_installed(tool)
-        check_port(layout)
+            machine.check_installed(tool)
         check_data_files(recipe)  # a wrong recipe comes before a taken directory
         resolve_model_source(recipe.model)
         checkpoint = plan_output(recipe).checkpoint
         if checkpoint is not None:
-            check_layout(checkpoint, strategy_of(recipe, layout.world_size), layout.world_size)
-    return recipe, command, {**launch_environment(layout), COMMAND: shlex.join(command)}
+            check_layout(checkpoint, recipe, strategy_of(recipe, layout.world_size), layout.world_size)
+    return recipe, command, {**machine.launch_environment(layout), COMMAND: shlex.join(command)}
 
 
 def run_preflight(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> None:
@@ -156,7 +158,7 @@ def run_preflight(recipe: Recipe, command: Sequence[str], environment: Mapping[s
     from rich.markup import escape
 
     from hf_efficient.preflight.launches import PreflightLaunch, check_run
-    from hf_efficient.reporting.streams import Console
+    from hf_efficient.reporting.terminal import Console
 
     if recipe.distributed.nodes > 1:
         raise SetupError(
@@ -184,18 +186,64 @@ def run_checked(recipe: Recipe, command: Sequence[str], environment: Mapping[str
     from hf_efficient.cli.run_command import run_command
     from hf_efficient.launch.preflight_wanted import WISH_FILE, kept_preflight
 
+    run = functools.partial(run_command, list(command), recipe.output_dir, hang_minutes=recipe.faults.hang_minutes)
     wanted = recipe.efficiency.preflight if recipe.distributed.nodes == 1 else False
     kept = kept_preflight(recipe) if wanted is True else None
     if wanted is True and (kept is None or not kept.passed):  # no need to ask the run
         run_preflight(recipe, command, environment, debug=debug)
-        return run_command(list(command), recipe.output_dir, environment)
+        return run(environment)
     with tempfile.TemporaryDirectory() as folder:
         wish = Path(folder) / "wish"
         asking = {WISH_FILE: str(wish)} if wanted else {}
-        code = run_command(list(command), recipe.output_dir, {**environment, **asking})
+        code = run({**environment, **asking})
         if code or not wish.is_file():
             return code
         why = wish.read_text(encoding="utf-8")
     print(f"Preflight check first, because {why}:", flush=True)
     run_preflight(recipe, command, environment, debug=debug)
-    return run_command(list(command), recipe.output_dir, environment)
+    return run(environment)
+
+
+run = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@run.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def _run(
+    target: Annotated[str, Argument(metavar="SCRIPT", help="A Python file; with -m a module.")],
+    arguments: Annotated[list[str] | None, Argument(metavar="ARGS", help="The script's own arguments.")] = None,
+    module: Annotated[bool, Option("-m", help="SCRIPT is a module, as in `python -m`.")] = False,
+) -> None:
+    """Run a training script as `python SCRIPT ARGS` does, and show where its time, memory and money went.
+
+    Each Trainer of transformers or TRL in it writes its account and page to OUTPUT_DIR/efficiency. The script stays as
+    it is; its exit code is that of this command. What this command adds is printed on standard error, at the end.
+
+    On several GPUs: torchrun --no-python --nproc-per-node 8 hf-efficient run train.py ARGS
+
+    Example: hf-efficient run train.py --learning_rate 1e-4
+    """
+    from hf_efficient.launch.script import Instrumented, check_target, run_script
+
+    check_target(target, module=module)
+    instrumented = Instrumented()
+    atexit.register(_show, instrumented, target)  # before the account's own, and so called after it
+    instrumented.begin()
+    run_script(target, arguments or [], module=module)
+
+
+def _show(instrumented: Instrumented, target: str) -> None:
+    if not instrumented.trainers:
+        print(f"{target} built no Trainer of transformers or TRL: nothing was recorded.", file=sys.stderr)
+    if not instrumented.finished:
+        return
+    from hf_efficient.reporting.console import headline, short_findings
+    from hf_efficient.reporting.finish_run import REPORT_HTML
+    from hf_efficient.reporting.terminal import show
+
+    for directory, run in instrumented.finished.items():
+        found = [] if run.diagnosis is None else short_findings(run.diagnosis)
+        show(["", *headline(run.account), *found], file=sys.stderr)
+        if (directory / REPORT_HTML).is_file():
+            print(f"The page is {directory / REPORT_HTML}", file=sys.stderr)
+        name = shlex.quote(str(directory))
+        print(f"More: hf-efficient report {name}; hf-efficient diagnose {name}", file=sys.stderr)

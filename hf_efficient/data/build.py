@@ -13,12 +13,14 @@ from trl import DPOConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.cache import Entry, cache_folder, cache_key, kept_on_disk, load_entry, save_entry
-from hf_efficient.data.examples import RawData, build_raw, open_sources
+from hf_efficient.data.examples import RawData, build_raw
 from hf_efficient.data.formats import kind_of, question_and_answer
-from hf_efficient.data.prepare import build_collator, prepare
+from hf_efficient.data.prepare import Prepared, build_collator, prepare
+from hf_efficient.data.prepared import recipe_sources
 from hf_efficient.data.sources import Source
 from hf_efficient.data.stats import LeftOut
 from hf_efficient.data.targets import targets_of
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 
 _Result = TypeVar("_Result")
@@ -62,35 +64,29 @@ def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
 
 def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: DPOConfig) -> PreferenceData:
     """Read, check, split, weigh and tokenise the rows of a recipe of preferences; raises as ``build_sft_data``."""
-    from hf_efficient.data.preference import (  # loads trainers, which other runs do not need
-        balance_remark,
-        prepare_preferences,
-    )
+    from hf_efficient.data import preference  # loads trainers, which other runs do not need
 
-    raw, objective = read_raw(recipe, args, open_sources(recipe.data)), recipe.objective
-    train = prepare_preferences(raw.train, raw.kind, tokenizer, args, "train", objective)
-    evaluation = None
-    if raw.eval is not None:
-        evaluation = prepare_preferences(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval", objective)
-    held = [one.dataset.remove_columns("where") for one in (train, evaluation) if one is not None]
+    raw = read_raw(recipe, args, recipe_sources(recipe))
+    sides = preference.prepare_preferences(raw, tokenizer, args, recipe.objective)
+    held = [one.dataset.remove_columns("where") for one in sides]
     if getattr(args, "precompute_ref_log_probs", False):
-        settings = [objective, args.max_length, getattr(args, "truncation_mode", None)]
+        settings = [recipe.objective, args.max_length, getattr(args, "truncation_mode", None)]
         folder = cache_folder(recipe.data.cache_dir)
         held = [_local_main_first(functools.partial(kept_on_disk, one, folder, settings)) for one in held]
     good = sum(held[0]["label"]) if "label" in held[0].column_names else None
     return PreferenceData(
         train=held[0],
-        eval=held[1] if evaluation is not None else None,
-        left_out=train.left_out,
+        eval=held[1] if len(held) > 1 else None,
+        left_out=sides[0].left_out,
         small_sources=raw.small_sources,
-        largest_token_id=max(one.largest_token_id for one in (train, evaluation) if one is not None),
+        largest_token_id=max(one.largest_token_id for one in sides),
         good=good,
-        remark="" if good is None else balance_remark(good, len(held[0]) - good, args),
+        remark="" if good is None else preference.balance_remark(good, len(held[0]) - good, args),
     )
 
 
 def _load_or_build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> tuple[Entry, bool]:
-    sources = open_sources(recipe.data)
+    sources = recipe_sources(recipe)
     folder = cache_folder(recipe.data.cache_dir)
     key = cache_key(recipe, tokenizer, args, sources)
     entry = load_entry(folder, key)
@@ -105,24 +101,31 @@ def _build(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, sources: tuple[list[Source], list[Source]]
 ) -> Entry:
     raw = read_raw(recipe, args, sources)
-    targets = targets_of(recipe, args, raw.kind)
-    train, stats = prepare(raw.train, raw.kind, tokenizer, args, recipe.data.overlong, targets, "train")
-    evaluation, eval_stats = None, None
-    if raw.eval is not None:
-        kind = kind_of(raw.eval[0])
-        targets = targets_of(recipe, args, kind if targets.assistant else raw.kind)
-        evaluation, eval_stats = prepare(raw.eval, kind, tokenizer, args, recipe.data.overlong, targets, "eval")
+    train, evaluation = prepare_both(recipe, raw, tokenizer, args)
     return Entry(
-        train=train,
-        eval=evaluation,
-        stats=replace(stats, small_sources=raw.small_sources),
-        eval_stats=eval_stats,
+        train=train.dataset,
+        eval=None if evaluation is None else evaluation.dataset,
+        stats=replace(train.stats, small_sources=raw.small_sources),
+        eval_stats=None if evaluation is None else evaluation.stats,
         eval_examples=_for_generation(raw, recipe.evaluate.generate.examples, args.seed),
     )
 
 
+def prepare_both(
+    recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: SFTConfig
+) -> tuple[Prepared, Prepared | None]:
+    """The training data and, where there are any, the evaluation data; raises as ``prepare``."""
+    overlong, targets = recipe.data.overlong, targets_of(recipe, args, raw.kind)
+    train = prepare(raw.train, raw.kind, tokenizer, args, overlong, targets, "train")
+    if raw.eval is None:
+        return train, None
+    kind = kind_of(raw.eval[0])
+    targets = targets_of(recipe, args, kind if targets.assistant else raw.kind)
+    return train, prepare(raw.eval, kind, tokenizer, args, overlong, targets, "eval")
+
+
 def read_raw(recipe: Recipe, args: SFTConfig | DPOConfig, sources: tuple[list[Source], list[Source]]) -> RawData:
-    if recipe.objective != "sft":
+    if not OBJECTIVES[recipe.objective].imitates:
         return build_raw(recipe.data, sources, args.seed, objective=recipe.objective)
     assert isinstance(args, SFTConfig)
     only = args.completion_only_loss is True

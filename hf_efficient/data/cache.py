@@ -67,12 +67,12 @@ def cache_key(
     sources: tuple[Sequence[Source], Sequence[Source]],
 ) -> str:
     """64 hexadecimal digits over all that decides what is prepared: contents of sources and tokenizer, not paths."""
-    return _hash({
+    return hash_of({
         "format": FORMAT_VERSION,
         "versions": {"hf_efficient": __version__, **{name: version(name) for name in _LIBRARIES}},
-        "train": [_source_identity(source) for source in sources[0]],
-        "eval": [_source_identity(source) for source in sources[1]],
-        "data": recipe.data.model_dump(mode="json", exclude={"cache_dir", "train", "eval"}),
+        "train": [source_identity(source) for source in sources[0]],
+        "eval": [source_identity(source) for source in sources[1]],
+        "data": recipe.data.model_dump(mode="json", exclude={"cache_dir", "train", "eval", "pipeline", "prepared_dir"}),
         "generated": recipe.evaluate.generate.examples,
         "args": {name: getattr(args, name) for name in _ARGS},
         "as_trl": "assistant_only_loss" in recipe.train,
@@ -80,17 +80,19 @@ def cache_key(
     })  # fmt: skip
 
 
-def _hash(facts: Any) -> str:
+def hash_of(facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _source_identity(source: Source) -> dict[str, Any]:
+def source_identity(source: Source) -> dict[str, Any]:
     section = source.section
     settings = section.model_dump(mode="json", exclude={"path", "name"})
     if source.files:
         root = Path(section.path).expanduser()
-        names = [str(path.relative_to(root)) if path != root else path.suffix.lower() for path in source.files]
-        digests = [[name, _digest(path)] for name, path in zip(names, source.files, strict=True)]
+        below = [path != root and path.is_relative_to(root) for path in source.files]
+        named = zip(source.files, below, strict=True)
+        names = [str(path.relative_to(root)) if is_below else path.suffix.lower() for path, is_below in named]
+        digests = [[name, digest_of(path)] for name, path in zip(names, source.files, strict=True)]
         return {**settings, "files": digests}
     if source.dataset is not None:
         return {**settings, "hub": section.path, "name": section.name, "fingerprint": source.dataset._fingerprint}
@@ -98,7 +100,6 @@ def _source_identity(source: Source) -> dict[str, Any]:
 
 
 def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hash of the vocabulary and rules, the special tokens and the chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         rules: Any = [type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())]
@@ -109,7 +110,7 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
     names = ("add_bos_token", "add_eos_token", "split_special_tokens")
     flags = {name: getattr(tokenizer, name, None) for name in names}
-    return _hash([rules, special, flags, tokenizer.chat_template])
+    return hash_of([rules, special, flags, tokenizer.chat_template])
 
 
 def load_entry(folder: Path, key: str) -> Entry | None:
@@ -118,11 +119,10 @@ def load_entry(folder: Path, key: str) -> Entry | None:
         return None
     try:
         manifest = json.loads((place / _MANIFEST).read_text(encoding="utf-8"))
-        train = _load(place / "train", manifest["rows"]["train"])
         has_eval = manifest["eval_stats"] is not None
         return Entry(
-            train=train,
-            eval=_load(place / "eval", manifest["rows"]["eval"]) if has_eval else None,
+            train=datasets.load_from_disk(str(place / "train")),
+            eval=datasets.load_from_disk(str(place / "eval")) if has_eval else None,
             stats=DataStats(**manifest["stats"]),
             eval_stats=DataStats(**manifest["eval_stats"]) if has_eval else None,
             eval_examples=list(manifest["eval_examples"]),
@@ -132,15 +132,20 @@ def load_entry(folder: Path, key: str) -> Entry | None:
         return None
 
 
-def save_entry(folder: Path, key: str, entry: Entry) -> bool:
-    """Write the entry under a temporary name and rename it; True where it is there afterwards."""
+def save_entry(folder: Path, key: str, entry: Entry) -> None:
+    manifest = {
+        "stats": asdict(entry.stats),
+        "eval_stats": None if entry.eval_stats is None else asdict(entry.eval_stats),
+        "eval_examples": entry.eval_examples,
+    }
     try:
-        with _published(folder / key) as draft:
-            _write(draft, entry)
+        with _published(folder / key) as draft, progress_bars(len(entry.train)):
+            entry.train.save_to_disk(str(draft / "train"))
+            if entry.eval is not None:
+                entry.eval.save_to_disk(str(draft / "eval"))
+            (draft / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     except OSError as error:
         _warn_once(f"The tokenised data cannot be cached in {folder}: {error}.")
-        return False
-    return True
 
 
 @contextmanager
@@ -184,28 +189,7 @@ def _warn_once(message: str) -> None:
     _LOGGER.warning(message)
 
 
-def _write(draft: Path, entry: Entry) -> None:
-    with progress_bars(len(entry.train)):
-        entry.train.save_to_disk(str(draft / "train"))
-        if entry.eval is not None:
-            entry.eval.save_to_disk(str(draft / "eval"))
-    manifest = {
-        "rows": {"train": len(entry.train), "eval": None if entry.eval is None else len(entry.eval)},
-        "stats": asdict(entry.stats),
-        "eval_stats": None if entry.eval_stats is None else asdict(entry.eval_stats),
-        "eval_examples": entry.eval_examples,
-    }
-    (draft / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-
-
-def _load(place: Path, rows: int) -> datasets.Dataset:
-    dataset = datasets.load_from_disk(str(place))
-    if len(dataset) != rows:
-        raise ValueError(f"{place.name} has {len(dataset)} rows instead of {rows}")
-    return dataset
-
-
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
     try:
         with path.open("rb") as file:
             digest = hashlib.sha256()

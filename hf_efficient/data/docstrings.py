@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 ALGORITHM_VERSION = 2  # raised whenever the same sources would give other examples; part of the cache key
 
@@ -31,15 +31,6 @@ _BOILERPLATE = frozenset(["internal", "not implemented", "see base class", "depr
 _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-class _Found(NamedTuple):
-    module: str
-    qualname: str
-    owner: str
-    head: str
-    kind: str
-    docstring: str
-
-
 def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
     """In the order of the sorted module paths, then of the source lines: dicts with ``prompt`` (a user message),
     ``completion`` (an assistant message), ``module``, ``qualname`` and ``split``. No two have the same docstring,
@@ -47,10 +38,8 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
     chats: dict[str, dict[str, Any]] = {}
     for path in _sources(root):
-        for found in _documented(path, root):
-            fingerprint = re.sub(r"[\W_]+", "", found.docstring).lower()
-            if fingerprint not in chats:
-                chats[fingerprint] = _chat(found)
+        for chat in _documented(path, root):
+            chats.setdefault(re.sub(r"[\W_]+", "", chat["completion"][0]["content"]).lower(), chat)
     return list(chats.values())
 
 
@@ -60,7 +49,7 @@ def docstring_split(split: str) -> list[dict[str, Any]]:
 
 def docstring_pairs(split: str) -> list[dict[str, Any]]:
     """The same examples as preference pairs: the worse answer is the docstring of another definition that is about as
-    long, and every answer is once the better and once the worse one, so that only the question tells them apart."""
+    long. Every answer is once the better and once the worse one: only the question separates them."""
 
     def by_length(chat: dict[str, Any]) -> tuple[int, str, str]:
         return len(chat["completion"][0]["content"]), chat["module"], chat["qualname"]
@@ -99,7 +88,7 @@ def _sources(root: Path) -> Iterator[Path]:
             yield path
 
 
-def _documented(path: Path, root: Path) -> Iterator[_Found]:
+def _documented(path: Path, root: Path) -> Iterator[dict[str, Any]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in somebody else's sources
@@ -111,22 +100,16 @@ def _documented(path: Path, root: Path) -> Iterator[_Found]:
     yield from _visit(tree, module, ())
 
 
-def _visit(node: ast.AST, module: str, owners: tuple[str, ...]) -> Iterator[_Found]:
+def _visit(node: ast.AST, module: str, owners: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Documented):
-            raw = ast.get_docstring(child, clean=False) if _is_public(child.name) else None
+            raw = ast.get_docstring(child, clean=False) if re.fullmatch("[^_].*|__.+__", child.name) else None
             if docstring := _clean(raw or ""):
-                kind = "class" if isinstance(child, ast.ClassDef) else "method" if owners else "function"
-                qualname = ".".join((*owners, child.name))
-                yield _Found(module, qualname, ".".join(owners), _head(child), kind, docstring)
+                yield _chat(child, module, owners, docstring)
             if isinstance(child, ast.ClassDef):
                 yield from _visit(child, module, (*owners, child.name))
         elif isinstance(child, ast.If | ast.Try):
             yield from _visit(child, module, owners)
-
-
-def _is_public(name: str) -> bool:
-    return not name.startswith("_") or (name.startswith("__") and name.endswith("__") and len(name) > 4)
 
 
 def _head(node: _Documented) -> str:
@@ -164,14 +147,15 @@ def _clean(raw: str) -> str:
     return text if letters >= len(text) / 2 else ""
 
 
-def _chat(found: _Found) -> dict[str, Any]:
-    owner = f" of the class {found.owner}" if found.owner else ""
-    place = f"in the Python module {found.module}"
-    request = f"Write the docstring of this {found.kind}{owner} {place}:\n\n{found.head}"
+def _chat(node: _Documented, module: str, owners: tuple[str, ...], docstring: str) -> dict[str, Any]:
+    kind = "class" if isinstance(node, ast.ClassDef) else "method" if owners else "function"
+    owner = f" of the class {'.'.join(owners)}" if owners else ""
+    request = f"Write the docstring of this {kind}{owner} in the Python module {module}:\n\n{_head(node)}"
+    qualname = ".".join((*owners, node.name))
     return {
         "prompt": [{"role": "user", "content": request}],
-        "completion": [{"role": "assistant", "content": found.docstring}],
-        "module": found.module,
-        "qualname": found.qualname,
-        "split": split_of(found.module, found.qualname),
+        "completion": [{"role": "assistant", "content": docstring}],
+        "module": module,
+        "qualname": qualname,
+        "split": split_of(module, qualname),
     }

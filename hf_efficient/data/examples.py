@@ -15,7 +15,7 @@ import datasets
 import pyarrow as pa
 
 from hf_efficient.data import formats
-from hf_efficient.data.sources import Row, Source, open_source
+from hf_efficient.data.sources import Piece, Row, Source, open_source
 from hf_efficient.errors import DataError, Problem, RecipeError
 from hf_efficient.recipe.load import looks_local
 from hf_efficient.recipe.objectives import ObjectiveName
@@ -42,13 +42,17 @@ class RawData:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class Opened:
     """A source with its first row read, so that its layout is known."""
 
     source: Source
     format: str
     kind: formats.Kind
     rows: Iterator[Row]
+    columns: Mapping[str, str]
+
+    def piece(self, piece: Piece) -> Iterator[Row]:
+        return (formats.rename(row, self.columns) for row in self.source.piece(piece))
 
     @property
     def name(self) -> str:
@@ -71,8 +75,8 @@ def build_raw(
     """Read, check, convert, split, weigh and cap; ``DataError`` for any fault of the data, with source and row. The
     held-out share is taken before the weights, so that no copy of an example is on both sides. ``completion_only``: the
     loss is on completions alone: chats are cut before the last answer, other layouts refused."""
-    train = [_peek(source, objective, text_column) for source in sources[0]]
-    evaluation = [_peek(source, objective, text_column) for source in sources[1]]
+    train = [peek(source, objective, text_column) for source in sources[0]]
+    evaluation = [peek(source, objective, text_column) for source in sources[1]]
     kind = _target(train, completion_only, data.targets)
     for one in [*train, *evaluation]:
         if data.system is not None and one.kind not in formats.CHAT_KINDS:
@@ -87,7 +91,10 @@ def build_raw(
     kept = _capped(_weighted(train, kept, f"{seed}:train"), data.max_train_examples, f"{seed}:max_train")
     trained = _joined(parts, kept)
     if evaluation:
-        parts = [_dataset(opened, _eval_kind(evaluation, kind), data.system) for opened in evaluation]
+        own = formats.common_kind({opened.name: opened.kind for opened in evaluation})
+        # The training kind where the evaluation data can take it, so that both losses mean the same.
+        own = kind if {own, kind} == {"messages", "chat_pair"} else own
+        parts = [_dataset(opened, own, data.system) for opened in evaluation]
         held = _weighted(evaluation, [range(len(part)) for part in parts], f"{seed}:eval")
     held = _capped(held, data.max_eval_examples, f"{seed}:max_eval")
     by_source = {one.source.key: len(rows) for one, rows in zip(train, kept, strict=True)}
@@ -105,12 +112,12 @@ class FirstRows:
     whole: bool = False
 
 
-def check_first_rows(recipe: Recipe, most: int = _FIRST_ROWS) -> dict[str, FirstRows]:
+def check_first_rows(recipe: Recipe) -> dict[str, FirstRows]:
     """By source (``data.train.0``). Raises ``RecipeError``: for each source the first fault, with its row."""
     found, problems = {}, []
     for key, section in recipe.data.sources().items():
         try:
-            found[key] = _first_rows(section, key, recipe, most)
+            found[key] = _first_rows(section, key, recipe)
         except DataError as error:
             problems.append(Problem(str(recipe.provenance.get(f"{key}.path", "")), "", str(error)))
     if problems:
@@ -118,18 +125,18 @@ def check_first_rows(recipe: Recipe, most: int = _FIRST_ROWS) -> dict[str, First
     return found
 
 
-def _first_rows(section: SourceSection, key: str, recipe: Recipe, most: int) -> FirstRows:
+def _first_rows(section: SourceSection, key: str, recipe: Recipe) -> FirstRows:
     if not (section.path.startswith("builtin:") or Path(section.path).expanduser().exists()):
         return FirstRows(section.path)
-    opened = _peek(open_source(section, key), recipe.objective, recipe.train.get("dataset_text_field", "text"))
+    opened = peek(open_source(section, key), recipe.objective, recipe.train.get("dataset_text_field", "text"))
     rows = 0
-    for row in islice(opened.rows, most):
+    for row in islice(opened.rows, _FIRST_ROWS):
         formats.convert(row, opened.format)
         rows += 1
     return FirstRows(section.path, opened.format, rows, next(opened.rows, None) is None)
 
 
-def _peek(source: Source, objective: ObjectiveName, text_column: str) -> _Opened:
+def peek(source: Source, objective: ObjectiveName, text_column: str) -> Opened:
     section, fitting = source.section, formats.formats_of(objective)
     formats.check_columns(section.columns, section.format, source.key)
     if section.format != "auto" and section.format not in fitting:
@@ -145,10 +152,10 @@ def _peek(source: Source, objective: ObjectiveName, text_column: str) -> _Opened
     if name == "auto":
         name = formats.recognise(renamed.value, objective, f"{source.key} ({first.where})")
     all_rows = (formats.rename(row, columns) for row in chain([first], rows))
-    return _Opened(source, name, formats.kind_of(formats.convert(renamed, name)), all_rows)
+    return Opened(source, name, formats.kind_of(formats.convert(renamed, name)), all_rows, columns)
 
 
-def _target(train: Sequence[_Opened], completion_only: bool, targets: str | None) -> formats.Kind:
+def _target(train: Sequence[Opened], completion_only: bool, targets: str | None) -> formats.Kind:
     kind = formats.common_kind({opened.name: opened.kind for opened in train})
     if targets == "assistant" and kind == "chat_pair":
         return "messages"
@@ -163,38 +170,26 @@ def _target(train: Sequence[_Opened], completion_only: bool, targets: str | None
     return "chat_pair" if kind == "messages" else kind
 
 
-def _eval_kind(evaluation: Sequence[_Opened], train_kind: formats.Kind) -> formats.Kind:
-    """The training kind where the evaluation data can take it, so that both losses mean the same."""
-    kind = formats.common_kind({opened.name: opened.kind for opened in evaluation})
-    return train_kind if {kind, train_kind} == {"messages", "chat_pair"} else kind
-
-
-def _dataset(opened: _Opened, kind: formats.Kind, system: str | None) -> datasets.Dataset:
+def _dataset(opened: Opened, kind: formats.Kind, system: str | None) -> datasets.Dataset:
     """All rows in one Arrow table, built in chunks: several gigabytes of text would overflow one."""
     schema, tables = formats.features_of(kind).arrow_schema, []
-    rows = (_canonical(row, opened, kind, system) for row in opened.rows)
+
+    def canonical(row: Row) -> dict[str, Any]:
+        held = formats.recast(formats.convert(row, opened.format), kind, row.where)
+        return {**(held if system is None else formats.add_system(held, system)), "where": row.where}
+
+    rows = map(canonical, opened.rows)
     while chunk := list(islice(rows, _CHUNK)):
         tables.append(pa.Table.from_pylist(chunk, schema=schema))
     return datasets.Dataset(pa.concat_tables(tables))
 
 
-def _canonical(row: Row, opened: _Opened, kind: formats.Kind, system: str | None) -> dict[str, Any]:
-    canonical = formats.recast(formats.convert(row, opened.format), kind, row.where)
-    if system is not None:
-        canonical = formats.add_system(canonical, system)
-    return {**canonical, "where": row.where}
-
-
-def _weighted(opened: Sequence[_Opened], rows: Sequence[Sequence[int]], seed: str) -> list[list[int]]:
-    result = []
-    for index, (one, own) in enumerate(zip(opened, rows, strict=True)):
-        weight = one.source.section.weight
-        result.append(weighted(own, weight, f"{seed}:{index}") if own else [])
-    return result
+def _weighted(opened: Sequence[Opened], rows: Sequence[Sequence[int]], seed: str) -> list[list[int]]:
+    both = enumerate(zip(opened, rows, strict=True))
+    return [weighted(own, one.source.section.weight, f"{seed}:{index}") if own else [] for index, (one, own) in both]
 
 
 def _capped(rows: list[list[int]], most: int | None, seed: str) -> list[list[int]]:
-    """At most ``most`` of all sources together, given back per source."""
     total = sum(map(len, rows))
     if most is None or most >= total:
         return rows
@@ -282,7 +277,7 @@ def _recognised(row: Row, key: str) -> tuple[str, ObjectiveName, dict[str, str]]
         renamed = {ours: theirs for ours, theirs in zip(("prompt", "completion"), pair, strict=True) if ours != theirs}
         return "prompt_completion", objective, renamed
     try:
-        return formats.recognise(held, objective, f"{key} ({row.where})"), objective, {}
+        return formats.recognise(row.value, objective, f"{key} ({row.where})"), objective, {}
     except DataError as error:
         found = str(error).partition(" Rename with")[0]
         raise DataError(f"{found} Rename the columns of the file.") from error

@@ -12,67 +12,61 @@ such a pair can be joined into a chat; strings cannot be turned into chats, nor 
 """
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import datasets
+from jinja2 import TemplateError
 
 from hf_efficient.data.sources import Row, kind_of_value
 from hf_efficient.errors import DataError
+from hf_efficient.facts.tables import key_table
 from hf_efficient.recipe.objectives import FORMATS_OF, OBJECTIVES, ObjectiveName
 
 Canonical = dict[str, Any]
 
-_PREFERENCE_SHAPE = (
-    "prompt, chosen and rejected, all strings or all lists of messages; without prompt, chosen and rejected are "
-    "chats that begin alike"
-)
 _ROLES = ("system", "user", "assistant", "tool")
 _SHAREGPT_ROLES = {"human": "user", **dict.fromkeys(("gpt", "bot", "chatgpt", "model"), "assistant")}
 
-Kind = Literal[
-    "messages",
-    "chat_pair",
-    "string_pair",
-    "text",
-    "chat_preference",
-    "string_preference",
-    "chat_unpaired",
-    "string_unpaired",
-    "chat_prompt",
-    "string_prompt",
-]
-CHAT_KINDS = ("messages", "chat_pair", "chat_preference", "chat_unpaired", "chat_prompt")
-_NAMES: dict[Kind, str] = {
+Kind = str
+"""``messages``, ``text``, or ``chat_`` or ``string_`` and a shape of ``_SHAPES``."""
+_SHAPES = {
+    "pair": "prompt and completion",
+    "preference": "preference pairs",
+    "unpaired": "labelled answers",
+    "prompt": "prompts",
+}
+TEMPLATE_FAULTS = (TemplateError, ArithmeticError, TypeError, RecursionError)
+"""What a chat template raises: its own, and what Python does for ``1 / 0`` or ``range(10 ** 9)`` in it."""
+CHAT_KINDS = ("messages", *(f"chat_{shape}" for shape in _SHAPES))
+_NAMES = {
     "messages": "chats",
-    "chat_pair": "prompt and completion as messages",
-    "string_pair": "prompt and completion as strings",
     "text": "plain text",
-    "chat_preference": "preference pairs of messages",
-    "string_preference": "preference pairs of strings",
-    "chat_unpaired": "labelled answers as messages",
-    "string_unpaired": "labelled answers as strings",
-    "chat_prompt": "prompts as messages",
-    "string_prompt": "prompts as strings",
+    **{f"chat_{shape}": f"{what} as messages" for shape, what in _SHAPES.items()},
+    **{f"string_{shape}": f"{what} as strings" for shape, what in _SHAPES.items()},
 }
 
 
-def recognise(columns: Collection[str], objective: ObjectiveName, where: str) -> str:
-    """The first format whose required columns are all there; a ``DataError`` lists columns and formats."""
+def recognise(columns: Mapping[str, Any], objective: ObjectiveName, where: str) -> str:
     wanted = formats_of(objective)
     for name, layout in wanted.items():
         if set(layout.required) <= set(columns):
             return name
     known = "; ".join(f"{name} ({', '.join(one.required)})" for name, one in wanted.items())
-    hint = ""
+    lists = {name: value for name, value in columns.items() if isinstance(value, list)}
+    hint, chat = "", next((name for name, value in lists.items() if value and isinstance(value[0], Mapping)), None)
+    texts = [*(name for name, value in columns.items() if isinstance(value, str)), "question", "answer"]
+    pair = f"prompt: {texts[0]}, completion: {texts[1]}" if "prompt_completion" in wanted else "prompt: question"
+    renamed = f"messages: {chat}" if chat is not None and "messages" in wanted else pair
     if {"chosen", "rejected"} <= set(columns):
         hint = " These look like preference pairs: they are for `objective: dpo`."
     elif OBJECTIVES[objective].is_of_preferences and {"prompt", "completion", "label"} <= set(columns):
         hint = " These look like labelled answers: they are for `objective: kto`."
     raise DataError(
         f"{where}: the layout of the rows is not recognised. Columns found: {', '.join(sorted(columns)) or 'none'}. "
-        f"Known formats: {known}. Rename with `columns`, e.g. columns: {{prompt: question}}.{hint}"
+        f"Known formats: {known}. Rename with `columns`, below the `path` of this source, "
+        f"e.g. columns: {{{renamed}}}.{hint}"
     )
 
 
@@ -124,7 +118,7 @@ def _alpaca(row: Row) -> Canonical:
     if given is not None and _text(given, row.where, "input").strip():
         request = f"{request}\n\n{given}"
     system = row.value.get("system")
-    prompt = [{"role": "user", "content": request}]
+    prompt = _asked(request)
     if system is not None and _text(system, row.where, "system").strip():
         prompt.insert(0, {"role": "system", "content": system})
     answer = _text(row.value["output"], row.where, "output")
@@ -137,7 +131,9 @@ def _preference(row: Row) -> Canonical:
     if isinstance(chosen, list) and isinstance(rejected, list) and not isinstance(prompt, list):
         return _implicit_prompt(row)  # a string beside two whole chats repeats their first message
     if prompt is None:
-        raise DataError(f"{row.where}: 'prompt' is missing: the format preference expects {_PREFERENCE_SHAPE}.")
+        raise DataError(
+            f"{row.where}: 'prompt' is missing: the format preference expects {FORMATS['preference'].shape}."
+        )
     return _pair(row, ("prompt", "chosen", "rejected"))
 
 
@@ -159,9 +155,8 @@ def _prompt(row: Row) -> Canonical:
     return {"prompt": chat, **_expected(row)}
 
 
-def _question(row: Row) -> Canonical:
-    question = _text(row.value["question"], row.where, "question")
-    return {"prompt": [{"role": "user", "content": question}], **_expected(row)}
+def _asked(request: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": request}]
 
 
 def _expected(row: Row) -> Canonical:
@@ -218,7 +213,9 @@ def _text(value: Any, where: str, field: str) -> str:
 def _answered_chat(row: Row, field: str) -> list[dict[str, str]]:
     chat = _chat(row.value[field], row.where, field)
     if all(message["role"] != "assistant" for message in chat):
-        raise DataError(f"{row.where}: {field!r} has no assistant turn, so there is nothing to learn from it.")
+        is_sharegpt = "from" in row.value[field][0]
+        hint = " Its messages have from and value: an answer is from gpt or assistant." if is_sharegpt else ""
+        raise DataError(f"{row.where}: {field!r} has no assistant turn, so there is nothing to learn from it.{hint}")
     return chat
 
 
@@ -254,54 +251,24 @@ def _message(message: Any, where: str, field: str) -> dict[str, str]:
 class Format:
     """One layout: the columns that every row has, those used where a row has them, and what they hold, in words."""
 
-    required: tuple[str, ...]
+    required: Sequence[str]
     shape: str
     convert: Callable[[Row], Canonical]
-    optional: tuple[str, ...] = ()
+    optional: Sequence[str] = ()
 
 
-FORMATS: dict[str, Format] = {
-    "messages": Format(
-        ("messages",),
-        "messages: a list of {role, content}, at least one of them the assistant's",
-        lambda row: {"messages": _answered_chat(row, "messages")},
-    ),
-    "sharegpt": Format(
-        ("conversations",),
-        "conversations: a list of {from: human|gpt|system, value}",
-        lambda row: {"messages": _answered_chat(row, "conversations")},
-    ),
-    "prompt_completion": Format(
-        ("prompt", "completion"),
-        "prompt and completion, both strings or both lists of messages",
-        lambda row: _pair(row, ("prompt", "completion")),
-    ),
-    "alpaca": Format(
-        ("instruction", "output"),
-        "instruction and output (and perhaps input and system), all strings",
-        _alpaca,
-        optional=("input", "system"),
-    ),
-    "text": Format(("text",), "text: a string", lambda row: {"text": _text(row.value["text"], row.where, "text")}),
-    "preference": Format(("chosen", "rejected"), _PREFERENCE_SHAPE, _preference, optional=("prompt",)),
-    "unpaired": Format(
-        ("prompt", "completion", "label"),
-        "prompt and completion, both strings or both lists of messages, and label, true or false",
-        _unpaired,
-    ),
-    "prompt": Format(
-        ("prompt",),
-        "prompt: a string or a list of messages (and perhaps answer, which rewards compare with)",
-        _prompt,
-        optional=("answer",),
-    ),
-    "question": Format(
-        ("question",),
-        "question: a string, asked as the user's message (and perhaps answer, which rewards compare with)",
-        _question,
-        optional=("answer",),
-    ),
+_CONVERTERS: dict[str, Callable[[Row], Canonical]] = {
+    "messages": lambda row: {"messages": _answered_chat(row, "messages")},
+    "sharegpt": lambda row: {"messages": _answered_chat(row, "conversations")},
+    "prompt_completion": lambda row: _pair(row, ("prompt", "completion")),
+    "alpaca": _alpaca,
+    "text": lambda row: {"text": _text(row.value["text"], row.where, "text")},
+    "preference": _preference,
+    "unpaired": _unpaired,
+    "prompt": _prompt,
+    "question": lambda row: {"prompt": _asked(_text(row.value["question"], row.where, "question")), **_expected(row)},
 }
+FORMATS = {name: Format(convert=_CONVERTERS[name], **about) for name, about in key_table("formats").items()}
 """In the order in which ``auto`` tries them."""
 
 
@@ -314,14 +281,9 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
         return "messages"
     if "text" in row:
         return "text"
-    is_chat = isinstance(row["prompt"], list)
-    if "chosen" in row:
-        return "chat_preference" if is_chat else "string_preference"
-    if "label" in row:
-        return "chat_unpaired" if is_chat else "string_unpaired"
-    if "completion" not in row:
-        return "chat_prompt" if is_chat else "string_prompt"
-    return "chat_pair" if is_chat else "string_pair"
+    shapes = {"chosen": "preference", "label": "unpaired", "completion": "pair"}
+    shape = next((shape for column, shape in shapes.items() if column in row), "prompt")
+    return f"{'chat' if isinstance(row['prompt'], list) else 'string'}_{shape}"
 
 
 def common_kind(kinds: Mapping[str, Kind]) -> Kind:
@@ -381,22 +343,15 @@ def is_empty(row: Mapping[str, Any]) -> bool:
 
 
 def features_of(kind: Kind) -> datasets.Features:
-    """The columns of a data set of this kind, and ``where``: the place of each row."""
     string = datasets.Value("string")
-    chat = datasets.List({"role": string, "content": string})
-    columns: tuple[str, ...] = ("prompt", "completion")
-    if kind in ("messages", "text"):
-        columns = (kind,)
-    elif kind.endswith("preference"):
-        columns = ("prompt", "chosen", "rejected")
-    elif kind.endswith("prompt"):
-        columns = ("prompt",)
-    others: dict[str, Any] = {"label": datasets.Value("bool")} if kind.endswith("unpaired") else {}
-    if kind.endswith("prompt"):
-        others["answer"] = string
-    return datasets.Features(
-        {**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), **others, "where": string}
-    )
+    cell: Any = datasets.List({"role": string, "content": string}) if kind in CHAT_KINDS else string
+    columns: dict[str, dict[str, Any]] = {
+        "pair": {"prompt": cell, "completion": cell},
+        "preference": {"prompt": cell, "chosen": cell, "rejected": cell},
+        "unpaired": {"prompt": cell, "completion": cell, "label": datasets.Value("bool")},
+        "prompt": {"prompt": cell, "answer": string},
+    }
+    return datasets.Features({**columns.get(kind.rpartition("_")[2], {kind: cell}), "where": string})
 
 
 def _last_answer(messages: list[dict[str, str]]) -> int:

@@ -11,12 +11,11 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig, SFTConfig
 
-from hf_efficient.data.build import read_raw
-from hf_efficient.data.examples import RawData, open_sources
-from hf_efficient.data.formats import kind_of
-from hf_efficient.data.prepare import finish, is_packed, tokenise
+from hf_efficient.data.build import prepare_both, read_raw
+from hf_efficient.data.examples import RawData
+from hf_efficient.data.prepare import is_packed
+from hf_efficient.data.prepared import recipe_sources
 from hf_efficient.data.stats import answer_lengths, lengths
-from hf_efficient.data.targets import targets_of
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 
@@ -97,7 +96,7 @@ class DataLook:
 
 def look_at(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig, show: int) -> DataLook:
     """The data as a run prepares them, and ``show`` examples, from each source in turn; raises ``DataError`` too."""
-    raw = read_raw(recipe, args, open_sources(recipe.data))
+    raw = read_raw(recipe, args, recipe_sources(recipe))
     if isinstance(args, SFTConfig):
         return _of_examples(recipe, raw, tokenizer, args, show)
     if OBJECTIVES[recipe.objective].generates:
@@ -108,16 +107,8 @@ def look_at(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig 
 def _of_examples(
     recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, show: int
 ) -> DataLook:
-    targets, overlong = targets_of(recipe, args, raw.kind), recipe.data.overlong
-    whole = tokenise(raw.train, raw.kind, tokenizer, args, targets, "train")
-    _, stats = finish(whole, tokenizer, args, overlong, "train")
-    evaluation = 0
-    if raw.eval is not None:
-        kind = kind_of(raw.eval[0])
-        targets = targets_of(recipe, args, kind if targets.assistant else raw.kind)
-        eval_whole = tokenise(raw.eval, kind, tokenizer, args, targets, "eval")
-        evaluation = finish(eval_whole, tokenizer, args, overlong, "eval")[1].examples
-    sizes, limit = lengths(whole), args.max_length
+    (_, stats, whole), evaluation = prepare_both(recipe, raw, tokenizer, args)
+    sizes, limit, overlong = lengths(whole), args.max_length, recipe.data.overlong
     cuts = not (is_packed(args, "train") and args.packing_strategy != "bfd")
     lost = sizes - limit if limit is not None and cuts and overlong == "truncate" else np.zeros_like(sizes)
     packs, rate = stats.packs, stats.fill_rate
@@ -134,7 +125,7 @@ def _of_examples(
         without_target=stats.masked,
         packing=None if packs is None or rate is None else Packing(packs, stats.examples / packs, rate),
         sources=_sources(recipe, raw, sizes),
-        evaluation_examples=evaluation,
+        evaluation_examples=0 if evaluation is None else evaluation.stats.examples,
         shown=tuple(
             _shown(whole[row], tokenizer, limit if cuts else None, drops=overlong == "drop")
             for row in _spread(list(raw.sizes.values()), show)
@@ -148,10 +139,8 @@ def _of_preferences(
     from hf_efficient.data.preference import prepare_preferences, shown_answers, target_tokens  # loads trainers
 
     objective = recipe.objective
-    kept = prepare_preferences(raw.train, raw.kind, tokenizer, args, "train", objective)
-    rows, evaluation = kept.dataset, None
-    if raw.eval is not None:
-        evaluation = prepare_preferences(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval", objective)
+    kept, *evaluation = prepare_preferences(raw, tokenizer, args, objective)
+    rows = kept.dataset
     sizes, cut = answer_lengths(rows, None), answer_lengths(rows, args.max_length)
     tokens, first, places = Counter[str](), dict[str, int](), list(raw.train["where"])
     for index, (where, size) in enumerate(zip(rows["where"], sizes.sum(axis=1).tolist(), strict=True)):
@@ -170,7 +159,7 @@ def _of_preferences(
         truncated_tokens=int((sizes - cut).sum()),
         dropped=sum(one.rows for one in kept.left_out),
         sources=_sources(recipe, raw, np.array([tokens[where] // times[where] for where in places])),
-        evaluation_examples=0 if evaluation is None else len(evaluation.dataset),
+        evaluation_examples=sum(len(one.dataset) for one in evaluation),
         shown=tuple(
             _shown(answer, tokenizer, args.max_length, part=part)
             for row in shown

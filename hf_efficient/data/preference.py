@@ -9,16 +9,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import datasets
-import jinja2
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig
 
-from hf_efficient.data.formats import Kind
+from hf_efficient.data.examples import RawData
+from hf_efficient.data.formats import TEMPLATE_FAULTS, kind_of
 from hf_efficient.data.prepare import check_tokenizer, progress_bars, refused_chat, set_pad_token
 from hf_efficient.data.stats import LeftOut, answer_columns, answer_lengths, largest_token_id, lengths
 from hf_efficient.errors import DataError
@@ -29,24 +29,25 @@ from hf_efficient.recipe.train_fields import trl_class
 
 @dataclass(frozen=True)
 class PreparedPreferences:
-    """Rows as TRL's trainer holds them, with ``where``."""
-
     dataset: datasets.Dataset
     left_out: tuple[LeftOut, ...]
     largest_token_id: int
 
 
 def prepare_preferences(
-    rows: datasets.Dataset,
-    kind: Kind,
-    tokenizer: PreTrainedTokenizerBase,
-    args: DPOConfig,
-    name: Literal["train", "eval"],
-    objective: ObjectiveName,
+    raw: RawData, tokenizer: PreTrainedTokenizerBase, args: DPOConfig, objective: ObjectiveName
+) -> list[PreparedPreferences]:
+    """The training data and, where there are any, the evaluation data: the tokenizer and the rows checked, tokenised,
+    without what teaches nothing. Raises ``DataError``: the tokenizer lacks what the data need, its template refuses a
+    chat, no row is left, or all have one label."""
+    sides = {"train": raw.train, "eval": raw.eval}
+    return [_prepared(rows, tokenizer, args, name, objective) for name, rows in sides.items() if rows is not None]
+
+
+def _prepared(
+    rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, args: DPOConfig, name: str, objective: ObjectiveName
 ) -> PreparedPreferences:
-    """Check the tokenizer and the rows, tokenise them, and leave out what teaches nothing. Raises ``DataError``: the
-    tokenizer lacks what the data need, its template refuses a chat, no row is left, or all have one label."""
-    check_tokenizer(tokenizer, kind, args)
+    check_tokenizer(tokenizer, kind_of(rows[0]), args)
     set_pad_token(tokenizer, args)
     if objective == "kto":
         rows = _labelled(rows)
@@ -56,7 +57,7 @@ def prepare_preferences(
         usable = usable.shuffle(seed=args.seed)  # KTO trains on its rows in their order
     try:
         whole = _tokenised(usable, tokenizer, args, name, objective)
-    except jinja2.TemplateError as error:
+    except TEMPLATE_FAULTS as error:
         raise refused_chat(usable, tokenizer, None, error) from error
     fitting, long = _fitting(whole, args, name, objective)
     if objective == "kto" and args.loss_type != "apo_zero_unpaired":
@@ -99,14 +100,10 @@ def _usable(rows: datasets.Dataset, name: str) -> tuple[datasets.Dataset, tuple[
 
 def _fault(row: Mapping[str, Any]) -> str:
     answers = [row[column] for column in ("chosen", "rejected", "completion") if column in row]
-    if any(not _text(answer).strip() for answer in answers):
+    # The last turn of a chat is the answer that is compared.
+    if any(not (answer if isinstance(answer, str) else answer[-1]["content"]).strip() for answer in answers):
         return "an answer is empty"
     return "both answers are the same" if len(answers) == 2 and answers[0] == answers[1] else ""
-
-
-def _text(answer: str | list[dict[str, str]]) -> str:
-    """The last turn of a chat is the answer that is compared."""
-    return answer if isinstance(answer, str) else answer[-1]["content"]
 
 
 def _check_labels(rows: datasets.Dataset) -> None:
@@ -163,7 +160,7 @@ def _fitting(
             f"has {needed.min() + (objective == 'reward')} tokens)."
         )
     first = str(whole[int(np.argmax(long))]["where"])
-    left_out = LeftOut(f"{why} train.max_length {args.max_length}", int(long.sum()), first, is_long=True)
+    left_out = LeftOut(f"{why} train.max_length {args.max_length}", int(long.sum()), first)
     return whole.select(np.flatnonzero(~long)), (left_out,)
 
 

@@ -8,8 +8,9 @@ import copy
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import datasets
 import jinja2
@@ -19,11 +20,12 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import sft_trainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.data.formats import CHAT_KINDS, Kind, is_empty
+from hf_efficient.data.formats import CHAT_KINDS, TEMPLATE_FAULTS, Kind, is_empty
 from hf_efficient.data.stats import DataStats, largest_token_id, lengths, target_counts
 from hf_efficient.data.targets import Targets, marked_template, tokenise_by_beginnings
 from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import replaced
+from hf_efficient.text import counted
 
 QUIET_UP_TO = 20_000  # rows; with more than that the progress bars of `datasets` are shown
 
@@ -80,6 +82,15 @@ def build_collator(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> DataC
     )
 
 
+class Prepared(NamedTuple):
+    """Rows with ``input_ids`` and ``labels``, and ``seq_lengths`` where packs keep their examples apart; ``whole``: as
+    they were tokenised, nothing cut, nothing moved, with ``where``."""
+
+    dataset: datasets.Dataset
+    stats: DataStats
+    whole: datasets.Dataset
+
+
 def prepare(
     examples: datasets.Dataset,
     kind: Kind,
@@ -88,13 +99,18 @@ def prepare(
     overlong: Literal["truncate", "drop", "error"],
     targets: Targets,
     name: Literal["train", "eval"],
-) -> tuple[datasets.Dataset, DataStats]:
-    """Tokenise canonical ``examples`` with ``where``, apply the overlong policy, truncate, shuffle and pack: rows with
-    ``input_ids`` and ``labels``, and ``seq_lengths`` where packs keep their examples apart. Raises ``DataError``: the
-    tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, all examples are empty, or
-    no target token is left."""
+) -> Prepared:
+    """Tokenise canonical ``examples`` with ``where``, apply the overlong policy, truncate, shuffle and pack. Raises
+    ``DataError``: the tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, all
+    examples are empty, or no target token is left."""
     whole = tokenise(examples, kind, tokenizer, args, targets, name)
-    return finish(whole, tokenizer, args, overlong, name, empty=sum(is_empty(row) for row in examples))
+    packing = is_packed(args, name)
+    with progress_bars(len(whole)):
+        fitting = _apply_overlong(whole, args.max_length, overlong, name)
+        final = _finish(_Preparation(tokenizer, False, None), fitting, args, packing, name)
+    stats = replace(_statistics(whole, fitting, final, args, packing), empty=sum(is_empty(row) for row in examples))
+    _check_something_to_learn(stats, args, name)
+    return Prepared(final, stats, whole)
 
 
 def tokenise(
@@ -105,47 +121,29 @@ def tokenise(
     targets: Targets,
     name: Literal["train", "eval"],
 ) -> datasets.Dataset:
-    """The first half of ``prepare``: columns ``input_ids``, ``labels``, ``where``; nothing cut, nothing moved."""
     check_tokenizer(tokenizer, kind, args)
     if args.max_length is not None and args.max_length < 2:
         raise DataError(f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2.")
     if all(is_empty(row) for row in examples):
         raise DataError(
-            f"All {len(examples)} {name} examples are empty, so there is nothing to learn; the first is "
-            f"{examples[0]['where']}. An example's text, completion or last answer must not be blank."
+            f"Every one of {counted(len(examples), f'{name} example')} is empty, so there is nothing to learn; the "
+            f"first is {examples[0]['where']}. An example's text, completion or last answer must not be blank."
         )
     template = _marked_template(examples, tokenizer, args, kind) if targets.assistant else None
     with progress_bars(len(examples)):
-        if targets.assistant and template is None:
-            return tokenise_by_beginnings(examples, tokenizer, targets.completion, args.dataset_num_proc)
-        by_marks = _changed(args, assistant_only_loss=targets.assistant)
-        return _tokenise(_Preparation(tokenizer, targets.completion, template), examples, by_marks, name)
-
-
-def finish(
-    whole: datasets.Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    args: SFTConfig,
-    overlong: Literal["truncate", "drop", "error"],
-    name: Literal["train", "eval"],
-    empty: int = 0,
-) -> tuple[datasets.Dataset, DataStats]:
-    """The second half of ``prepare``: the overlong policy, truncation, order, packs, and their counts."""
-    packing = is_packed(args, name)
-    with progress_bars(len(whole)):
-        fitting, dropped = _apply_overlong(whole, args.max_length, overlong, name)
-        final = _finish(_Preparation(tokenizer, False, None), fitting, args, packing, name)
-    stats = _statistics(whole, fitting, final, args, packing, dropped, empty)
-    _check_something_to_learn(stats, args, name)
-    return final, stats
+        try:
+            if targets.assistant and template is None:
+                return tokenise_by_beginnings(examples, tokenizer, targets.completion, args.dataset_num_proc)
+            by_marks = _changed(args, assistant_only_loss=targets.assistant)
+            return _tokenise(_Preparation(tokenizer, targets.completion, template), examples, by_marks, name)
+        except TEMPLATE_FAULTS as error:
+            raise refused_chat(examples, tokenizer, template, error) from error
 
 
 def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTConfig, name: str) -> datasets.Dataset:
     settings = _changed(args, max_length=None, shuffle_dataset=False, dataset_text_field="text")
     try:
         tokenised = preparation.run(examples, settings, False, name)
-    except jinja2.TemplateError as error:
-        raise refused_chat(examples, preparation._tokenizer, preparation.chat_template, error) from error
     except RuntimeError as error:
         if "assistant_only_loss" not in str(error):
             raise
@@ -156,11 +154,9 @@ def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTCo
     return tokenised.select_columns(["input_ids", "labels", "where"])
 
 
-def _apply_overlong(
-    whole: datasets.Dataset, max_length: int | None, overlong: str, name: str
-) -> tuple[datasets.Dataset, int]:
+def _apply_overlong(whole: datasets.Dataset, max_length: int | None, overlong: str, name: str) -> datasets.Dataset:
     if max_length is None or overlong == "truncate":
-        return whole, 0
+        return whole
     sizes = lengths(whole)
     too_long = np.flatnonzero(sizes > max_length)
     if overlong == "error" and len(too_long):
@@ -175,7 +171,7 @@ def _apply_overlong(
             f"data.overlong: drop leaves no {name} example: all {len(whole)} are longer than train.max_length "
             f"({max_length}), the shortest has {sizes.min()} tokens."
         )
-    return whole.select(np.flatnonzero(sizes <= max_length)), len(too_long)
+    return whole.select(np.flatnonzero(sizes <= max_length))
 
 
 def _finish(
@@ -190,13 +186,7 @@ def _finish(
 
 
 def _statistics(
-    whole: datasets.Dataset,
-    fitting: datasets.Dataset,
-    final: datasets.Dataset,
-    args: SFTConfig,
-    packing: bool,
-    dropped: int,
-    empty: int,
+    whole: datasets.Dataset, fitting: datasets.Dataset, final: datasets.Dataset, args: SFTConfig, packing: bool
 ) -> DataStats:
     sizes, limit, tokens = lengths(fitting), args.max_length, lengths(final)
     cuts = limit is not None and not (packing and args.packing_strategy != "bfd")
@@ -207,7 +197,7 @@ def _statistics(
     learnt = target_counts(final, by_document=True) if one_by_one else target_counts(fitting) if packing else targets
     return DataStats(
         examples=len(fitting) if packing else len(final),
-        dropped_overlong=dropped,
+        dropped_overlong=len(whole) - len(fitting),
         truncated=int((sizes > limit).sum()) if cuts and limit else 0,
         dropped_masked=0 if packing else len(fitting) - len(final),
         masked=int((learnt == 0).sum()),
@@ -216,7 +206,6 @@ def _statistics(
         longest=int(lengths(whole).max()),
         packs=len(final) if packing else None,
         fill_rate=float(tokens.sum() / (len(final) * limit)) if packing and limit else None,
-        empty=empty,
         largest_token_id=largest_token_id(final),
     )
 
@@ -231,15 +220,14 @@ def _check_something_to_learn(stats: DataStats, args: SFTConfig, name: str) -> N
             f"{name} examples (the longest has {stats.longest} tokens)."
         )
     raise DataError(
-        f"All labels of all {count} {name} examples are masked, so there is nothing to learn. Look at "
+        f"All labels of {counted(count, f'{name} example')} are masked, so there is nothing to learn. Look at "
         "data.targets and the chat template."
     )
 
 
 def _changed(args: SFTConfig, **changes: Any) -> SFTConfig:
     changed = copy.copy(args)
-    for key, value in changes.items():
-        setattr(changed, key, value)
+    vars(changed).update(changes)
     return changed
 
 
@@ -266,7 +254,7 @@ def _template_fault(tokenizer: PreTrainedTokenizerBase) -> str:
     chat = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
     try:
         text = tokenizer.apply_chat_template(chat, tokenize=False)
-    except jinja2.TemplateError:
+    except TEMPLATE_FAULTS:
         return ""  # it may take no such chat; the first of the data that it refuses is named
     _, answered, end = str(text).partition(_ANSWER)
     if not answered:
@@ -279,7 +267,7 @@ def _template_fault(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def refused_chat(
-    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, template: str | None, error: jinja2.TemplateError
+    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, template: str | None, error: Exception
 ) -> DataError:
     """The error to raise where a template (None: the tokenizer's) raised ``error``; names the first such example."""
     if isinstance(error, jinja2.TemplateSyntaxError):
@@ -287,16 +275,16 @@ def refused_chat(
         held_in = str(file) if template is None and file.is_file() else f"the chat template of {_name(tokenizer)}"
         return DataError(f"{held_in}:{error.lineno}: is not valid Jinja: {error.message}. Correct it, or name another.")
     where = next((row["where"] for row in examples if _is_refused(row, tokenizer, template)), "a prompt")
-    return DataError(f"{where}: the chat template refuses this chat: {error}.")
+    return DataError(f"{where}: the chat template refuses this chat: {error}".rstrip(".") + ".")
 
 
 def _is_refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, template: str | None) -> bool:
     answers = [row[column] for column in ("completion", "chosen", "rejected") if column in row]
-    for chat in [row["prompt"] + answer for answer in answers] or [row["messages"]]:
-        try:
+    try:
+        for chat in [row["prompt"] + answer for answer in answers] or [row["messages"]]:
             tokenizer.apply_chat_template(chat, tokenize=False, chat_template=template)
-        except jinja2.TemplateError:
-            return True
+    except TEMPLATE_FAULTS:
+        return True
     return False
 
 
@@ -332,5 +320,5 @@ def _marked_template(
         )
     try:
         return marked_template(examples, tokenizer)
-    except jinja2.TemplateError as error:
+    except TEMPLATE_FAULTS as error:
         raise refused_chat(examples, tokenizer, None, error) from error

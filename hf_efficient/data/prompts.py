@@ -9,22 +9,20 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
-import jinja2
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
+from trl import GRPOConfig
 
-from hf_efficient.data.examples import RawData, build_raw, open_sources
-from hf_efficient.data.formats import kind_of
+from hf_efficient.data.examples import RawData, build_raw
+from hf_efficient.data.formats import TEMPLATE_FAULTS, kind_of
 from hf_efficient.data.prepare import check_tokenizer, set_pad_token
+from hf_efficient.data.prepared import recipe_sources
 from hf_efficient.errors import DataError, SetupError, first_line
 from hf_efficient.recipe.schema import Recipe, RewardSection
-
-if TYPE_CHECKING:
-    from trl import GRPOConfig
 
 Reward = Callable[..., list[float]]
 
@@ -45,13 +43,13 @@ class PromptData:
     largest_token_id: int
 
 
-def build_prompt_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: "GRPOConfig") -> PromptData:
+def build_prompt_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: GRPOConfig) -> PromptData:
     """``DataError``: any fault of the data or of their tokenizer, or no answer for a reward; names source and row."""
-    raw = build_raw(recipe.data, open_sources(recipe.data), args.seed, objective=recipe.objective)
+    raw = build_raw(recipe.data, recipe_sources(recipe), args.seed, objective=recipe.objective)
     return prompt_data(recipe, raw, tokenizer, args)
 
 
-def prompt_data(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: "GRPOConfig") -> PromptData:
+def prompt_data(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: GRPOConfig) -> PromptData:
     held = [one for one in (raw.train, raw.eval) if one is not None]
     for rows in held:
         check_answers(recipe.rewards, rows)
@@ -70,7 +68,7 @@ def prompt_data(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase
     )
 
 
-def _check_enough(prompts: int, args: "GRPOConfig") -> None:
+def _check_enough(prompts: int, args: GRPOConfig) -> None:
     """TRL leaves out prompts that do not fill a generation, and would train nothing."""
     needed = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
     if prompts < needed:
@@ -81,7 +79,7 @@ def _check_enough(prompts: int, args: "GRPOConfig") -> None:
         )
 
 
-def prompt_ids(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, args: "GRPOConfig") -> list[int]:
+def prompt_ids(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, args: GRPOConfig) -> list[int]:
     """The tokens of a row's prompt, as TRL's ``_tokenize_prompts`` (1.16) has them."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
@@ -92,12 +90,12 @@ def prompt_ids(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, args:
         rendered: Any = tokenizer.apply_chat_template(
             prompt, add_generation_prompt=True, tokenize=True, return_dict=True, **settings
         )
-    except jinja2.TemplateError as error:
+    except TEMPLATE_FAULTS as error:
         raise DataError(f"{row['where']}: the chat template refuses this prompt: {error}.") from error
     return list(rendered["input_ids"])
 
 
-def _tokens(rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, args: "GRPOConfig") -> Iterator[list[int]]:
+def _tokens(rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, args: GRPOConfig) -> Iterator[list[int]]:
     check_tokenizer(tokenizer, kind_of(rows[0]), args)
     for row in rows:
         text = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
@@ -126,10 +124,7 @@ def number_match(completions: Sequence[Any], answer: Sequence[str], **_: Any) ->
 
 def make_rewards(sections: Sequence[RewardSection]) -> list[Reward]:
     """By the names under which TRL logs them. ``SetupError``: a module or function of the user's that is not there."""
-    return [
-        _own(one.function, f"rewards.{index}.function") if one.function is not None else _built_in(one, index)
-        for index, one in enumerate(sections)
-    ]
+    return [_reward(one, index) for index, one in enumerate(sections)]
 
 
 def check_answers(sections: Sequence[RewardSection], rows: datasets.Dataset) -> None:
@@ -147,7 +142,9 @@ def check_answers(sections: Sequence[RewardSection], rows: datasets.Dataset) -> 
                 )
 
 
-def _built_in(section: RewardSection, index: int) -> Reward:
+def _reward(section: RewardSection, index: int) -> Reward:
+    if section.function is not None:
+        return _own(section.function, f"rewards.{index}.function")
     if section.name == "format":
         reward = _format(section.pattern or "")
         reward.__name__ = f"format_{index}" if index else "format"  # there may be several
@@ -184,11 +181,9 @@ def _own(name: str, key: str) -> Reward:
             f"{key}: {module} cannot be imported: {first_line(error)}. Install it, or name its folder in PYTHONPATH."
         ) from error
     for part in path.split("."):
-        if not hasattr(found, part):
-            raise SetupError(f"{key}: {module} has no {path}. Write module:function.")
-        found = getattr(found, part)
+        found = getattr(found, part, None)
     if not callable(found):
-        raise SetupError(f"{key}: {name} is no function. Write module:function.")
+        raise SetupError(f"{key}: {module} has no function {path}. Write module:function.")
     own: Reward = found
     return own
 

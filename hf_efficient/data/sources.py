@@ -4,6 +4,7 @@ What cannot be read is a ``DataError`` with the file and the line or row.
 """
 
 import csv
+import hashlib
 import io
 import itertools
 import json
@@ -12,16 +13,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import datasets
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from aiohttp import ClientError
 
 from hf_efficient.data.docstrings import SPLITS, docstring_pairs, docstring_split
-from hf_efficient.errors import DataError
+from hf_efficient.data.documents import EXTRACTORS
+from hf_efficient.errors import DataError, cause
 from hf_efficient.facts.libraries import hub_reachable, replaced
+from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.load import missing_file
 from hf_efficient.recipe.schema import SourceSection
+from hf_efficient.text import counted
 
 
 class Row(NamedTuple):
@@ -31,9 +38,24 @@ class Row(NamedTuple):
     value: Mapping[str, Any]
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+class Piece(NamedTuple):
+    """Of a JSONL file bytes, of Parquet row groups, another file whole, of a data set rows. ``first``: number of its
+    first line or row, from 1; ``size`` in bytes."""
+
+    file: int
+    start: int
+    end: int
+    first: int
+    size: int
+
+
+def _read_jsonl(path: Path, piece: Piece | None = None) -> Iterator[Row]:
     with _open_bytes(path) as file:
-        for number, raw in enumerate(file, start=1):
+        if piece is not None:
+            file.seek(piece.start)
+        for number, raw in enumerate(file, start=1 if piece is None else piece.first):
+            if piece is not None and file.tell() > piece.end:
+                return
             where = f"{path}:{number}"
             text = _decode(raw, where)
             if text.strip():
@@ -80,23 +102,61 @@ def _read_csv(path: Path) -> Iterator[Row]:
         csv.field_size_limit(limit)
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path, piece: Piece | None = None) -> Iterator[Row]:
     """In batches, so that the file need not fit into memory as Python objects."""
     _open_bytes(path).close()
+    groups = None if piece is None else range(piece.start, piece.end)
     try:
-        batches = pq.ParquetFile(path).iter_batches(batch_size=1000)
-        for number, value in enumerate((value for batch in batches for value in batch.to_pylist()), start=1):
+        batches = pq.ParquetFile(path).iter_batches(batch_size=1000, row_groups=groups)
+        values = (value for batch in batches for value in batch.to_pylist())
+        for number, value in enumerate(values, start=1 if piece is None else piece.first):
             yield Row(f"{path}, row {number}", value)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not readable as Parquet: {error}") from error
 
 
+def _read_document(path: Path) -> Iterator[Row]:
+    with _open_bytes(path) as file:
+        extract = EXTRACTORS.get(path.suffix.lower())
+        text = _decode(file.read(), str(path)) if extract is None else extract(path)
+    if "\0" in text:
+        raise DataError(f"{path}: holds zero bytes, so it is no text. Take the file away.")
+    yield Row(str(path), {"text": text})
+
+
+def _cut_jsonl(path: Path, number: int, size: int) -> Iterator[Piece]:
+    start, line = 0, 1
+    with path.open("rb") as file:
+        while block := file.read(size):
+            block += file.readline()
+            yield Piece(number, start, start + len(block), line, len(block))
+            start, line = start + len(block), line + block.count(b"\n")
+
+
+def _cut_parquet(path: Path, number: int, size: int) -> Iterator[Piece]:
+    try:
+        facts = pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not readable as Parquet: {error}") from error
+    start = held = rows = 0
+    row = 1
+    for group in range(facts.num_row_groups):
+        held, rows = held + facts.row_group(group).total_byte_size, rows + facts.row_group(group).num_rows
+        if held >= size or group + 1 == facts.num_row_groups:
+            yield Piece(number, start, group + 1, row, held)
+            start, held, row, rows = group + 1, 0, row + rows, 0
+
+
+_JSONL, _PARQUET = (_cut_jsonl, _read_jsonl), (_cut_parquet, _read_parquet)
+_CUT = {".jsonl": _JSONL, ".ndjson": _JSONL, ".parquet": _PARQUET}
+_DOCUMENTS = (".txt", ".md", *EXTRACTORS)
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
+    **dict.fromkeys(_DOCUMENTS, _read_document),
 }
 
 
@@ -166,13 +226,9 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 def _fields(path: Path, line: int, header: list[str], record: list[str]) -> dict[str, Any]:
     if len(record) != len(header):
-        found, named = _plural(len(record), "field"), _plural(len(header), "column")
+        found, named = counted(len(record), "field"), counted(len(header), "column")
         raise DataError(f"{path}:{line}: {found}, but the header names {named}.")
     return dict(zip(header, record, strict=True))
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 BUILTINS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
@@ -204,6 +260,30 @@ class Source:
             raise DataError(f"{self.key}.path: {self.section.path} is empty: it has no rows.")
         return itertools.chain([first], rows)
 
+    def pieces(self, size: int) -> Iterator[Piece]:
+        """All rows in order, in pieces of about ``size`` bytes where the layout can be cut."""
+        if self.dataset is not None:
+            rows = len(self.dataset)
+            step = max(rows * size // max(self.dataset.data.nbytes, 1), 1)
+            yield from (Piece(0, start, min(start + step, rows), start + 1, size) for start in range(0, rows, step))
+        elif not self.files:
+            yield Piece(0, 0, 0, 1, size)
+        for number, path in enumerate(self.files if self.dataset is None else ()):
+            if (kind := path.suffix.lower()) in _CUT:
+                yield from _CUT[kind][0](path, number, size)
+            else:
+                yield Piece(number, 0, 0, 1, path.stat().st_size)
+
+    def piece(self, piece: Piece) -> Iterator[Row]:
+        if self.dataset is not None:
+            rows = enumerate(self.dataset.select(range(piece.start, piece.end)), start=piece.first)
+            return (Row(f"{self.section.path}, row {number}", value) for number, value in rows)
+        if not self.files:
+            return self._rows()
+        path = self.files[piece.file]
+        kind = path.suffix.lower()
+        return _CUT[kind][1](path, piece) if kind in _CUT else READERS[kind](path)
+
     def _rows(self) -> Iterator[Row]:
         name = self.section.path
         if self.dataset is None and name not in BUILTINS:
@@ -217,21 +297,18 @@ def open_source(section: SourceSection, key: str) -> Source:
     an unknown kind of file, no such split, no connection to the hub."""
     if section.path.startswith("builtin:"):
         return _builtin(section, key)
+    if "://" in section.path:
+        return _fetched(section, key)
     try:
-        return _local_or_hub(section, key, Path(section.path).expanduser())
+        path = Path(section.path).expanduser()
+        if path.is_dir():
+            return _folder(section, key, path)
+        if path.exists():
+            return _file(section, key, path)
     except (OSError, RuntimeError) as error:  # the latter of ~ and a user who is not there
         why = getattr(error, "strerror", None) or error
         raise DataError(f"{key}.path: {section.path}: cannot be read: {why}.") from error
-
-
-def _local_or_hub(section: SourceSection, key: str, path: Path) -> Source:
-    name = section.path
-    if path.is_dir():
-        return _folder(section, key, path)
-    if path.exists():
-        return _file(section, key, path)
-    fault = missing_file(name)
-    if fault is not None:
+    if (fault := missing_file(section.path)) is not None:
         raise DataError(f"{key}.path: {' '.join(filter(None, fault))}")
     return Source(key, section, dataset=_from_hub(section, key))
 
@@ -242,6 +319,29 @@ def _builtin(section: SourceSection, key: str) -> Source:
     if section.split not in SPLITS:
         raise DataError(f"{key}.split: {section.path} has no split {section.split!r}; it has: {', '.join(SPLITS)}.")
     return Source(key, section)
+
+
+def _fetched(section: SourceSection, key: str) -> Source:
+    """The files of a URL that fsspec knows, or of a pattern such as s3://bucket/*.parquet: fetched into the cache, all
+    at the same time, and not again while their size and marks (ETag, time) stay."""
+    if Path(urlsplit(section.path).path).suffix.lower() not in READERS:
+        raise DataError(f"{key}.path: {section.path}: unknown kind of file; known suffixes: {', '.join(READERS)}.")
+    _check_no_split(section, key, "a URL")
+    try:
+        system, place = fsspec.url_to_fs(section.path)
+        places = sorted(system.glob(place)) if "*" in place else [place]
+        marks = repr([section.path, *(sorted(system.info(one).items()) for one in places)])
+        home = cache_dir() / "sources" / hashlib.sha256(marks.encode()).hexdigest()[:16]
+        names = [f"{number}/{one.rpartition('/')[2]}" for number, one in enumerate(places)]
+        if not home.is_dir():
+            draft = home.with_suffix(".part")
+            for number in range(len(places)):
+                (draft / str(number)).mkdir(parents=True, exist_ok=True)
+            system.get(places, [str(draft / name) for name in names])
+            draft.replace(home)
+    except (OSError, ValueError, ImportError, ClientError) as error:
+        raise DataError(f"{key}.path: {section.path}: cannot be fetched: {cause(error)}") from error
+    return Source(key, section, files=tuple(home / name for name in names))
 
 
 def _file(section: SourceSection, key: str, path: Path) -> Source:
@@ -258,6 +358,8 @@ def _folder(section: SourceSection, key: str, path: Path) -> Source:
         files = tuple(sorted(entry for entry in path.rglob("*") if entry.is_file()))
         return Source(key, section, files=files, dataset=_saved_dataset(section, key, path))
     files = tuple(sorted(entry for entry in path.iterdir() if entry.suffix.lower() in READERS))
+    rows = tuple(entry for entry in files if entry.suffix.lower() not in _DOCUMENTS)
+    files = rows or files  # beside rows a document tells about them
     if not files:
         raise DataError(
             f"{key}.path: the folder {path} holds neither a data set of Dataset.save_to_disk nor a file that ends "

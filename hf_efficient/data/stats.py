@@ -45,12 +45,11 @@ class DataStats:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows that a run does not train on, and the place of the first; ``is_long``: for their length."""
+    """Rows that a run does not train on, and the place of the first."""
 
     why: str
     rows: int
     first: str
-    is_long: bool = False
 
 
 def lengths(dataset: datasets.Dataset, column: str = "input_ids") -> npt.NDArray[np.int64]:

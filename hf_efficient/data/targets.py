@@ -10,13 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import datasets
-import jinja2
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 from trl import SFTConfig
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
-from hf_efficient.data.formats import Kind
+from hf_efficient.data.formats import TEMPLATE_FAULTS, Kind
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import Recipe
 
@@ -58,7 +57,7 @@ def targets_of(recipe: Recipe, args: SFTConfig, kind: Kind) -> Targets:
 
 def marked_template(examples: Collection[_Row] | datasets.Dataset, tokenizer: PreTrainedTokenizerBase) -> str | None:
     """A template with ``{% generation %}`` markers that renders all chats as the tokenizer's own; None where there is
-    none. Raises ``jinja2.TemplateError``: the own one refuses a chat."""
+    none. Raises ``TEMPLATE_FAULTS``: the own one refuses a chat."""
     own = tokenizer.get_chat_template()
     if has_generation_markers(own):
         return own
@@ -71,7 +70,7 @@ def marked_template(examples: Collection[_Row] | datasets.Dataset, tokenizer: Pr
 def _version_of_trl(tokenizer: PreTrainedTokenizerBase) -> str | None:
     try:
         return get_training_chat_template(tokenizer)
-    except (ValueError, TypeError, jinja2.TemplateError):  # no version of it, or a probe of TRL that it cannot render
+    except (ValueError, *TEMPLATE_FAULTS):  # no version of it, or a probe of TRL that it cannot render
         return None
 
 
@@ -81,7 +80,7 @@ def _renders_alike(tokenizer: PreTrainedTokenizerBase, chats: Iterable[_Chat], o
         try:
             if _render(tokenizer, chat, other) != expected:
                 return False
-        except jinja2.TemplateError:
+        except TEMPLATE_FAULTS:
             return False
     return True
 
@@ -93,7 +92,7 @@ def _marks_whole_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> boo
     rendered: Any
     try:
         rendered = render_jinja_template([chat], chat_template=template, return_assistant_tokens_mask=True, **special)
-    except jinja2.TemplateError:
+    except TEMPLATE_FAULTS:
         return False
     (text,), (spans,) = rendered
     marked = [text[begin:end] for begin, end in spans]
@@ -177,7 +176,7 @@ def answers_by_beginnings(
             through = _render(tokenizer, chat[: index + 1])
             before = _render(tokenizer, chat[:index], add_generation_prompt=True) if index else ""
             bare = _render(tokenizer, chat[:index]) if index else ""
-        except jinja2.TemplateError:
+        except TEMPLATE_FAULTS:
             through = before = bare = "\0"
         before = before if through.startswith(before) else bare
         if not (text.startswith(through) and through.startswith(before)):

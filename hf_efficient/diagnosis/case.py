@@ -1,47 +1,198 @@
-"""What the rules see of a run: its account, its settings and facts, its steps as columns."""
+"""What a rule is, and what rules judge: a run by its account, facts and steps; the variants of a recipe; a trace."""
 
+import dataclasses
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
-import yaml
 
 from hf_efficient.accounting.account import AccountedRun, account_run, read_account
 from hf_efficient.accounting.columns import Column
 from hf_efficient.accounting.steps import MOST_ROWS, StepColumns, columns_of
-from hf_efficient.diagnosis.rule import Subject
 from hf_efficient.errors import OutputError
-from hf_efficient.recipe.writing import read_resolved
+from hf_efficient.recipe.tree import flat
+from hf_efficient.recipe.writing import resolved_parts
 from hf_efficient.records.account import RunAccount
+from hf_efficient.records.findings import (
+    FEWEST_STEPS,
+    Abstention,
+    Confidence,
+    Cost,
+    Evidence,
+    Finding,
+    Gain,
+    Remedy,
+    Severity,
+)
+from hf_efficient.records.isolation import Isolation
 from hf_efficient.records.series import Band, RunSeries
-from hf_efficient.records.trace import DeviceBreakdown
+from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
 from hf_efficient.trace.breakdown import trace_breakdown
 
 logger = logging.getLogger(__name__)
 
 RESOLVED = "recipe.resolved.yaml"
-_FEWEST_STEPS = 8
 _MOST_TRACE_BYTES = 64 << 20
 """Of the compressed file; a larger one takes longer than a diagnosis at the end of a run may."""
+
+
+Row = tuple[str, float | int | str | None, str, str]
+"""Evidence: what, value, unit, source."""
+_NOTHING: Final = Cost()
+MATTERS: Final = 0.05
+"""Below this share of the time a cost is no warning."""
+
+
+class Subject:
+    """What rules judge. Costs and gains are of ``loop_seconds``, a gain for the same work."""
+
+    @property
+    def loop_seconds(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def price_usd_per_hour(self) -> float | None:
+        return None
+
+    @property
+    def has_steps(self) -> bool:
+        return True
+
+    def share(self, seconds: float) -> float:
+        return seconds / self.loop_seconds if self.loop_seconds > 0 else 0.0
+
+    def cost(self, seconds: float | None = None, held_bytes: int | None = None) -> Cost:
+        return Cost(seconds, held_bytes, self._usd(seconds))
+
+    def gain(self, seconds: float, basis: str, held_bytes: int | None = None) -> Gain:
+        """``basis`` says how it was predicted; no more than all of the time is gained."""
+        saved = max(0.0, min(seconds, self.loop_seconds))
+        return Gain(self.share(saved), saved, held_bytes, self._usd(saved), basis)
+
+    def _usd(self, seconds: float | None) -> float | None:
+        price = self.price_usd_per_hour
+        return None if price is None or seconds is None else seconds * price / 3600
+
+
+S = TypeVar("S", bound=Subject)
+Verdict = Finding | Abstention | None
+"""None: the rule looked, and found nothing."""
+Rule = Callable[[S], Verdict]
+"""A function with the name of the rule."""
+
+
+def rule(*, name: str = "", needs_steps: bool = True) -> Callable[[Rule[S]], Rule[S]]:
+    """Give the function, and its verdicts, this name, else its own; without a recorded step it abstains."""
+
+    def named(judge: Rule[S]) -> Rule[S]:
+        own = name or judge.__name__
+
+        @functools.wraps(judge)
+        def judged(subject: S) -> Verdict:
+            if needs_steps and not subject.has_steps:
+                return Abstention(own, "no optimizer step is recorded")
+            verdict = judge(subject)
+            return None if verdict is None else dataclasses.replace(verdict, rule=own)
+
+        judged.__name__ = own
+        return judged
+
+    return named
+
+
+def finding(
+    title: str,
+    evidence: Iterable[Row],
+    remedies: Sequence[Remedy],
+    cost: Cost = _NOTHING,
+    *,
+    severity: Severity = "warning",
+    confidence: Confidence = "measured",
+    explains: Sequence[str] = (),
+) -> Finding:
+    """A rule's finding, without the evidence that is None; ``rule`` puts its name in."""
+    known = [Evidence(what, value, unit, source) for what, value, unit, source in evidence if value is not None]
+    return Finding("", title, severity, confidence, known, cost, list(remedies), list(explains))
+
+
+def abstains(why: str, instrument: str = "") -> Abstention:
+    """A rule that cannot judge: which evidence is missing, and what would give it."""
+    return Abstention("", why, instrument)
+
+
+@dataclass(frozen=True)
+class IsolatedRecipe(Subject):
+    """A recipe by its variants. Its time is that of the whole run, an estimate from the measured step."""
+
+    found: Isolation
+
+    @property
+    def loop_seconds(self) -> float:
+        return self.found.loop_seconds
+
+    @property
+    def price_usd_per_hour(self) -> float | None:
+        return self.found.price_usd_per_hour
+
+    def of_steps(self, step_seconds: float) -> float:
+        return step_seconds * self.found.schedule.steps
+
+    def of_a_step(self, seconds: float) -> float:
+        return seconds / self.found.step_seconds
+
+    def taken(self, name: str) -> float:
+        """Seconds of a part of each step, 0 where it is not known or lies within its spread."""
+        part = self.found.part(name)
+        return 0.0 if part is None else max(0.0, part.seconds or 0.0)
+
+    def unknown(self, name: str) -> Abstention | None:
+        """Where a part applies and was not measured."""
+        part = self.found.part(name)
+        return abstains(f"{name}: {part.note}") if part is not None and part.seconds is None else None
+
+    def evidence(self, name: str, what: str) -> list[Row]:
+        part = self.found.part(name)
+        assert part is not None
+        return [
+            (what, self.taken(name), "seconds", f"isolate: {part.how}"),
+            ("at least", part.low, "seconds", "isolate: its spread"),
+            ("at most", part.high, "seconds", "isolate: its spread"),
+            ("its share of a step", self.of_a_step(self.taken(name)), "share", "isolate"),
+        ]
+
+
+@dataclass(frozen=True)
+class TracedDevice(Subject):
+    """A trace and its busiest device. Its time is from the device's first event to its last."""
+
+    trace: TraceBreakdown
+    device: DeviceBreakdown
+
+    @property
+    def loop_seconds(self) -> float:
+        return self.device.busy.window_seconds
+
+    @property
+    def name(self) -> str:
+        return f"device {self.device.device}"
 
 
 @dataclass(frozen=True)
 class Case(Subject):
     """A run to be diagnosed; its time is that of the training loop of rank 0, evaluations and saves included. ``steps``
-    by rank, of a long run the last; ``facts`` by topic, later processes over earlier ones; ``evaluations`` seconds of
-    each. ``series`` is None where only ``run.json`` was kept; ``recipe`` has values by dotted key."""
+    by rank, of a long run the last; ``facts`` by topic, later processes over earlier ones; ``series`` is None
+    where only ``run.json`` was kept; ``recipe`` has values by dotted key."""
 
     directory: str
     account: RunAccount
     steps: Mapping[int, StepColumns]
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    evaluations: Sequence[float] = ()
     series: RunSeries | None = None
     recipe: Mapping[str, Any] | None = None
 
@@ -55,7 +206,7 @@ class Case(Subject):
 
     @property
     def is_short(self) -> bool:
-        return self.account.steps.count < _FEWEST_STEPS
+        return self.account.steps.count < FEWEST_STEPS
 
     @property
     def ranks(self) -> int:
@@ -75,7 +226,6 @@ class Case(Subject):
         return self.account.money.price_usd_per_hour
 
     def over_the_run(self, column: Column) -> float:
-        """Sum of a column of rank 0 over all steps of the run; what is NaN counts as 0."""
         return float(np.nansum(column)) * self.unseen
 
     def phase_seconds(self, name: str) -> float:
@@ -123,7 +273,7 @@ class Case(Subject):
     def is_of_preferences(self) -> bool:
         """Whether it compared answers: its recipe says so, or its arguments are those of a trainer that does."""
         objective = (self.recipe or {}).get("objective", "sft")
-        return objective not in ("sft", "grpo") or self.argument("precompute_ref_log_probs") is not None
+        return objective not in ("sft", "grpo", "distill") or self.argument("precompute_ref_log_probs") is not None
 
     @property
     def generates(self) -> bool:
@@ -139,7 +289,6 @@ class Case(Subject):
 
     @property
     def can_be_packed(self) -> bool:
-        """Whether its trainer could pack examples into rows, and does not."""
         return self.argument("packing") is False and self.argument("max_length") is not None
 
     @cached_property
@@ -192,7 +341,6 @@ def read_case(directory: Path) -> Case:
 
 def case_of(run: AccountedRun) -> Case:
     records, directory = run.records, run.records.directory
-    notes = [note for process in records.processes for note in process.notes.get("evaluation", ())]
     facts: dict[str, dict[str, Any]] = {}
     for process in records.processes:
         for topic, stated in process.facts.items():
@@ -202,7 +350,6 @@ def case_of(run: AccountedRun) -> Case:
         account=run.account,
         steps={rank.rank: rank.columns[-MOST_ROWS:] for rank in records.ranks},
         facts=facts,
-        evaluations=[float(note["seconds"]) for note in notes if note.get("seconds")],
         series=run.series,
         recipe=_recipe(directory / RESOLVED),
     )
@@ -210,10 +357,7 @@ def case_of(run: AccountedRun) -> Case:
 
 def _recipe(path: Path) -> Mapping[str, Any] | None:
     """Values by dotted key; a file that cannot be read is as none, for the rules can do without."""
-    if not path.exists():
-        return None
     try:
-        values = read_resolved(path).values
+        return flat(resolved_parts(path)[0])
     except OutputError:
         return None
-    return {value.key: yaml.safe_load(value.value) for value in values}

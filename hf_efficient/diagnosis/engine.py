@@ -1,23 +1,29 @@
-"""All rules over a run, the variants of a recipe or a trace: findings ranked, abstentions, and the limit of what is
-healthy."""
+"""All rules over a run, the variants of a recipe or a trace: findings ranked, abstentions, and what bounds the steps of
+a run that has nothing to fix."""
 
 import dataclasses
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from hf_efficient.diagnosis.case import Case, read_case
-from hf_efficient.diagnosis.confirmation import confirmations
-from hf_efficient.diagnosis.limit import limit_of
-from hf_efficient.diagnosis.remedies import for_script, with_global_batch
-from hf_efficient.diagnosis.rule import IsolatedRecipe, Rule, S, TracedDevice
+from hf_efficient.diagnosis.case import Case, IsolatedRecipe, Rule, S, TracedDevice, read_case
+from hf_efficient.diagnosis.remedies import confirmations, for_script, with_global_batch
 from hf_efficient.diagnosis.rules import ISOLATED_RULES, RULES, TRACE_RULES
-from hf_efficient.records.findings import DIAGNOSIS_SCHEMA_VERSION, Abstention, Confidence, Diagnosis, Finding, Limit
+from hf_efficient.records.findings import (
+    DIAGNOSIS_SCHEMA_VERSION,
+    Abstention,
+    Confidence,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Limit,
+)
 from hf_efficient.records.isolation import Isolation
-from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
 from hf_efficient.run_dir.paths import records_folder
-from hf_efficient.text import share
+from hf_efficient.text import counted, share
+from hf_efficient.trace.families import operator_family
 from hf_efficient.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -25,29 +31,21 @@ DIAGNOSIS_JSON = "diagnosis.json"
 _SEVERITIES = ("critical", "warning", "info")
 
 
-@dataclass
-class _Said:
-    """What rules said; a rule that fails is a defect of ours, named in ``faults``, and hides no other."""
-
-    findings: list[Finding] = field(default_factory=list)
-    abstentions: list[Abstention] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-
-def _ask(rules: Sequence[Rule[S]], subject: S) -> _Said:
-    said = _Said()
+def _ask(rules: Sequence[Rule[S]], subject: S) -> tuple[list[Finding], list[Abstention], list[str]]:
+    """A rule that fails is a defect of ours, named in the last list, and hides no other."""
+    findings, abstentions, faults = list[Finding](), list[Abstention](), list[str]()
     for rule in rules:
         try:
             verdict = rule(subject)
         except Exception as error:
             logger.debug("The rule %s failed.", rule.__name__, exc_info=True)
-            said.faults.append(f"{rule.__name__}: {type(error).__name__}: {error}")
+            faults.append(f"{rule.__name__}: {type(error).__name__}: {error}")
             continue
         if isinstance(verdict, Finding):
-            said.findings.append(verdict)
+            findings.append(verdict)
         elif verdict is not None:
-            said.abstentions.append(verdict)
-    return said
+            abstentions.append(verdict)
+    return findings, abstentions, faults
 
 
 def diagnose(run_dir: str | Path) -> Diagnosis:
@@ -60,20 +58,20 @@ def diagnose(run_dir: str | Path) -> Diagnosis:
 def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
     """The diagnosis of a run that was read; of a few steps, which start-up outweighs, only what is wrong in itself
     warns."""
-    said = _ask(rules, case)
-    findings = [with_global_batch(finding, case) for finding in said.findings]
+    found, abstentions, faults = _ask(rules, case)
+    findings = [with_global_batch(finding, case) for finding in found]
     if case.is_short:
         findings = [_lowered(finding, "possible") for finding in findings]
     ordered = _ranked(findings)
     confirmed = []
     try:
-        confirmed = confirmations(case, ordered, said.abstentions)
+        confirmed = confirmations(case, ordered, abstentions)
     except Exception as error:
         logger.debug("The prediction could not be held against the run.", exc_info=True)
-        said.faults.append(f"confirmations: {type(error).__name__}: {error}")
+        faults.append(f"confirmations: {type(error).__name__}: {error}")
     healthy = all(finding.severity == "info" for finding in ordered)
     limit = limit_of(case) if healthy and case.has_steps else None
-    abstentions = sorted(said.abstentions, key=lambda one: one.rule)
+    abstentions.sort(key=lambda one: one.rule)
     if case.recipe is None:
         ordered, abstentions, limit = for_script([ordered, abstentions, limit], case.settings("arguments"))
     return Diagnosis(
@@ -87,7 +85,7 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
         abstentions=abstentions,
         limit=limit,
         rules=[rule.__name__ for rule in rules],
-        faults=said.faults,
+        faults=faults,
         confirmations=confirmed,
         recipe=case.recipe is not None,
     )
@@ -95,7 +93,7 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
 
 def diagnose_isolation(found: Isolation) -> Diagnosis:
     """Findings out of the variants of a recipe, what costs most first."""
-    said = _ask(ISOLATED_RULES, IsolatedRecipe(found))
+    findings, abstentions, faults = _ask(ISOLATED_RULES, IsolatedRecipe(found))
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -103,11 +101,11 @@ def diagnose_isolation(found: Isolation) -> Diagnosis:
         error=None,
         steps=found.steps,
         loop_seconds=found.loop_seconds,
-        findings=_ranked(said.findings),
-        abstentions=said.abstentions,
-        limit=None if said.findings else _isolated_limit(found),
+        findings=_ranked(findings),
+        abstentions=abstentions,
+        limit=None if findings else _isolated_limit(found),
         rules=[rule.__name__ for rule in ISOLATED_RULES],
-        faults=said.faults,
+        faults=faults,
     )
 
 
@@ -125,7 +123,7 @@ def findings_of_trace(breakdown: TraceBreakdown) -> list[Finding]:
     if not breakdown.devices:
         return []
     device = max(breakdown.devices, key=lambda one: one.busy.busy_seconds)
-    return _ranked(_ask(TRACE_RULES, TracedDevice(breakdown, device)).findings)
+    return _ranked(_ask(TRACE_RULES, TracedDevice(breakdown, device))[0])
 
 
 def _ranked(findings: Sequence[Finding]) -> list[Finding]:
@@ -143,3 +141,117 @@ def _lowered(finding: Finding, confidence: Confidence | None = None) -> Finding:
     if finding.severity == "critical":
         return finding
     return dataclasses.replace(finding, severity="info", confidence=confidence or finding.confidence)
+
+
+_MUCH_WAIT = 0.15
+_MOST = 0.5
+_PRODUCTS = ("matmul", "attention")
+_MOVING = ("elementwise", "reduction", "normalisation", "embedding", "optimizer", "copy", "memset")
+"""Families that do a few FLOPs per byte: the memory's bandwidth is their roof (``estimate/roofline.py``)."""
+_TRACE = "profile/trace.rank0"
+
+
+class _Parts(NamedTuple):
+    """Shares of the time, by what it is bound by; ``outside`` is, on a CPU, that of Python and the Trainer."""
+
+    products: float
+    moving: float
+    outside: float
+    source: str
+
+
+def limit_of(case: Case) -> Limit:
+    """The limit, with its distance from the roofline. The first that holds: the host, where a device waits for it in
+    15% of its time or more; arithmetic, from half of the dense peak on; bandwidth, where more than half of the time is
+    in operators that move memory; arithmetic, in products below their peak; the host, outside of operators. The last
+    three take a trace or an operator table."""
+    if case.is_short:
+        return Limit("unknown", f"{counted(case.account.steps.count, 'step')}: too few to show one")
+    used, device = case.account.work.hfu, case.traced_device
+    evidence: list[Evidence] = []
+    if used is not None:
+        evidence.append(Evidence("hardware FLOP/s over the peak", used, "share", "run.json: work.hfu"))
+    waiting = _waiting(case, device, evidence)
+    if waiting is not None:
+        return waiting
+    if used is not None and used >= _MOST:
+        text = f"it is bound by arithmetic: {share(used)} of the dense peak in {case.account.work.dtype}"
+        return Limit("math", text, evidence)
+    parts = _of_device(device) if device is not None else _of_operators(case)
+    if parts is not None:
+        return _of_parts(parts, used, evidence)
+    if used is None:
+        why = case.account.work.reason or "the FLOPs of its steps or the device's peak are not known"
+        return Limit("unknown", f"no limit is known: {why}", evidence)
+    text = (
+        f"the matrix products would take {share(used)} of the time at the dense peak; what binds the rest, memory "
+        "traffic or small operators, only a trace shows (profile.trace)"
+    )
+    return Limit("unknown", text, evidence)
+
+
+def _waiting(case: Case, device: DeviceBreakdown | None, evidence: list[Evidence]) -> Limit | None:
+    events, training = case.account.time.device_seconds, case.account.time.training_seconds
+    if events and training > 0:
+        between = events.get("exposed_wait", 0.0) / training
+        evidence.append(Evidence("device waits between steps", between, "share", "steps.jsonl: device_seconds"))
+        if between >= _MUCH_WAIT:
+            text = f"the device waits for the host between steps in {share(between)} of the time"
+            return Limit("host", text, evidence)
+    if device is None or device.busy.window_seconds <= 0:
+        return None
+    idle, window = device.busy.idle, device.busy.window_seconds
+    launch, host = idle.launch_bound_seconds / window, idle.host_bound_seconds / window
+    evidence.append(Evidence("device waits for the next launch", launch, "share", _TRACE))
+    evidence.append(Evidence("device waits for the host otherwise", host, "share", _TRACE))
+    if max(launch, host) < _MUCH_WAIT:
+        return None
+    if launch >= host:
+        return Limit("launch", f"it is bound by launches: the device waits for them in {share(launch)} of it", evidence)
+    return Limit("host", f"the device waits for the host in {share(host)} of the time", evidence)
+
+
+def _of_device(device: DeviceBreakdown) -> _Parts | None:
+    if device.busy.window_seconds <= 0:
+        return None
+    shares: dict[str, float] = {one.family: one.seconds / device.busy.window_seconds for one in device.families}
+    products, moving = (sum(shares.get(name, 0.0) for name in names) for names in (_PRODUCTS, _MOVING))
+    return _Parts(products, moving, 0.0, _TRACE)
+
+
+def _of_operators(case: Case) -> _Parts | None:
+    table = case.account.profile.operators if case.account.profile is not None else None
+    if table is None or case.on_cuda or table.wall_seconds <= 0:
+        return None
+    wall, seconds = table.wall_seconds, {_PRODUCTS: 0.0, _MOVING: 0.0}
+    for one in table.operators:
+        for families in seconds:
+            if operator_family(one.name) in families:
+                seconds[families] += one.self_cpu_seconds
+    outside = max(0.0, 1 - table.self_cpu_seconds / wall)
+    return _Parts(seconds[_PRODUCTS] / wall, seconds[_MOVING] / wall, outside, "profile/operators.rank0.json")
+
+
+def _of_parts(parts: _Parts, used: float | None, evidence: list[Evidence]) -> Limit:
+    evidence.append(Evidence("matrix products and attention, of the time", parts.products, "share", parts.source))
+    evidence.append(Evidence("operators that move memory, of the time", parts.moving, "share", parts.source))
+    if parts.outside:
+        evidence.append(Evidence("outside of any operator", parts.outside, "share", parts.source))
+    if parts.moving >= _MOST:
+        text = f"it is bound by memory bandwidth: operators that move memory take {share(parts.moving)} of the time"
+        return Limit("bandwidth", text, evidence)
+    if parts.products >= _MOST:
+        text = f"it is bound by arithmetic: matrix products take {share(parts.products)} of the time"
+        if used is not None and parts.products > 0:
+            reached = min(1.0, used / parts.products)
+            evidence.append(Evidence("the products' own rate over the peak", reached, "share", "run.json: work.hfu"))
+            text += f", at {share(reached)} of the peak: larger ones come closer to it"
+        return Limit("math", text, evidence)
+    if parts.outside >= _MOST:
+        text = f"it is bound by the host: {share(parts.outside)} of the time is spent outside of any operator"
+        return Limit("host", text, evidence)
+    text = (
+        f"nothing binds it alone: products take {share(parts.products)} of the time, moving memory "
+        f"{share(parts.moving)}, the host outside of operators {share(parts.outside)}"
+    )
+    return Limit("unknown", text, evidence)

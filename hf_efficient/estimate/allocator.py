@@ -2,7 +2,6 @@
 takes of a GPU beside it.
 
 The reserved bytes decide whether a run fits: the allocator rounds, asks for whole segments, and keeps what is freed.
-``CachingAllocator`` has the rules.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 ROUND_BYTES = 512
 """``kMinBlockSize``: every request is rounded up to a multiple of it."""
@@ -56,8 +54,7 @@ class Pool:
     """Fixed segments, each one ``cudaMalloc``: 2 MiB for small requests, 20 MiB below 10 MiB, else the next 2 MiB. A
     block is split where ``least_remainder`` or more of it would remain, in the large pool more than 1 MiB, so that a
     request may hold up to 1 MiB more than it asked for. Only a segment that is free as a whole goes back to the device.
-    Source: as ``CachingAllocator``: ``get_allocation_size``, ``should_split``, ``get_free_block``,
-    ``release_blocks``."""
+    Source: ``get_allocation_size``, ``should_split``, ``get_free_block``, ``release_blocks``."""
 
     def __init__(self, *, small: bool) -> None:
         self.reserved_bytes = 0
@@ -100,17 +97,9 @@ class OutOfMemory(Exception):
     """A request that does not fit, even after all that was cached has been given back."""
 
 
-@dataclass(frozen=True)
-class AllocatorPeaks:
-    """As ``torch.cuda.max_memory_allocated``, ``max_memory_reserved`` and ``num_alloc_retries`` count."""
-
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    retries: int
-
-
 class CachingAllocator:
-    """The allocator of one device, with one stream.
+    """The allocator of one device, with one stream. It counts as ``torch.cuda.max_memory_allocated``,
+    ``max_memory_reserved`` and ``num_alloc_retries`` do.
 
     The rules, of pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d (``DeviceCachingAllocator::malloc``
     and ``free``; constants unchanged in torch 2.13's ``c10/core/AllocatorConfig.h``):
@@ -122,11 +111,8 @@ class CachingAllocator:
     5. A block that is much larger than the request is split. A freed block merges with free neighbours, and is kept.
 
     Left out: several streams, CUDA graphs, and ``expandable_segments``, ``roundup_power2_divisions``,
-    ``max_split_size_mb`` and ``garbage_collection_threshold``, which are off by default.
-
-    Args:
-        limit_bytes: of the device's memory, what other processes and this one outside the allocator leave; None: any.
-    """
+    ``max_split_size_mb`` and ``garbage_collection_threshold``, which are off by default. ``limit_bytes``: what other
+    processes, and this one outside the allocator, leave of the device's memory; None: any."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._small, self._large = Pool(small=True), Pool(small=False)
@@ -139,8 +125,7 @@ class CachingAllocator:
         return self._small.reserved_bytes + self._large.reserved_bytes
 
     def allocate(self, key: int, size: int) -> None:
-        """A key may be used again after it was freed. Raises ``OutOfMemory``: the limit is passed. Nothing was
-        allocated; what was free has been given back."""
+        """A key may be used again after it was freed. ``OutOfMemory``: nothing was allocated, all cached freed."""
         size = (size + ROUND_BYTES - 1) // ROUND_BYTES * ROUND_BYTES
         pool = self._small if size <= SMALL_BYTES else self._large
         block = pool.take(size) or self._grow(pool, size)
@@ -172,55 +157,38 @@ class CachingAllocator:
         raise OutOfMemory
 
 
-def replay(events: Iterable[tuple[int, int]], limit_bytes: int | None = None) -> AllocatorPeaks:
+def replay(events: Iterable[tuple[int, int]], limit_bytes: int | None = None) -> CachingAllocator:
     """Run allocations and frees, as key and bytes (negative: free the key; 0: nothing), through a fresh allocator."""
     allocator = CachingAllocator(limit_bytes)
-    allocate, free = allocator.allocate, allocator.free
     for key, size in events:
         if size > 0:
-            allocate(key, size)
+            allocator.allocate(key, size)
         elif size < 0:
-            free(key)
-    return AllocatorPeaks(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, allocator.retries)
+            allocator.free(key)
+    return allocator
 
 
-_MIB = 1 << 20
-_KIB = 1 << 10
-CONTEXT_BYTES = 426 * _MIB
-"""What the process holds outside of the allocator: one measured context, an estimate for every NVIDIA device.
-
-PyTorch 2.10.0+cu130, RTX 6000 Ada, nvidia-smi after ``torch.cuda.mem_get_info(0)``, with nothing allocated
+CONTEXT_BYTES = 426 << 20
+"""What the process holds outside of the allocator: one measured context, an estimate for every NVIDIA device. PyTorch
+2.10.0+cu130, RTX 6000 Ada, nvidia-smi after ``torch.cuda.mem_get_info(0)``, with nothing allocated
 (https://github.com/unslothai/unsloth-zoo/pull/1053, 2026-08-12).
 
-It differs with device, driver and CUDA version, and grows as kernels are loaded at first use (CUDA Programming Guide,
-"Lazy Loading"). Others found about 300 MB (https://github.com/pytorch/pytorch/issues/107667, 2023-08-28) and 400 MB
-(https://github.com/pytorch/pytorch/issues/109888, 2023-09-23). NCCL's buffers come on top. To measure it without other
-processes: ``total - free`` of ``torch.cuda.mem_get_info()`` less ``torch.cuda.memory_reserved()``.
-"""
+It differs with device, driver and CUDA version, and grows as kernels are loaded at first use. To measure it without
+other processes: ``total - free`` of ``torch.cuda.mem_get_info()`` less ``torch.cuda.memory_reserved()``."""
 
 
 def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
     """What PyTorch allocates for cuBLAS at the first matrix product, through the caching allocator, and never frees.
-
-    Compute capabilities 9, 10 and 12 (Hopper, Blackwell): ``:4096:8``, 4096 KiB * 8 = 32 MiB. Others:
-    ``:4096:2:16:8``, 4096 KiB * 2 + 16 KiB * 8 = 8,519,680 bytes. ``CUBLAS_WORKSPACE_CONFIG`` overrides both.
-
-    There is one per cuBLAS handle and stream, and a thread has its own handle (``DeviceThreadHandlePool``): a training
-    step has two, since the backward has a thread (from the source, not measured).
-
-    Source: pytorch ``aten/src/ATen/cuda/CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``, ``getNewWorkspace``.
-    Older releases give the 32 MiB to capability 9.0 alone, and do not share it with cuBLASLt
-    (``TORCH_CUBLASLT_UNIFIED_WORKSPACE``), which takes another 1 MiB or more there.
-    """
+    Compute capabilities 9, 10 and 12 (Hopper, Blackwell): ``:4096:8``; others: ``:4096:2:16:8``.
+    There is one per cuBLAS handle and stream, and a thread has its own handle: a training step has two, since the
+    backward has a thread (from the source, not measured). Source: pytorch ``aten/src/ATen/cuda/CublasHandlePool.cpp``,
+    ``parseChosenWorkspaceSize``, ``getNewWorkspace``, ``DeviceThreadHandlePool``."""
     major, _ = compute_capability
-    return 4096 * _KIB * 8 if major in (9, 10, 12) else 4096 * _KIB * 2 + 16 * _KIB * 8
+    return (4096 * 8 if major in (9, 10, 12) else 4096 * 2 + 16 * 8) << 10
 
 
 def nccl_bytes(ranks: int) -> int:
-    """What NCCL's communicator takes of a device, outside of the allocator: 342 MiB with two ranks, 392 with more. An
-    estimate, whatever the device. Source: NVIDIA's aiconfigurator, ``nccl_mem`` of all its systems of NVIDIA GPUs
-    ("nonofficial correction based on observations"), at commit 095f58a, 2026-11-20; it has no figure between 2 and
-    4."""
-    if ranks < 2:
-        return 0
-    return (342 if ranks == 2 else 392) * _MIB
+    """What NCCL's communicator takes of a device, outside of the allocator: an estimate, whatever the device. Source:
+    NVIDIA's aiconfigurator, ``nccl_mem`` ("nonofficial correction based on observations"), at commit 095f58a,
+    2026-11-20; it has no figure between 2 and 4."""
+    return (0 if ranks < 2 else 342 if ranks == 2 else 392) << 20

@@ -19,14 +19,13 @@ import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hf_efficient.estimate.model_shape import Linear, ModelShape, Trained, head_linear, linears_of_layer
 
 
 class Amounts(NamedTuple):
-    """What the FLOPs of a forward and backward are linear in. ``pairs``: of query and key in a layer, by its sliding
-    window; None: a layer without one."""
+    """What FLOPs are linear in. ``pairs``: of query and key in a layer, by its sliding window, or None without one."""
 
     tokens: int
     pairs: Mapping[int | None, int]
@@ -37,8 +36,7 @@ def causal_pairs(lengths: Mapping[int, int], window: int | None = None) -> int:
     """Pairs of query and key that causal attention needs. Token ``i`` (from 1) of a document attends to itself and all
     before it, ``i`` keys, or ``min(i, window)`` under a sliding window (transformers counts the token itself as one of
     the window's). A document of ``n`` tokens thus needs ``n (n + 1) / 2`` pairs, or with ``n > window``:
-    ``window (window + 1) / 2 + (n - window) * window``. ``lengths``: tokens of a document to how many documents are
-    that long."""
+    ``window (window + 1) / 2 + (n - window) * window``. ``lengths``: tokens of a document to how many are that long."""
     total = 0
     for length, count in lengths.items():
         seen = length if window is None else min(length, window)
@@ -86,8 +84,7 @@ def linear_flops(
 def attention_flops(features: int, pairs: int, scores_gradient: tuple[bool, bool], values_gradient: bool) -> StepFlops:
     """Scores and weighted values of one layer. Each pair of query and key costs ``2 * features`` for its score and as
     much for weighing the value, over all query heads (shared key heads are repeated, not saved). The backward of the
-    scores computes the query's gradient, the key's, or both; that of the weighing computes the value's and, where the
-    scores ask, the weights'."""
+    scores computes the query's gradient, the key's, or both; that of the weighing the value's, and the scores'."""
     product = 2 * features * pairs
     products = sum(scores_gradient) + any(scores_gradient) + values_gradient
     return StepFlops(forward=2 * product, input_gradient=products * product)
@@ -102,8 +99,7 @@ def pass_flops(
     checkpointed_layers: Collection[int] | None = None,
     head_recomputed: bool = False,
 ) -> StepFlops:
-    """One forward and backward. ``trained``: nothing at all costs the forward alone. ``checkpointing``: None asks for
-    the model's FLOPs, without a gradient that only checkpointing needs."""
+    """One forward and backward. ``checkpointing``: None asks for the model's FLOPs, without a gradient only for it."""
     total = StepFlops()
     # A gradient that is only asked for so that checkpointing works is computed, but not needed.
     flows = trained.everything or trained.embedding or (trained.input_gradient and checkpointing is not None)
@@ -159,24 +155,22 @@ def _layer(
     return walk.flops + StepFlops(recompute=recompute), flowed
 
 
+@dataclass
 class _Walk:
     """Adds up a layer's projections and follows which outputs ask for a gradient."""
 
-    def __init__(
-        self, linears: Mapping[str, Linear], ranks: Mapping[str, int], weights_trained: bool, tokens: int
-    ) -> None:
-        self.linears = linears
-        self.flops = StepFlops()
-        self.last = 0
-        self._ranks, self._weights_trained, self._tokens = ranks, weights_trained, tokens
+    linears: Mapping[str, Linear]
+    ranks: Mapping[str, int]
+    trained: bool
+    tokens: int
+    flops: StepFlops = StepFlops()
+    last: int = 0
 
     def through(self, name: str, asks: bool) -> bool:
-        linear, rank = self.linears[name], self._ranks.get(name, 0)
-        self.flops += linear_flops(
-            linear, self._tokens, input_gradient=asks, weight_gradient=self._weights_trained, rank=rank
-        )
-        self.last = 2 * self._tokens * linear.outputs * (rank or linear.active * linear.inputs)
-        return asks or self._weights_trained or rank > 0
+        linear, rank = self.linears[name], self.ranks.get(name, 0)
+        self.flops += linear_flops(linear, self.tokens, input_gradient=asks, weight_gradient=self.trained, rank=rank)
+        self.last = 2 * self.tokens * linear.outputs * (rank or linear.active * linear.inputs)
+        return asks or self.trained or rank > 0
 
 
 Kernel = Literal["square", "sdpa", "documents"]
@@ -210,33 +204,17 @@ class Coefficients:
         )
 
 
-def coefficients(
-    shape: ModelShape,
-    trained: Trained,
-    *,
-    checkpointing: Checkpointing | None = None,
-    checkpointed_layers: Collection[int] | None = None,
-    head_recomputed: bool = False,
-    forward_alone: bool = False,
-) -> Coefficients:
-    """The factors of a model, with the arguments of ``pass_flops``; ``forward_alone`` also leaves out the backward."""
-    windows = tuple(dict.fromkeys(shape.windows))
+def coefficients(shape: ModelShape, trained: Trained, *, forward_alone: bool = False, **how: Any) -> Coefficients:
+    """The factors of a model; ``how``: keywords of ``pass_flops``. ``forward_alone`` leaves out the backward."""
 
     def of(amounts: Amounts) -> int:
-        flops = pass_flops(
-            shape,
-            trained,
-            amounts,
-            checkpointing=checkpointing,
-            checkpointed_layers=checkpointed_layers,
-            head_recomputed=head_recomputed,
-        )
+        flops = pass_flops(shape, trained, amounts, **how)
         return flops.forward if forward_alone else flops.total
 
-    nothing = dict.fromkeys(windows, 0)
+    nothing: dict[int | None, int] = dict.fromkeys(shape.windows, 0)
     return Coefficients(
         per_token=of(Amounts(1, nothing, 0)),
-        per_pair={window: of(Amounts(0, {**nothing, window: 1}, 0)) for window in windows},
+        per_pair={window: of(Amounts(0, {**nothing, window: 1}, 0)) for window in nothing},
         per_head_token=of(Amounts(0, nothing, 1)),
     )
 
@@ -280,8 +258,7 @@ class WorkFormula:
         return Amounts(tokens, pairs, head)
 
     def _computed(self, batch: MicroBatch, windows: Iterable[int | None]) -> Amounts:
-        """Of the rows, padding included; a kernel that is given a mask fills the whole square of a row. SDPA needs one
-        for a layer whose window is no longer than the row."""
+        """Padding included; a kernel with a mask fills the square of a row. SDPA needs one for a shorter window."""
         documents, length, positions = Counter(batch.documents), batch.row_length, batch.rows * batch.row_length
         has_mask = sum(batch.documents) < positions or len(batch.documents) > batch.rows
         masked = self.kernel == "square" or (self.kernel == "sdpa" and (self.always_masked or has_mask))

@@ -6,8 +6,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
-from hf_efficient.estimate.cost import cost_usd
-from hf_efficient.estimate.energy import JOULES_PER_KWH
+from hf_efficient.estimate.cost import JOULES_PER_KWH, SECONDS_PER_HOUR, cost_usd
 
 RECENT_STEPS = 100
 """How many of the last steps give the pace."""
@@ -48,8 +47,7 @@ def schedule_of(
     evaluate_at_end: bool = False,
 ) -> Schedule:
     """By transformers' ``TrainingArguments``, as its ``DefaultFlowCallback`` (5.23) decides. ``eval_steps``,
-    ``save_steps``: steps between two, or below 1 their share of all. ``evaluate_at_end``: the caller evaluates unless
-    the Trainer has done so."""
+    ``save_steps``: steps between two, or below 1 their share of all. ``evaluate_at_end``: unless the Trainer did so."""
 
     def every(strategy: str, steps: float | None) -> int | None:
         if strategy == "steps" and steps:
@@ -64,7 +62,7 @@ def schedule_of(
         evaluate_every=evaluate_every,
         evaluate_from=math.ceil(delay),
         evaluate_after=evaluate_at_end and (args.load_best_model_at_end or not evaluates_last),
-        save_every=every(args.save_strategy, save_steps),
+        save_every=every(args.save_strategy, save_steps or max_steps),  # 0: transformers saves at the end
         save_best=args.save_strategy == "best",
     )
 
@@ -105,9 +103,7 @@ def forecast(schedule: Schedule, step: int, pace: Pace) -> Forecast | None:
 
 
 def passed_of(pace: Pace, passed: Pace) -> float:
-    """Seconds of a forecast that are over already: of the step, the evaluation and the save under way. None of them
-    counts for more than the forecast gives it. Hand-worked: an evaluation of 30 s on the average that has lasted 12 s,
-    and a step of 2 s before it in the same record: 14; after 40 s: 32."""
+    """Seconds of a forecast that are over already, of what is under way; none counts for more than is forecast."""
     pairs = zip(astuple(pace), astuple(passed), strict=True)
     return math.fsum(min(whole, part) for whole, part in pairs if whole is not None and part is not None)
 
@@ -127,8 +123,7 @@ def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace)
 
 
 def recent_step_seconds(seconds: Sequence[float]) -> float | None:
-    """The mean of step times, in which none counts for more than ten times their median. A mean, for work that comes
-    with every tenth step; bounded, for a stall that came once."""
+    """A mean, for work that comes with every tenth step; none counts for over ten medians, for a single stall."""
     if not seconds:
         return None
     longest = _LONGEST * median(seconds)
@@ -143,13 +138,13 @@ def _occurrences(step: int, last: int, every: int | None, first: int) -> int:
 
 
 LimitName = Literal["usd", "hours", "kwh"]
-_SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
 class Earlier:
     """What a run had spent before this process, on rank 0; a killed process counts until its last heartbeat. ``joules``
-    is over all ranks' meters, the cost at each process's own price; None where unknown."""
+    is over all ranks' meters, the cost at each process's own price; None where unknown. ``failures``: processes that
+    ended neither as they should nor as they were asked to."""
 
     wall_seconds: float = 0.0
     evaluations: int = 0
@@ -158,6 +153,7 @@ class Earlier:
     save_seconds: float = 0.0
     joules: float | None = 0.0
     cost_usd: float | None = None
+    failures: int = 0
 
     def cost_at(self, price_usd_per_hour: float | None) -> float | None:
         """What they cost; at this price where they state none; None where that is not known either."""
@@ -173,7 +169,7 @@ class Spent:
     kwh: float | None = None
 
     def of(self, limit: LimitName) -> float | None:
-        return self.wall_seconds / _SECONDS_PER_HOUR if limit == "hours" else getattr(self, limit)
+        return self.wall_seconds / SECONDS_PER_HOUR if limit == "hours" else getattr(self, limit)
 
 
 @dataclass(frozen=True)
@@ -207,12 +203,11 @@ class Clearance:
 def clearance(
     limits: Limits, spent: Spent, price_usd_per_hour: float | None = None, watts: float | None = None
 ) -> Clearance | None:
-    """The limit that is reached first, and in how many seconds. ``hours * 3600 - wall``,
-    ``(usd - spent) / price * 3600``, ``(kwh - spent) * 3.6e6 / watts``; the least of them. None where what a limit
-    counts, or how fast, is not known."""
+    """The limit that is reached first, and in how many seconds: the least of ``(limit - spent) / rate``. None where
+    what a limit counts, or how fast, is not known."""
     per_second = {
-        "usd": (price_usd_per_hour or 0.0) / _SECONDS_PER_HOUR,
-        "hours": 1 / _SECONDS_PER_HOUR,
+        "usd": (price_usd_per_hour or 0.0) / SECONDS_PER_HOUR,
+        "hours": 1 / SECONDS_PER_HOUR,
         "kwh": (watts or 0.0) / JOULES_PER_KWH,
     }
     found = []

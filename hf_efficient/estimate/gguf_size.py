@@ -58,7 +58,8 @@ def gguf_shape(config: Any) -> ModelShape:
 
 def gguf_bytes(shape: ModelShape, mix: str) -> int:
     """Bytes of all tensors; the tokenizer's lists come on top (8 MB for 128,000 tokens)."""
-    return sum(_bytes(one, type_of(one, shape, mix)) for one in _tensors(shape))
+    blocks = ((one.rows * one.columns, *BLOCKS[type_of(one, shape, mix)]) for one in _tensors(shape))
+    return sum(values // width * size for values, width, size in blocks)
 
 
 def type_of(tensor: Tensor, shape: ModelShape, mix: str) -> str:
@@ -97,8 +98,3 @@ def _tensors(shape: ModelShape) -> Iterator[Tensor]:
             if linear.bias:
                 yield Tensor(None, layer, 1, linear.outputs)
         yield Tensor(None, layer, 1, shape.norms_per_layer * shape.hidden + sum(shape.qk_norm))
-
-
-def _bytes(tensor: Tensor, kind: str) -> int:
-    values, size = BLOCKS[kind]
-    return tensor.rows * tensor.columns // values * size

@@ -5,6 +5,7 @@ A configuration of another architecture is refused: a guess that is 2% wrong loo
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -34,18 +35,12 @@ class Linear:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A causal language model of the Llama kind and its relatives.
-
-    Attributes:
-        head_dim: features per head; ``heads * head_dim`` need not be ``hidden``.
-        windows: the sliding window of each layer in tokens; None where a layer sees everything before it.
-        qkv_bias, output_bias: on the attention's projections.
-        qk_norm: features of the norm on queries and of that on keys; (0, 0) without.
-        norms_per_layer: of ``hidden`` features: 2, or 4 where the blocks' outputs are normed too.
-        fused: query, key and value, and gate and up, are one module each.
-        shared_intermediate: width of the expert that every token passes through.
-        dense_layers: indices of a mixture's layers with a dense MLP.
-    """
+    """A causal language model of the Llama kind and its relatives. ``head_dim``: features per head; ``heads *
+    head_dim`` need not be ``hidden``. ``windows``: the sliding window of each layer in tokens; None where a layer sees
+    everything before it. ``qk_norm``: features of the norm on queries and of that on keys; (0, 0) without.
+    ``norms_per_layer``: of ``hidden`` features: 2, or 4 where the blocks' outputs are normed too. ``fused``: query, key
+    and value, and gate and up, are one module each. ``shared_intermediate``: width of the expert that every token
+    passes through. ``dense_layers``: of a mixture, those with a dense MLP."""
 
     model_type: str
     layers: int
@@ -74,11 +69,6 @@ class ModelShape:
     def query_features(self) -> int:
         return self.heads * self.head_dim
 
-    @property
-    def key_features(self) -> int:
-        """Features of all key heads together; the values have as many."""
-        return self.kv_heads * self.head_dim
-
     def is_mixture(self, layer: int) -> bool:
         return self.experts is not None and layer not in self.dense_layers
 
@@ -99,7 +89,7 @@ def parameter_count(shape: ModelShape) -> int:
 
 
 def _attention(shape: ModelShape) -> list[Linear]:
-    query, key = shape.query_features, shape.key_features
+    query, key = shape.query_features, shape.kv_heads * shape.head_dim  # the values have as many as the keys
     output = Linear("o_proj", query, shape.hidden, shape.output_bias)
     if shape.fused:
         return [Linear("qkv_proj", shape.hidden, query + 2 * key, shape.qkv_bias), output]
@@ -230,10 +220,10 @@ class _Config:
     """Reads a mapping and an object alike; a missing name has a default or is an error."""
 
     def __init__(self, config: Mapping[str, Any] | Any) -> None:
-        self._config = config
+        self._get = config.get if isinstance(config, Mapping) else functools.partial(getattr, config)
 
     def get(self, name: str, default: Any = None) -> Any:
-        held = self._config.get(name) if isinstance(self._config, Mapping) else getattr(self._config, name, None)
+        held = self._get(name, None)
         return default if held is None else held
 
     def need(self, name: str) -> int:
@@ -262,8 +252,13 @@ def shape_of(config: Mapping[str, Any] | Any) -> ModelShape:
     model_type = str(read.get("model_type", ""))
     extras = ARCHITECTURES.get(model_type)
     if extras is None:
-        raise ModelError(_unknown(model_type, read))
+        named = f"model_type {model_type!r}" if model_type else "a configuration without model_type"
+        hint = " Pass its text_config where that is one of them." if read.get("text_config") is not None else ""
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ModelError(f"{named}: its parameters and FLOPs are not known here. Known are {known}.{hint}")
     heads, layers = read.need("num_attention_heads"), read.need("num_hidden_layers")
+    window, kinds = read.get("sliding_window") or None, read.get("layer_types", ("sliding_attention",) * layers)
+    windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
     shape: Extras = {
         "model_type": model_type,
         "layers": layers,
@@ -274,24 +269,9 @@ def shape_of(config: Mapping[str, Any] | Any) -> ModelShape:
         "head_dim": read.head_dim(),
         "vocabulary": read.need("vocab_size"),
         "tied_embeddings": read.flag("tie_word_embeddings"),
-        "windows": _windows(read, layers),
+        "windows": windows,
     }
     return ModelShape(**{**shape, **extras(read)})
-
-
-def _unknown(model_type: str, read: _Config) -> str:
-    known = ", ".join(sorted(ARCHITECTURES))
-    named = f"model_type {model_type!r}" if model_type else "a configuration without model_type"
-    hint = " Pass its text_config where that is one of them." if read.get("text_config") is not None else ""
-    return f"{named}: its parameters and FLOPs are not known here. Known are {known}.{hint}"
-
-
-def _windows(read: _Config, layers: int) -> tuple[int | None, ...]:
-    window = read.get("sliding_window") or None
-    kinds = read.get("layer_types")
-    if kinds is None:
-        return (window,) * layers
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 def _llama(read: _Config) -> Extras:

@@ -26,15 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hf_efficient.facts.accelerators import (
-    DTYPES,
-    Accelerator,
-    attention_backward_share,
-    attention_efficiency,
-    bandwidth_efficiency,
-    matmul_efficiency,
-    overhead_seconds,
-)
+from hf_efficient.facts import accelerators as facts
 from hf_efficient.records.device import Calibration, MatmulRate, OperatorWork
 
 Bound = Literal["math", "bandwidth", "launch"]
@@ -79,6 +71,10 @@ class StepTime:
     seconds_by_bound: Mapping[Bound, float]
     unknown: tuple[str, ...]
 
+    @property
+    def bound_shares(self) -> dict[str, float]:
+        return {name: held / self.seconds for name, held in self.seconds_by_bound.items()}
+
 
 def operator_time(work: OperatorWork, roofs: Roofs) -> OperatorTime:
     math_seconds, memory_seconds, unknown = 0.0, 0.0, []
@@ -111,26 +107,26 @@ def step_time(operators: Iterable[OperatorWork], roofs: Roofs) -> StepTime:
     return StepTime(seconds, by_bound, tuple(dict.fromkeys(rate for one in found for rate in one.unknown)))
 
 
-def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None) -> Roofs:
+def accelerator_roofs(held: facts.Accelerator, calibration: Calibration | None = None) -> Roofs:
     """Of an accelerator: a calibration's rates, and for what it lacks the stated figure times the share reached. A
     dtype without a stated peak has no roof unless it was measured; nor has memory without a stated bandwidth."""
-    peaks = {dtype: peak for dtype in DTYPES if (peak := held.peak(dtype)) is not None}
-    measured = {} if calibration is None else _fastest(calibration.matmul)
+    peaks = {dtype: peak for dtype in facts.DTYPES if (peak := held.peak(dtype)) is not None}
+    measured = _fastest(() if calibration is None else calibration.matmul)
     matmul: dict[str, float] = {
-        dtype: peak * matmul_efficiency(held, dtype) for dtype, peak in peaks.items() if dtype not in measured
+        dtype: peak * facts.matmul_efficiency(held, dtype) for dtype, peak in peaks.items() if dtype not in measured
     }
     # Fused attention computes in 16 bits.
     attention: dict[str, float] = {
-        dtype: peak * attention_efficiency(held) for dtype, peak in peaks.items() if dtype in ("bf16", "fp16")
+        dtype: peak * facts.attention_efficiency(held) for dtype, peak in peaks.items() if dtype in ("bf16", "fp16")
     }
     if calibration is not None:
         bandwidth: float | None = calibration.bandwidth_bytes_per_second
         startup, launch = startup_seconds(calibration.matmul), calibration.launch_seconds
     else:
         stated = held.bandwidth_bytes_per_second
-        bandwidth = None if stated is None else stated * bandwidth_efficiency(held)
-        startup, launch = overhead_seconds("matmul_startup"), overhead_seconds("launch")
-    backward = attention_backward_share()
+        bandwidth = None if stated is None else stated * facts.bandwidth_efficiency(held)
+        startup, launch = facts.overhead_seconds("matmul_startup"), facts.overhead_seconds("launch")
+    backward = facts.attention_backward_share()
     return Roofs(matmul | measured, attention, bandwidth, startup, launch, attention_backward_share=backward)
 
 

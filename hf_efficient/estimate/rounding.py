@@ -15,12 +15,10 @@ def smallest_still_weight(learning_rate: float) -> float:
     bfloat16 keeps 8 significant bits: from 2^e to 2^(e+1) its values are 2^(e-7) apart. A weight that moves by less
     than half of that, 2^(e-8), is rounded back to itself. Lion moves a weight by the learning rate, Adam by less in all
     but the sparsest cases (Kingma and Ba 2015, section 2.1). So all weights from 2^e on are still, for the smallest e
-    with ``learning_rate < 2^(e-8)``. Hand-worked: 1e-5 < 2^-16 = 1.53e-5, so that e = -8: 0.0039 and more.
-
-    Source: Zamirai et al. 2020, Revisiting BFloat16 Training (arXiv 2010.06192): weight updates rounded to the nearest
-    lose the accuracy; float32 weights, stochastic rounding or Kahan summation keep it.
-    """
-    return 0.0 if learning_rate <= 0 else 2.0 ** (math.floor(math.log2(learning_rate)) + 9)
+    with ``learning_rate < 2^(e-8)``: of 1e-5 < 2^-16 = 1.53e-5 e is -8, 0.0039 and more. Source: Zamirai et al. 2020,
+    Revisiting BFloat16 Training (arXiv 2010.06192): weight updates rounded to the nearest lose the accuracy; float32
+    weights, stochastic rounding or Kahan summation keep it."""
+    return 0.0 if learning_rate <= 0 else 2.0 ** min(1023, math.floor(math.log2(learning_rate)) + 9)
 
 
 def still_share(learning_rate: float) -> float:

@@ -29,11 +29,13 @@ FEWEST_STEPS = 8
 
 POWER = 0.8
 _RESAMPLES, _FEWEST_RESAMPLES, _MOST_CELLS = 1_000, 100, 4_000_000
-_FEWEST_BLOCKS, _LONGER = 5, 2.0
-"""Blocks are so much longer than what gives the standard error its smallest error: too short ones make it too small."""
+_FEWEST_BLOCKS, _LONGER, _SPELL = 5, 2.0, 25
+"""Blocks are so much longer than what gives the standard error its smallest error: too short ones make it too small.
+They are as long as a slow spell of a shared machine, of which a short run may show none or one."""
 _NORMAL = statistics.NormalDist()
 
 Column = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 Statistic = Literal["mean", "median", "p95"]
 
 
@@ -60,8 +62,7 @@ def compared_steps(
 ) -> Compared | None:
     """Ratio of a statistic of two runs' steps, without warm-up. ``mean`` is that of the sums, so
     ``sum(seconds) / sum(per)``; the others are of each step's ``seconds / per``. ``paired``: step by step the same
-    batches; then the first steps are taken that both have, and the median is that of the pairs' ratios. None of fewer
-    than eight steps on a side."""
+    batches; the first steps that both have, and the median of the pairs' ratios. None: fewer than eight on a side."""
     count = min(len(before), len(after))
     if paired:
         before, after = before.first(count), after.first(count)
@@ -96,8 +97,7 @@ def compared_steps(
 
 def _reach(spread: Column, ratio: float, blocks: float, error: float) -> tuple[float, float, float]:
     """The standard error by the resamples, with the variance that few blocks lack; and how far the interval goes down
-    and up. That is Student's t; or the resamples' own quantiles, as much wider, where steps of two speeds make a median
-    jump from one to the other."""
+    and up: by Student's t, or the resamples' quantiles, as much wider, where a median jumps between two speeds."""
     lacking = math.sqrt(blocks / (blocks - 1))
     deviation, times = float(spread.std()) * lacking, student_t(error, int(blocks) - 1)
     wider = lacking * times / _NORMAL.inv_cdf(1 - error / 2)
@@ -106,21 +106,14 @@ def _reach(spread: Column, ratio: float, blocks: float, error: float) -> tuple[f
     return deviation, down, up
 
 
-def _log_ratio(
-    before: Steps,
-    after: Steps,
-    of: Statistic,
-    first: npt.NDArray[np.int64],
-    second: npt.NDArray[np.int64],
-    paired: bool,
-) -> Column:
+def _log_ratio(before: Steps, after: Steps, of: Statistic, first: Places, second: Places, paired: bool) -> Column:
     if paired and of == "median":
         found: Column = np.median(np.log(after.rates / before.rates)[second], axis=1)
         return found
     return _log_statistic(after, of, second) - _log_statistic(before, of, first)
 
 
-def _log_statistic(steps: Steps, of: Statistic, places: npt.NDArray[np.int64]) -> Column:
+def _log_statistic(steps: Steps, of: Statistic, places: Places) -> Column:
     if of == "mean":
         per = places.shape[1] if steps.per is None else steps.per[places].sum(1)
         found = steps.seconds[places].sum(1) / per
@@ -130,7 +123,7 @@ def _log_statistic(steps: Steps, of: Statistic, places: npt.NDArray[np.int64]) -
     return logs
 
 
-def _resampled(count: int, block: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+def _resampled(count: int, block: int, generator: np.random.Generator) -> Places:
     """Places of each resample: blocks from anywhere, the end followed by the beginning; fewer of very long runs."""
     resamples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _MOST_CELLS // count))
     starts = generator.integers(0, count, (resamples, -(-count // block), 1))
@@ -140,14 +133,13 @@ def _resampled(count: int, block: int, generator: np.random.Generator) -> npt.ND
 
 def _block_length(series: Column) -> int:
     """Politis and White's choice for a circular block bootstrap of the mean (2004, doi 10.1081/ETC-120028836; corrected
-    by Patton, Politis and White, 2009), twice as long, at least the cube root of ``n``, and so short
-    that five blocks are left."""
+    by Patton, Politis and White, 2009), twice as long, at least ``_SPELL``, at most a fifth of ``n``."""
     n = len(series)
     centered = series - series.mean()
     enough = max(5, math.ceil(math.sqrt(math.log10(n))))
     most = min(n - 1, math.ceil(math.sqrt(n)) + enough)
     covariances = np.array([float(centered[lag:] @ centered[: n - lag]) / n for lag in range(most + 1)])
-    least, longest = round(n ** (1 / 3)), max(1, n // _FEWEST_BLOCKS)
+    least, longest = max(_SPELL, round(n ** (1 / 3))), max(1, n // _FEWEST_BLOCKS)
     if covariances[0] <= 0:
         return min(least, longest)
     small = np.abs(covariances[1:] / covariances[0]) < 2 * math.sqrt(math.log10(n) / n)
@@ -171,15 +163,9 @@ def compared_rounds(
     before: Sequence[float], after: Sequence[float], *, error: float = ERROR, earlier: Sequence[Sequence[float]] = ()
 ) -> Compared | None:
     """Ratio of two sides that were run in turn, a figure of each a round: the geometric mean of the rounds' ratios, and
-    Student's t over their logarithms, so that what differs between processes is in the noise.
-
-    ``earlier``: logarithms of the ratios of other comparisons on this machine, comparison by comparison. They are taken
-    to have the same noise, and sharpen what few rounds know of it: the variance is pooled. Hand-worked: rounds of 10
-    and 8, 10 and 9: the logarithms -0.2231 and -0.1054, mean -0.1643, ratio 0.8485; deviation 0.0833, of the mean
-    0.0589; one degree of freedom, so times 12.71: 0.40 to 1.79.
-
-    None of one round, unless others came earlier.
-    """
+    Student's t over their logarithms, so that what differs between processes is in the noise. ``earlier``: logarithms
+    of the ratios of other comparisons on this machine, comparison by comparison, whose noise is taken to be the same:
+    the variance is pooled. None of one round, unless others came earlier."""
     logs = [math.log(right / left) for left, right in zip(before, after, strict=True)]
     groups = [group for group in (logs, *earlier) if len(group) > 1]
     freedom = sum(len(group) - 1 for group in groups)
@@ -219,21 +205,21 @@ def compared_runs(before: Sequence[float], after: Sequence[float], *, error: flo
 
 def needed(found: Compared, difference: float) -> int | None:
     """Steps or rounds on each side, with which a difference of this share is found in 80% of cases: the standard error
-    falls with the root of their number. None where the method knows no standard error. Hand-worked: 100 steps with a
-    standard error of 1%, a difference of 3%, error 5%: (1.960 + 0.842) * 0.01 / ln(1.03) = 0.948, squared and times
-    100: 90."""
-    if found.standard_error is None or difference == 0:
-        return None
-    reach = _NORMAL.inv_cdf(1 - found.error / 2) + _NORMAL.inv_cdf(POWER)
-    return math.ceil(found.count * (reach * found.standard_error / abs(math.log1p(difference))) ** 2)
+    falls with the root of their number. None where the method knows no standard error."""
+    reach = _reach_of(found)
+    return None if reach is None or difference == 0 else math.ceil(found.count * (reach / math.log1p(difference)) ** 2)
 
 
 def visible(found: Compared) -> float | None:
-    """The smallest difference, as a share, that so many steps or rounds find in 80% of cases; see ``needed``."""
-    if found.standard_error is None:
-        return None
-    reach = _NORMAL.inv_cdf(1 - found.error / 2) + _NORMAL.inv_cdf(POWER)
-    return math.expm1(min(700.0, reach * found.standard_error))
+    """The smallest difference, as a share, that so many steps or rounds find in 80% of cases."""
+    reach = _reach_of(found)
+    return None if reach is None else math.expm1(min(700.0, reach))
+
+
+def _reach_of(found: Compared) -> float | None:
+    """The logarithm of the ratio that is found with ``POWER``."""
+    times = _NORMAL.inv_cdf(1 - found.error / 2) + _NORMAL.inv_cdf(POWER)
+    return None if found.standard_error is None else times * found.standard_error
 
 
 LEAST, MOST = 0.5, 2.0
@@ -253,19 +239,13 @@ def is_as_predicted(predicted: float, achieved: float) -> bool:
 
 
 def rate_spread(seconds: Sequence[float], tokens: Sequence[float], pauses: Sequence[Sequence[float]]) -> float | None:
-    """How far the time per token of a run may lie from that of many like it: half of the 95% interval, as a share.
+    """How far the time per token of a run may lie from that of many like it: half of the 95% interval, as a share. None
+    of fewer than 8 steps, or where no time or token is in them.
 
     The steps are put into 8 blocks, one behind the other, since neighbours are alike. With ``s`` and ``t`` the seconds
     and tokens of a block, and ``r = S / T`` of their sums, the variance of ``r`` is about ``8 / 7 * sum((s - r t)**2) /
     T**2`` (Cochran, Sampling Techniques, 3rd edition, section 2.11). Pauses are planned: only their length varies, and
-    ``n`` of variance ``v`` add ``n v``. Differences between runs are not seen.
-
-    Hand-worked: 7 steps of 1 s and one of 3 s, 100 tokens each: S = 10, r = 0.0125, the residuals are 7 times -0.25 and
-    1.75, their squares sum up to 3.5, times 8 / 7 is 4, of which the root is 2: 2.365 * 2 / 10 = 0.473. Pauses of 2 and
-    4 s have a variance of 2, and add 4 to the 4, and 6 s to the 10: 2.365 * sqrt(8) / 16 = 0.418.
-
-    None of fewer than 8 steps, or where no time or token is in them.
-    """
+    ``n`` of variance ``v`` add ``n v``. Differences between runs are not seen."""
     count = len(seconds)
     if count < FEWEST_STEPS or sum(seconds) <= 0 or sum(tokens) <= 0:
         return None
@@ -286,9 +266,7 @@ def saved_spread(achieved: float, before: float, after: float) -> float:
 
 def judge_gain(predicted: float, achieved: float, spread: float) -> Outcome:
     """Hold what came against what was predicted. A gain within the spread is no difference, and retracts a prediction
-    beyond it. Hand-worked, 0.3 predicted: 0.2 with a spread of 0.05 is as predicted, 0.14 below half, 0.61 above twice;
-    0.02 with 0.05 is no difference, since 0.07 is less than 0.3; 0.02 with 0.29 says nothing; -0.1 with 0.05 is
-    worse."""
+    beyond it: of 0.3 predicted, 0.02 with a spread of 0.05 is no difference, and with 0.29 says nothing."""
     if abs(achieved) <= spread:
         return "no_difference" if achieved + spread < predicted else "hidden"
     if achieved < 0:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_efficient.estimate.statistics import pair_slopes, percentile
+from hf_efficient.text import counted
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,17 @@ def utilization(
     peak_estimated: bool = False,
 ) -> Utilization:
     """``flops / (seconds * accelerators * peak)``. With the model's FLOPs this is MFU, model FLOPs utilization
-    (Chowdhery et al., PaLM, 2022, appendix B); with the hardware's, recompute and padding included, HFU. The peak is
-    the vendor's dense figure of the dtype in use."""
+    (Chowdhery et al., PaLM, 2022, appendix B); with the hardware's, recompute and padding included, HFU."""
     if flops is None:
         return Utilization(None, "the FLOPs of this model are not known")
     if peak_flops_per_second is None:
         return Utilization(None, "the accelerator's peak in this dtype is not known")
     if not (math.isfinite(seconds) and seconds > 0):
         return Utilization(None, "no time was measured")
-    if peak_flops_per_second <= 0 or accelerators < 1:
-        return Utilization(None, "there is no accelerator")
-    return Utilization(flops / (seconds * accelerators * peak_flops_per_second), estimated=peak_estimated)
+    share = flops / (seconds * accelerators * peak_flops_per_second)
+    if peak_estimated and share > 1:
+        return Utilization(None, "the run was faster than the peak that was measured here, on a busy machine perhaps")
+    return Utilization(share, estimated=peak_estimated)
 
 
 def scaling_efficiency(
@@ -62,8 +63,7 @@ def scaling_efficiency(
 ) -> float | None:
     """``(rate / ranks) / (reference_rate / reference_ranks)``: 1 where every rank is as fast as in the reference. With
     the same micro-batch per rank this is weak scaling: it shows communication, late ranks, and shared cores, memory and
-    disks. It is above 1 where something else held up the reference. None where a rate is not known, or the reference
-    did nothing."""
+    disks. It is above 1 where something else held up the reference. None: a rate is not known, or was 0 there."""
     if rate is None or not reference_rate:
         return None
     return (rate / ranks) / (reference_rate / reference_ranks)
@@ -75,9 +75,8 @@ _BLOCKED = 0.5
 
 @dataclass(frozen=True)
 class StepLoad:
-    """What a step computes and loads, by itself. ``blocked_seconds`` of loading wait and take no core.
-    ``helped_seconds`` are CPU time of other threads of the process, such as a tokenizer's; a worker has one thread, and
-    takes so much longer."""
+    """What a step computes and loads, by itself. ``blocked_seconds`` of loading take no core. ``helped_seconds`` are
+    CPU time of the process's other threads, such as a tokenizer's; a worker has one, and takes so much longer."""
 
     compute_seconds: float
     compute_cores: float
@@ -119,8 +118,7 @@ _MOST_ERROR = 0.1
 @dataclass(frozen=True)
 class BatchTime:
     """``seconds = fixed + per_token * tokens``: what a micro-batch costs before it holds anything, and each token. The
-    intercept is launching, Python and reading the weights, once per micro-batch (Hockney's
-    ``t = (n + n_half) / r_inf``, see ``estimate/roofline.py``)."""
+    intercept is launching, Python and reading the weights (Hockney's line, see ``estimate/roofline.py``)."""
 
     fixed_seconds: float
     token_seconds: float
@@ -128,10 +126,9 @@ class BatchTime:
 
 def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]) -> BatchTime | None:
     """Fit the line robustly: Theil and Sen's median of slopes, which a few late steps do not move. None where there are
-    fewer than eight micro-batches, their tokens hardly differ (a standard deviation below 4% of the mean), slope or
-    intercept is below 0, or the intercept's standard error is above a tenth of the mean time. With residuals of
-    standard deviation ``s`` the slope's error is ``s / (deviation of the tokens * sqrt(n))``, and the intercept's is
-    that times the mean of the tokens."""
+    fewer than eight micro-batches, their tokens hardly differ, slope or intercept is below 0, or the intercept's
+    standard error is above a tenth of the mean time: that of the slope, ``s / (deviation of the tokens * sqrt(n))`` by
+    the residuals' deviation ``s``, times the mean of the tokens."""
     known = np.isfinite(seconds) & np.isfinite(tokens)
     seconds, tokens = seconds[known], tokens[known]
     if len(seconds) < _FEWEST or tokens.std() < _SPREAD * tokens.mean():
@@ -161,13 +158,12 @@ class Slowdown:
 
 
 def slowdown(under: Sequence[float], others: Sequence[float]) -> Slowdown:
-    """Medians compared, so that a log or a checkpoint in some step does not count as the instrument's.
-    ``n * (median(under) - median(others))``; 0 where the difference lies between the first and third quartile of the
-    others, which are without the first step of the training."""
+    """``n * (median(under) - median(others))``; 0 where the difference is within the quartiles of the others, which are
+    without the first step of the training. A log or a checkpoint in some step does not count as the instrument's."""
     if not under:
         return Slowdown(None, "no step was done under it")
     if len(others) < _LEAST_OTHERS:
-        with_what = f"{len(others)} steps without it to compare with"
+        with_what = f"{counted(len(others), 'step')} without it to compare with"
         return Slowdown(None, f"what it slows its steps by is not known: {with_what}")
     ordered = sorted(others)
     low, middle, high = (percentile(ordered, share) or 0.0 for share in (0.25, 0.5, 0.75))

@@ -1,34 +1,38 @@
-"""A run as what other programs load: safetensors, GGUF, Ollama, vLLM; read back and compared before it stands."""
+"""A run as what other programs load: safetensors, GGUF, GPTQ, ONNX; read back and compared before it stands."""
 
 import json
 import math
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_efficient.errors import ModelError, OutputError, SetupError
 from hf_efficient.estimate.gguf_size import MIXES, WRITTEN, gguf_bytes, gguf_shape
-from hf_efficient.export.gguf_file import read_gguf, write_gguf
-from hf_efficient.export.proof import QUESTIONS, Answered, agreement, answers_of, as_prompts, llama_cpp_agreement
-from hf_efficient.export.vocabulary import check_vocabulary
+from hf_efficient.export import agreement, llama_cpp, onnx_file, packed
+from hf_efficient.export.agreement import QUESTIONS, Forward
+from hf_efficient.export.gguf_file import check_vocabulary, read_gguf, write_gguf
 from hf_efficient.facts.models import licence_of
 from hf_efficient.launch import merge
 from hf_efficient.launch.merge import TrainedAdapter
-from hf_efficient.launch.trained import find_source, on_accelerator
+from hf_efficient.launch.trained import find_source
 from hf_efficient.metrics.answers import end_of_answer_ids
-from hf_efficient.model.load import load_dense_base, load_tokenizer
+from hf_efficient.model.load import load_dense_base, load_tokenizer, on_accelerator
 from hf_efficient.planning.model_config import meta_model, model_config, weights_dtype
 from hf_efficient.recipe.schema import ModelSection
-from hf_efficient.records.trained_model import EXPORT_JSON, EXPORT_VERSION, Agreement, ExportReport, Rounding
+from hf_efficient.records.trained_model import EXPORT_JSON, EXPORT_VERSION, Evaluation, ExportReport, Rounding
 from hf_efficient.run_dir.json_file import strict_json
 from hf_efficient.text import size
 
-FORMATS = ("merged", "gguf", "ollama", "vllm")
+FORMATS = ("merged", "gguf", "gptq", "onnx", "ollama", "vllm")
 _MOST_KL = 0.1
-"""Nats that no rounding to 8 bits or more explains; four bits may lose any amount."""
+"""Nats that no rounding to 8 bits or more explains; fewer bits may lose any amount."""
+_EXACT = (None, "F16", "Q8_0")
+_CALIBRATION = 128
+"""Training examples that GPTQ sees, where the run's data are here."""
 
 
 class Form(NamedTuple):
@@ -39,29 +43,35 @@ class Form(NamedTuple):
 def parse_form(text: str) -> Form:
     """What ``--to`` names; ``SetupError``: what can be written in its place."""
     name, _, quantization = text.partition(":")
+    if name == "awq":
+        why = "it has never been seen to work here. Write --to gptq, or quantize what --to merged writes"
+        raise SetupError(f"--to: AWQ is not written here, for {why}.")
     if name not in FORMATS:
         raise SetupError(f"--to: {name!r} is no form. Write one of {', '.join(FORMATS)}, for instance gguf:Q8_0.")
-    if name in ("merged", "vllm"):
+    if name not in ("gguf", "ollama"):
         if quantization:
-            raise SetupError(f"--to: {name} has no quantization. Write --to {name}, or --to gguf:{quantization}.")
-        return Form(name, None)
+            raise SetupError(f"--to: {name} takes no quantization. Write --to {name}, or --to gguf:{quantization}.")
+        return Form(name, "4bit" if name == "gptq" else None)
     wanted = quantization.upper() or "Q8_0"
-    if wanted in WRITTEN:
-        return Form(name, wanted)
-    written = ", ".join(WRITTEN)
-    if wanted in MIXES:
-        raise SetupError(
-            f"--to: {wanted} needs llama.cpp's compiled code. Write one of {written}; or --to {name}:F16, and then "
-            f"`llama-quantize FILE.gguf {wanted}.gguf {wanted}`."
-        )
-    raise SetupError(f"--to: {quantization!r} is no quantization. Write one of {written}.")
+    if wanted not in MIXES:
+        raise SetupError(f"--to: {quantization!r} is no quantization. Write one of {', '.join(MIXES)}.")
+    return Form(name, wanted)
 
 
-def export_sizes(target: str) -> dict[str, int]:
+def export_sizes(target: str, *, trust_remote_code: bool = False) -> dict[str, int]:
     """Bytes of each form from the configuration of a run, a model or a shipped shape; of GGUF, its tensors."""
-    source = find_source(target)
+    source = find_source(target, trust_remote_code=trust_remote_code)
     section = source.model if isinstance(source, TrainedAdapter) else source
-    return {name: _predicted(section, mix) for name, mix in (("safetensors", None), *((mix, mix) for mix in MIXES))}
+    return section_sizes(section)
+
+
+def section_sizes(section: ModelSection) -> dict[str, int]:
+    forms = {"onnx": Form("onnx", None), "gptq": Form("gptq", "4bit"), **{mix: Form("gguf", mix) for mix in MIXES}}
+    sizes = {"safetensors": _predicted(section, Form("merged", None))}
+    for name, form in forms.items():
+        with suppress(ModelError):  # which cannot hold this model
+            sizes[name] = _predicted(section, form)
+    return sizes
 
 
 def export_run(
@@ -71,61 +81,103 @@ def export_run(
     *,
     questions: Sequence[Any] = QUESTIONS,
     max_new_tokens: int = 32,
+    evaluate: int = 64,
+    python: Path | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[Path, ExportReport]:
     """Write the export to ``output`` (default: ``TARGET/exports/FORM``), read it back, and compare it with the trained
-    model. The folder appears whole or not at all. An adapter on a quantized base is merged into the dequantized
-    weights; for GGUF in float32, 4 bytes a parameter. Raises ``ModelError``: no trained model, a base that has changed,
-    a model that the form cannot hold, or an export that is another model; ``OutputError``: no room at ``output``."""
-    source = find_source(target)
+    model, also on the first ``evaluate`` examples of the recipe's evaluation data. The folder appears whole or not at
+    all. An adapter on a quantized base is merged into the dequantized weights; for GGUF and ONNX in float32, 4 bytes a
+    parameter. ``python``: one that has GPTQModel. Raises ``SetupError``: what the form needs is not installed;
+    ``ModelError``: no trained model, a base that has changed, a model that the form cannot hold, or an export that is
+    another model; ``DataError``: a prompt longer than the model's positions; ``OutputError``: no room at ``output``."""
+    _check_tools(form, python)
+    source = find_source(target, trust_remote_code=trust_remote_code)
     adapter, section = (source, source.model) if isinstance(source, TrainedAdapter) else (None, source)
     run = Path(target).expanduser()
     if output is None and not run.is_dir():
-        raise OutputError(f"--output: {target} is no folder to write to. Add --output DIR.")
+        raise OutputError(f"{target}: there is no such folder. If it is a hub name, add --output DIR.")
     output = output or run / "exports" / "-".join(filter(None, form))
     merge.check_free(output, overwrite=False)
-    predicted = _predicted(section, form.quantization)
-    _check_room(output, predicted)
+    predicted = _predicted(section, form)
+    _check_room(output, predicted + _beside(section, form))
     tokenizer = merge.tokenizer_of(adapter) if adapter else load_tokenizer(section, {})
     trained: Any = load_dense_base(section) if adapter is None else merge.load_unmerged(adapter)
-    if form.quantization is not None:
+    if _is_gguf(form):
         check_vocabulary(tokenizer, trained.config.vocab_size)
     elif form.format == "vllm" and not tokenizer.chat_template:
         raise ModelError("--to: vLLM serves a chat by its template, and this tokenizer has none. Write --to merged.")
-    reference = answers_of(on_accelerator(trained).eval(), tokenizer, as_prompts(tokenizer, questions), max_new_tokens)
+    prompts = agreement.as_prompts(tokenizer, questions)
+    agreement.check_lengths(prompts, trained.config, max_new_tokens)
+    reference = agreement.answers_of(on_accelerator(trained).eval(), tokenizer, prompts, max_new_tokens)
     if not reference:
         raise ModelError(f"{target} answers none of the prompts, for each answer ends at once. Try hf-efficient chat.")
+    recipe = adapter.recipe if adapter else merge.recipe_of_run(run, trust_remote_code=trust_remote_code)
+    held = agreement.held_out(recipe, evaluate, _CALIBRATION * (form.format == "gptq"))
+    before = agreement.loss_of(agreement.forward_of(trained), held.evaluation)
     name = adapter.recipe.name if adapter and adapter.recipe else run.resolve().name
     changes = _changes(trained) if adapter else {}
-    model = _dense(trained, adapter, "float32" if form.quantization else None)
+    model = _dense(trained, adapter, "float32" if _is_gguf(form) or form.format == "onnx" else None)
     del trained
     with merge.written_whole(output) as folder:
-        roundings = _write(folder, model, tokenizer, form, name, licence_of(section.id))
+        roundings: list[Rounding] = []
+        if form.format == "gptq":
+            rows = held.training or [[*one.prompt.ids, *one.answer] for one in reference]
+            packed.quantize(folder, model, tokenizer, rows, python)
+        elif _is_gguf(form):
+            path = folder / f"{name}-{form.quantization}.gguf"
+            roundings = write_gguf(path, model, tokenizer, name, str(form.quantization), licence_of(section.id))
+        else:
+            if form.format == "onnx":
+                onnx_file.write_onnx(folder, model)
+            else:
+                model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
         parameters, config = model.num_parameters(), model.config
         del model  # before the next one is loaded
-        found, remarks = _compared(folder, form, section, config, questions, reference)
-        if not found.kl_mean <= (math.inf if form.quantization == "Q4_0" else _MOST_KL):  # so that NaN fails
-            raise ModelError(
-                f"the exported model, read back, is {found.kl_mean:.2g} nats from the trained one on its own answers "
-                f"(KL), more than rounding explains ({_MOST_KL}). Nothing was written to {output}."
-            )
+        with _read_back(folder, form, section, config, python) as (forward, read, remarks):
+            found = agreement.agreement(forward, read or tokenizer, questions, reference)
+            _check_agreement(found.kl_mean, form, output)
+            after = agreement.loss_of(forward, held.evaluation)
+            evaluation = Evaluation(len(held.evaluation), after[1], before[0], after[0]) if held.evaluation else None
+            del forward
+        if held.missing:
+            remarks.append(f"Not evaluated: {held.missing.rstrip('.')}.")
+        if _is_gguf(form):
+            found = replace(found, llama_cpp_same_answers=llama_cpp.same_answers(path, tokenizer, reference))
         if form.format == "ollama":
             _write_modelfile(folder, tokenizer)
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        total = sum(files.values())
         written = ExportReport(
-            EXPORT_VERSION, name, *form, predicted, parameters, sum(files.values()), list(files), found, remarks
+            EXPORT_VERSION, name, *form, predicted, parameters, total, list(files), found, remarks, evaluation
         )
         report = _with_roundings(written, roundings, changes)
         (folder / EXPORT_JSON).write_text(strict_json(report), encoding="utf-8")
     return output, report
 
 
-def _write(folder: Path, model: Any, tokenizer: Any, form: Form, name: str, licence: str | None) -> list[Rounding]:
-    if form.quantization is not None:
-        path = folder / f"{name}-{form.quantization}.gguf"
-        return write_gguf(path, model, tokenizer, name, form.quantization, licence)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return []
+def _is_gguf(form: Form) -> bool:
+    return form.format in ("gguf", "ollama")
+
+
+def _check_tools(form: Form, python: Path | None) -> None:
+    if form.format == "gptq":
+        packed.check_python(python)
+    elif python is not None:
+        raise SetupError(f"--python: {form.format} needs no Python of its own. Leave it out.")
+    elif form.format == "onnx":
+        onnx_file.check_packages()
+    elif _is_gguf(form) and form.quantization not in WRITTEN:
+        llama_cpp.load_llama_cpp(f"--to: {form.quantization} needs")
+
+
+def _check_agreement(kl: float, form: Form, output: Path) -> None:
+    if not kl <= (_MOST_KL if form.quantization in _EXACT else math.inf):  # so that NaN fails
+        raise ModelError(
+            f"the exported model, read back, is {kl:.2g} nats from the trained one on its own answers "
+            f"(KL), more than rounding explains ({_MOST_KL}). Nothing was written to {output}."
+        )
 
 
 def _write_modelfile(folder: Path, tokenizer: Any) -> None:
@@ -136,26 +188,27 @@ def _write_modelfile(folder: Path, tokenizer: Any) -> None:
     (folder / "Modelfile").write_text(text + "\n", encoding="utf-8")
 
 
-def _compared(
-    folder: Path,
-    form: Form,
-    section: ModelSection,
-    config: Any,
-    questions: Sequence[Any],
-    reference: Sequence[Answered],
-) -> tuple[Agreement, list[str]]:
-    """The export, read back, beside the trained model's answers; and what the reader needed beside the file."""
-    if form.quantization is None:
+@contextmanager
+def _read_back(
+    folder: Path, form: Form, section: ModelSection, config: Any, python: Path | None
+) -> Iterator[tuple[Forward, Any, list[str]]]:
+    """The export by another reader, its tokenizer, and what that reader needed beside the files."""
+    remarks: list[str] = []
+    if form.format == "gptq":
+        with packed.opened(folder, python) as forward:
+            yield forward, None, remarks
+    elif form.format == "onnx":
+        yield onnx_file.read_onnx(folder), load_tokenizer(ModelSection(id=str(folder)), {}), remarks
+    elif _is_gguf(form):
+        (path,) = folder.glob("*.gguf")
+        model, tokenizer, given = read_gguf(path, config)
+        told = f"transformers' reader leaves {', '.join(given)} out of a GGUF file: given from the run's model."
+        remarks += [told] * bool(given)
+        yield agreement.forward_of(on_accelerator(model)), tokenizer, remarks
+    else:
         again = ModelSection(id=str(folder), trust_remote_code=section.trust_remote_code)
-        model, tokenizer = load_dense_base(again), load_tokenizer(again, {})
-        return agreement(on_accelerator(model).eval(), tokenizer, questions, reference), []
-    (path,) = folder.glob("*.gguf")
-    model, tokenizer, given = read_gguf(path, config)
-    found = agreement(on_accelerator(model), tokenizer, questions, reference)
-    del model
-    told = f"transformers' reader leaves {', '.join(given)} out of a GGUF file: given from the run's model."
-    engine = llama_cpp_agreement(path, tokenizer, reference)
-    return replace(found, llama_cpp_same_answers=engine), [told] * bool(given)
+        model = on_accelerator(load_dense_base(again)).eval()
+        yield agreement.forward_of(model), load_tokenizer(again, {}), remarks
 
 
 def _dense(trained: Any, adapter: TrainedAdapter | None, dtype: str | None) -> Any:
@@ -189,11 +242,21 @@ def _with_roundings(report: ExportReport, roundings: Sequence[Rounding], changes
     )
 
 
-def _predicted(section: ModelSection, quantization: str | None) -> int:
+def _predicted(section: ModelSection, form: Form) -> int:
     config = model_config(section)
-    if quantization is not None:
-        return gguf_bytes(gguf_shape(config), quantization)
-    return weights_dtype(section, config).itemsize * meta_model(section, config).num_parameters()
+    if _is_gguf(form):
+        return gguf_bytes(gguf_shape(config), str(form.quantization))
+    model: Any = meta_model(section, config)
+    if form.format == "gptq":
+        return packed.packed_bytes(model)
+    return int((4 if form.format == "onnx" else weights_dtype(section, config).itemsize) * model.num_parameters())
+
+
+def _beside(section: ModelSection, form: Form) -> int:
+    """Bytes that are written on the way, and removed: what another program quantizes."""
+    if form.format == "gptq":
+        return _predicted(section, Form("merged", None))
+    return _predicted(section, Form("gguf", "F16")) if form.quantization not in (*WRITTEN, None) else 0
 
 
 def _check_room(output: Path, wanted: int) -> None:

@@ -27,15 +27,10 @@ _SIXTEEN_BITS = ("bf16", "fp16")
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One model of accelerator, its figures as the vendor states them.
-
-    Attributes:
-        device_names: what ``torch.cuda.get_device_name()`` returns for it.
-        usable_memory_bytes: what torch reports as its total; where unknown, ``USABLE_SHARE`` of the stated.
-        peak_flops_per_second: dense FLOP/s by dtype (operations for int8), with accumulation in fp32; an unstated or
-            unsupported dtype is absent.
-        own: the user wrote it.
-    """
+    """One model of accelerator, its figures as the vendor states them. ``device_names``: as torch spells it.
+    ``usable_memory_bytes``: what torch reports as its total; where unknown, ``USABLE_SHARE`` of the stated.
+    ``peak_flops_per_second``: dense FLOP/s by dtype (operations for int8), with accumulation in fp32; an unstated or
+    unsupported dtype is absent. ``own``: the user wrote it."""
 
     name: str
     vendor: str
@@ -62,8 +57,7 @@ class Accelerator:
 
 
 def accelerators() -> tuple[Accelerator, ...]:
-    """All that are known: those of the file in its order, or the user's own in their place, then the user's others.
-    Raises ``SetupError``: the user's own facts are wrong."""
+    """Those of the file, with the user's own in their place and behind them. ``SetupError``: these are wrong."""
     return _accelerators(own_facts_folder())
 
 
@@ -96,8 +90,7 @@ def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of a name, whatever its case, hyphens and underscores: ``H100 SXM``, ``a100-80gb-sxm``. Raises
-    ``SetupError``: no accelerator has that name; names the nearest."""
+    """Of a name, whatever its case and hyphens: ``H100 SXM``, ``a100-80gb-sxm``; ``SetupError`` names the nearest."""
     known = {plain(spelled): one for one in accelerators() for spelled in (one.name, *one.aliases)}
     found = known.get(plain(name)) or accelerator_of_device(name)
     if found is None:
@@ -131,8 +124,7 @@ def accelerator_of_device(device_name: str) -> Accelerator | None:
 def matmul_efficiency(held: Accelerator, dtype: Dtype) -> float:
     """The share of the dense peak that large matrix products reach. Measured in this dtype; else the share of another
     dtype of this accelerator, 16 bits first; else the median in 16 bits of GeForce cards, or of all others. Measured
-    figures are of a model's shapes, of large squares, or of the best shape. GeForce cards exceed 1: they clock higher
-    than is stated."""
+    are a model's shapes, large squares, or the best shape. GeForce cards exceed 1: they clock higher than is stated."""
     known = _figures("matmul")
     own = [row for row in known if held.name in row["of"] and held.peak(row["dtype"])]
     if own:
@@ -173,8 +165,7 @@ def attention_backward_share() -> float:
 
 
 def overhead_seconds(figure: Literal["launch", "matmul_startup", "collective_overhead"]) -> float:
-    """An estimate: of the host for each operator that eager torch launches, of a CUDA device for each product beyond
-    its FLOPs, or of a collective beyond its bytes."""
+    """An estimate: of the host for a launch, of a CUDA device for a product, or of a collective beyond its bytes."""
     return next(row["microseconds"] for row in _figures(figure)) / 1e6
 
 
@@ -182,28 +173,23 @@ def collective_bandwidth(name: str, ranks: int) -> float | None:
     """Bus bandwidth of collectives among so many of an accelerator, bytes per second; None where no link is known.
     Stated, times the share that somebody reached on such an accelerator, or else the median share of those with a link
     of the same kind. Where each neighbour has a link of its own, fewer ranks use fewer of them."""
-    link = next((row for row in _table("links") if name in row["of"]), None)
+    link = next((row for row in rows("links") if name in row["of"]), None)
     if link is None:
         return None
     used = min(1.0, (ranks - 1) / link["neighbours"]) if "neighbours" in link else 1.0
-    rows_alike = [row for row in _table("links") if row["kind"] == link["kind"]]
+    rows_alike = [row for row in rows("links") if row["kind"] == link["kind"]]
     alike = {one: row["gb_per_second"] * 1e9 for row in rows_alike for one in row["of"]}
     return alike[name] * used * _share("collectives", name, alike.get)
 
 
 def host_bandwidth(name: str) -> float | None:
     """Between an accelerator and the host, one direction, bytes per second; None where no link is known."""
-    stated = {one: row["host_gb_per_second"] * 1e9 for row in _table("links") for one in row["of"]}
+    stated = {one: row["host_gb_per_second"] * 1e9 for row in rows("links") for one in row["of"]}
     return stated[name] * _share("host_link", name, stated.get) if name in stated else None
 
 
-@functools.cache
-def _table(name: str) -> tuple[dict[str, Any], ...]:
-    return tuple(rows(name))
-
-
 def _figures(figure: str) -> list[dict[str, Any]]:
-    return [row for row in _table("efficiencies") if row["figure"] == figure]
+    return [row for row in rows("efficiencies") if row["figure"] == figure]
 
 
 def _share(figure: str, name: str, stated: Callable[[str], float | None]) -> float:

@@ -21,17 +21,8 @@ from hf_efficient.version import __version__
 logger = logging.getLogger(__name__)
 
 PACKAGES = (
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "accelerate",
-    "datasets",
-    "bitsandbytes",
-    "evaluate",
-    "tokenizers",
-    "numpy",
-)
+    "torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "evaluate", "tokenizers", "numpy",
+)  # fmt: skip
 _COMMAND_SECONDS = 10
 
 
@@ -41,7 +32,10 @@ def describe_environment(*, ask_torch: bool = True) -> dict[str, Any]:
     (``"9.0"``). Logical cores include hyper-threads, usable ones are this process's. ``cuda`` is torch's.
     ``git_dirty``: tracked files of the current directory differ from the commit."""
     gpus, cuda = _gpus() if ask_torch else (None, None)
-    commit, dirty = _git(Path.cwd())
+    git = ["git", "--no-optional-locks", "-C", str(Path.cwd())]
+    commit = _output([*git, "rev-parse", "--verify", "HEAD"])
+    changes = None if commit is None else _output([*git, "status", "--porcelain", "--untracked-files=no"])
+    driver = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -51,11 +45,11 @@ def describe_environment(*, ask_torch: bool = True) -> dict[str, Any]:
         "usable_cores": allowed_cpus() if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpus,
-        "driver": _driver(),
+        "driver": driver.splitlines()[0] if driver else None,
         "cuda": cuda,
         "versions": {"hf_efficient": __version__, **{name: version_of(name) for name in PACKAGES}},
         "git_commit": commit,
-        "git_dirty": dirty,
+        "git_dirty": None if changes is None else bool(changes),
     }
 
 
@@ -77,6 +71,7 @@ def machine_facts() -> dict[str, Any]:
     processes of this launch, ``shared_memory_bytes`` room for batches of loader workers."""
     torch = sys.modules.get("torch")
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    shared_memory = psutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
     facts: dict[str, Any] = {
         "hostname": platform.node() or None,
         "cpus": os.cpu_count(),
@@ -88,7 +83,7 @@ def machine_facts() -> dict[str, Any]:
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "ranks_here": int(ranks) if ranks.isdigit() else None,
         "load_1_minute": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "shared_memory_bytes": _shared_memory(),
+        "shared_memory_bytes": shared_memory,
     }
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -147,13 +142,6 @@ def allowed_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def _shared_memory() -> int | None:
-    try:
-        return int(psutil.disk_usage("/dev/shm").total)
-    except OSError:
-        return None
-
-
 def version_of(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -176,20 +164,6 @@ def _gpus() -> tuple[list[dict[str, Any]] | None, str | None]:
         capability = None if torch.version.hip else f"{facts.major}.{facts.minor}"
         found.append({"name": facts.name, "memory_bytes": facts.total_memory, "capability": capability})
     return found, torch.version.cuda
-
-
-def _driver() -> str | None:
-    answer = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    return answer.splitlines()[0] if answer else None
-
-
-def _git(folder: Path) -> tuple[str | None, bool | None]:
-    git = ["git", "--no-optional-locks", "-C", str(folder)]
-    commit = _output([*git, "rev-parse", "--verify", "HEAD"])
-    if commit is None:
-        return None, None
-    changes = _output([*git, "status", "--porcelain", "--untracked-files=no"])
-    return commit, None if changes is None else bool(changes)
 
 
 def _output(command: list[str]) -> str | None:

@@ -7,10 +7,10 @@ A file holds what transformers needs of a ``config.json`` to build the architect
 """
 
 import functools
-import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hf_efficient.errors import ModelError
 from hf_efficient.facts.tables import nearest, plain, rows
@@ -18,8 +18,7 @@ from hf_efficient.facts.tables import nearest, plain, rows
 _FOLDER = Path(__file__).with_name("configs")
 
 
-@dataclass(frozen=True)
-class ModelFact:
+class ModelFact(msgspec.Struct, frozen=True):
     """The shape of one model, by its name on the hub. ``aliases``: hub names of the same shape, whose configurations
     differ only where no weight depends on it. ``gated``: whether the hub asks for consent; None where unknown.
     ``published_parameters``: values in its checkpoint, a tied head counted once; None without an exact count."""
@@ -28,7 +27,7 @@ class ModelFact:
     aliases: tuple[str, ...]
     gated: bool | None
     published_parameters: int | None
-    config_json: str
+    config_json: msgspec.Raw = msgspec.field(name="config")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -37,18 +36,17 @@ class ModelFact:
     @property
     def config(self) -> dict[str, Any]:
         """A fresh copy: ``AutoConfig.for_model(**fact.config)`` fills in its class's defaults."""
-        held: dict[str, Any] = json.loads(self.config_json)
-        return held
+        return msgspec.json.decode(self.config_json, type=dict[str, Any])
 
 
 @functools.lru_cache(maxsize=1)
 def known_models() -> tuple[ModelFact, ...]:
-    return tuple(_read(path) for path in sorted(_FOLDER.glob("*.json"), key=lambda path: path.name.lower()))
+    paths = sorted(_FOLDER.glob("*.json"), key=lambda path: path.name.lower())
+    return tuple(msgspec.json.decode(path.read_bytes(), type=ModelFact) for path in paths)
 
 
 def find_model(name: str) -> ModelFact:
-    """The model of a hub name, whatever its case, with its organisation or without: ``llama-3.1-8b-instruct``. Raises
-    ``ModelError``: no shipped model has that name; names the nearest."""
+    """Of a hub name, with its organisation or without: ``llama-3.1-8b-instruct``. ``ModelError`` names the nearest."""
     found = _by_name().get(plain(name))
     if found is not None:
         return found
@@ -67,12 +65,6 @@ def nearest_models(name: str) -> list[str]:
 def _by_name() -> dict[str, ModelFact]:
     spelled = [(name, fact) for fact in known_models() for name in fact.names]
     return {plain(form): fact for name, fact in spelled for form in (name, name.rpartition("/")[2])}
-
-
-def _read(path: Path) -> ModelFact:
-    held = json.loads(path.read_text(encoding="utf-8"))
-    counted, config = held["published_parameters"], json.dumps(held["config"])
-    return ModelFact(held["id"], tuple(held["aliases"]), held["gated"], counted, config)
 
 
 def licence_of(model: str) -> str | None:

@@ -1,4 +1,5 @@
-"""What accelerators cost for an hour (``data/prices.yaml``), what a run therefore costs, and spot machines."""
+"""What accelerators cost for an hour, what a run therefore costs, and spot machines; what electricity emits by country,
+and what a CPU draws where nothing measures it."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.accelerators import accelerator, accelerator_of_device
-from hf_efficient.facts.energy import grid_intensity
 from hf_efficient.facts.tables import own_facts_folder, own_rows, plain, rows, unknown
+from hf_efficient.text import counted
 
 if TYPE_CHECKING:
     import torch
@@ -44,8 +47,7 @@ class Price:
 
 
 def prices() -> tuple[Price, ...]:
-    """All that are known: the user's own, then those of the file in its order. Raises ``SetupError``: the user's own
-    facts are wrong, or a price is of an accelerator that is not known."""
+    """The user's own, then those of the file. Raises ``SetupError``: the user's own are wrong."""
     return _prices(own_facts_folder())
 
 
@@ -83,16 +85,10 @@ def providers() -> tuple[str, ...]:
 class Rates:
     """Price and grid of a run, as its user knows them.
 
-    Attributes:
-        price_usd_per_hour: of everything that the run occupies; None: see below.
-        price_from: a provider whose list price of this GPU is taken, times the GPUs; None: the median of all, an
-            estimate.
-        grid: a country's name or code, ``world``, or grams of CO2e per kWh.
-
-    Raises:
-        SetupError: a figure is negative, both prices are given, or a provider or country is not in the tables; names
-            the nearest.
-    """
+    ``price_usd_per_hour``: of everything that the run occupies. ``price_from``: without it, the provider whose list
+    price of this GPU is taken, times the GPUs; None: the median of all, an estimate. ``grid``: a country's name or
+    code, ``world``, or grams of CO2e per kWh. Raises ``SetupError``: a figure is negative, both prices are given, or a
+    provider or country is unknown."""
 
     price_usd_per_hour: float | None = None
     price_from: str | None = None
@@ -113,16 +109,8 @@ class Rates:
 
 
 def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, Any]:
-    """The price of everything that a run occupies, for its records.
-
-    ``device_name`` is as torch spells it, None on a CPU.
-
-    Returns:
-        ``price_usd_per_hour``, ``source``, ``estimated``; or a price of None with ``reason``.
-
-    Raises:
-        SetupError: the provider that the user names has no known price of this GPU.
-    """
+    """The price of everything that a run occupies, for its records; a price of None with its ``reason``.
+    ``device_name`` is as torch spells it, None on a CPU. Raises ``SetupError``: ``price_from`` has no price of it."""
     remedy = "set cost.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
     if rates.price_usd_per_hour is not None:
         return _facts(float(rates.price_usd_per_hour), "set by the user")
@@ -132,9 +120,7 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
     known = accelerator_of_device(device_name)
     if rates.price_from is not None:
         if known is None:
-            raise SetupError(
-                f"price_from: no list price of {device_name} is known. Write price_usd_per_hour in its place."
-            )
+            raise SetupError(f"price_from: no list price of {device_name} is known. Write price_usd_per_hour instead.")
         return _listed(rates.price_from, rates.market, known.name, gpus)
     name = known.name if known is not None else device_name
     found = offers(name, rates.market)
@@ -173,7 +159,7 @@ def _listed(provider: str, market: Market, name: str, gpus: int) -> dict[str, An
     fitting = [offer for offer in found if offer.gpus <= gpus]
     offer = max(fitting, key=lambda one: one.gpus) if fitting else min(found, key=lambda one: one.gpus)
     rented = math.ceil(gpus / offer.gpus) * offer.gpus  # an instance is rented whole
-    share = f"{gpus} of {rented} GPUs rented" if rented > gpus else _gpus(gpus)
+    share = f"{gpus} of {rented} GPUs rented" if rented > gpus else counted(gpus, "GPU")
     whose = f"your own {offer.provider}" if offer.own else f"{offer.provider}'s"
     when = f" of {offer.date}" if offer.date else ""
     source = f"{whose} {_kind(offer)}{when}, ${offer.usd_per_gpu_hour:g} per GPU-hour of {offer.accelerator}, {share}"
@@ -181,25 +167,19 @@ def _listed(provider: str, market: Market, name: str, gpus: int) -> dict[str, An
 
 
 def _median_source(found: list[Price], gpus: int) -> str:
-    first, several = found[0], len(found) > 1
+    first = found[0]
     dates = sorted({offer.date for offer in found if offer.date})
     when = "" if not dates else f" of {dates[0]}" if len(dates) == 1 else f" of {dates[0]} to {dates[-1]}"
     figures = [offer.usd_per_gpu_hour for offer in found]
-    if several:
+    count, between = f"{'your own' if first.own else 'the one known'} {_kind(first)}", f" (${figures[0]:g})"
+    if len(found) > 1:
         count = f"median of {'your own ' if first.own else ''}{len(found)} {_kind(first)}s"
         between = f" (${min(figures):g} to ${max(figures):g})"
-    else:
-        count = f"{'your own' if first.own else 'the one known'} {_kind(first)}"
-        between = f" (${figures[0]:g})"
-    return f"{count} per GPU-hour of {first.accelerator}{between}{when}, {_gpus(gpus)}"
+    return f"{count} per GPU-hour of {first.accelerator}{between}{when}, {counted(gpus, 'GPU')}"
 
 
 def _kind(offer: Price) -> str:
     return f"{offer.market.replace('_', '-')} {'price' if offer.own else 'list price'}"
-
-
-def _gpus(count: int) -> str:
-    return f"{count} {'GPU' if count == 1 else 'GPUs'}"
 
 
 def _facts(usd: float | None, source: str | None, *, estimated: bool = False) -> dict[str, Any]:
@@ -241,4 +221,64 @@ def spot_terms(
         chosen(write_mb_per_second, "write", "checkpoints are written at {:g} MB/s"),
         tuple(assumed),
         facts["write"]["of"] if write_mb_per_second is None else None,
+    )
+
+
+def failure_hours(stated: float | None, market: Market, preemption_hours: float | None = None) -> tuple[float, str]:
+    """Hours between two failures of a run, and whose assumption that is; empty where the user said so."""
+    found = stated or (preemption_hours if market == "spot" else None)
+    if found is not None:
+        return found, ""
+    row = next(row for row in rows("spot") if row["figure"] == ("preemption" if market == "spot" else "failure"))
+    return float(row["value"]), str(row["of"])
+
+
+@dataclass(frozen=True)
+class GridIntensity:
+    """The mean of a country's electricity over a year, in grams of CO2e per kWh generated, over its life cycle.
+    ``code`` is ISO 3166-1 alpha-2, ``world``, or ``user`` for a figure given by number, which has no year."""
+
+    code: str
+    name: str
+    grams_per_kwh: float
+    year: int | None
+    source: str
+    aliases: tuple[str, ...] = ()
+
+
+@functools.lru_cache(maxsize=1)
+def grid_intensities() -> tuple[GridIntensity, ...]:
+    return msgspec.convert(rows("grid"), tuple[GridIntensity, ...])
+
+
+def grid_intensity(region: str | float) -> GridIntensity:
+    """The intensity of a region: ``FR``, ``France``, ``UK``, ``world``, or a number of gCO2e/kWh of the user's own.
+    Raises ``SetupError``: no region has that name (names the nearest), or the number is negative or not finite."""
+    if isinstance(region, (int, float)):
+        if not (math.isfinite(region) and region >= 0):
+            raise SetupError(f"A grid intensity of {region} gCO2e/kWh: write a number from 0, or a country.")
+        return GridIntensity("user", "set by the user", float(region), None, "the user")
+    for held in grid_intensities():
+        if plain(region) in map(plain, (held.code, held.name, *held.aliases)):
+            return held
+    raise unknown("region", region, (held.name for held in grid_intensities()), "Or give the number of gCO2e/kWh.")
+
+
+@dataclass(frozen=True)
+class CpuPower:
+    """Power of a server for each of its virtual CPUs (hardware threads): idle, and at full load."""
+
+    min_watts: float
+    max_watts: float
+    source: str
+
+
+def cpu_power() -> CpuPower:
+    """The mean over the providers of ``data/cpu_power.yaml``: a machine does not say which of them it is like."""
+    held = rows("cpu_power")
+    providers = ", ".join(row["provider"] for row in held)
+    return CpuPower(
+        min_watts=statistics.fmean(row["min_watts"] for row in held),
+        max_watts=statistics.fmean(row["max_watts"] for row in held),
+        source=f"Cloud Carbon Footprint, mean of {providers}, read {max(str(row['date']) for row in held)}",
     )

@@ -7,6 +7,7 @@ replace an accelerator of the same name, and all prices of the same accelerator 
 
 import datetime
 import difflib
+import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,14 +33,20 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "hf_efficient"
 
 
-def config_dir() -> Path:
-    """The folder of what this user wrote: ``~/.config/hf_efficient``, or where ``XDG_CONFIG_HOME`` says."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "hf_efficient"
+@functools.cache
+def _held(table: str) -> Any:
+    with (_FOLDER / f"{table}.yaml").open(encoding="utf-8") as file:
+        return yaml.load(file, Loader=_LOADER)
 
 
 def rows(table: str) -> list[dict[str, Any]]:
-    with (_FOLDER / f"{table}.yaml").open(encoding="utf-8") as file:
-        held: list[dict[str, Any]] = yaml.load(file, Loader=_LOADER)
+    held: list[dict[str, Any]] = _held(table)
+    return held
+
+
+def key_table(tool: str) -> dict[str, Any]:
+    """How the keys of another tool are called in a recipe; ``recipe_words``: what is said of wrong ones."""
+    held: dict[str, Any] = _held(tool)
     return held
 
 
@@ -104,10 +111,9 @@ _OWN_TABLES: dict[str, type[_Row]] = {"accelerators": _AcceleratorRow, "prices":
 
 
 def own_facts_folder() -> Path | None:
-    """Where this user's own facts are; None where there are none. Raises ``SetupError``: the folder that the variable
-    names is not there, or holds none."""
+    """Where this user's own facts are, if any. Raises ``SetupError``: the folder that the variable names holds none."""
     named = os.environ.get(_VARIABLE)
-    folder = Path(named).expanduser() if named else config_dir() / "facts"
+    folder = Path(named or f"{os.environ.get('XDG_CONFIG_HOME') or '~/.config'}/hf_efficient/facts").expanduser()
     if any((folder / f"{table}.yaml").is_file() for table in _OWN_TABLES):
         return folder
     if not named:
@@ -125,7 +131,9 @@ def own_rows(folder: Path | None, table: Literal["accelerators", "prices"]) -> l
     try:
         held = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
-        raise SetupError(f"{path}: cannot be read: {_reason(error)}") from error
+        mark, reason = getattr(error, "problem_mark", None), getattr(error, "problem", None) or first_line(error)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        raise SetupError(f"{path}: cannot be read: {where}{reason}") from error
     model = _OWN_TABLES[table]
     rows_of: TypeAdapter[list[_Row]] = TypeAdapter(list[model])  # type: ignore[valid-type]
     try:
@@ -135,15 +143,8 @@ def own_rows(folder: Path | None, table: Literal["accelerators", "prices"]) -> l
     return [row.model_dump(exclude_none=True) for row in checked]
 
 
-def _reason(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return first_line(error)
-    return f"line {mark.line + 1}: {getattr(error, 'problem', None) or first_line(error)}"
-
-
 def _problem(error: ErrorDetails, model: type[_Row]) -> str:
-    kind, context = error["type"], error.get("ctx", {})
+    kind = error["type"]
     if kind == "list_type":
         return "is no list of rows. Each row begins with `- `, as in the shipped files."
     number, *keys = error["loc"]
@@ -156,10 +157,4 @@ def _problem(error: ErrorDetails, model: type[_Row]) -> str:
         near = nearest(key, model.model_fields)
         meant = f"Did you mean {near[0]}?" if near else f"Write {', '.join(model.model_fields)}."
         return f"{row}: {key}: is no key of a row. {meant}"
-    said = f"{row}: {key}: is {error['input']!r}"
-    if kind in ("greater_than", "greater_than_equal"):
-        least = context.get("gt", context.get("ge"))
-        return f"{said}; write a number {'above' if kind == 'greater_than' else 'from'} {least:g}."
-    if kind == "literal_error":
-        return f"{said}; write {str(context['expected']).replace(chr(39), '')}."
-    return f"{said}; {error['msg'][0].lower()}{error['msg'][1:]}."
+    return f"{row}: {key}: is {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}."

@@ -1,9 +1,10 @@
 """The description of a cluster: one YAML file for Slurm, SkyPilot and Kubernetes, and the flags laid over it."""
 
+import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
@@ -194,13 +195,11 @@ def _wrong_names(tree: Node) -> Iterator[Finding]:
 
 def _wrong_amounts(tree: Node) -> Iterator[Finding]:
     given: dict[str, Any] = {key: node.value for key, node in tree.value.items()}
-    if given.get("gpus") is not None and gpus_of(given["gpus"]) is None:
-        message = f"is {found(given['gpus'])}, but must be a count of at least 1, or TYPE:COUNT."
-        yield Finding(("gpus",), message, "Write, for instance, H100:8.")
-    if given.get("time_limit") is not None and seconds_of(given["time_limit"]) is None:
-        message = f"is {found(given['time_limit'])}, but must be a time: 90m, 12h, 2d, 12:00:00 or 1-12:00:00."
-        yield Finding(("time_limit",), message, "Write, for instance, 12h.")
-    shared = given.get("shared")
-    if shared is not None and not PurePosixPath(shared).is_absolute():
-        message = f"is {found(shared)}, but must be an absolute path."
-        yield Finding(("shared",), message, "Write the path at which every machine sees the storage.")
+    checks: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+        "gpus": (gpus_of, "a count of at least 1, or TYPE:COUNT", "Write, for instance, H100:8."),
+        "time_limit": (seconds_of, "a time: 90m, 12h, 2d, 12:00:00 or 1-12:00:00", "Write, for instance, 12h."),
+        "shared": (posixpath.isabs, "an absolute path", "Write the path at which every machine sees the storage."),
+    }
+    for key, (reads, words, remedy) in checks.items():
+        if given.get(key) is not None and not reads(given[key]):
+            yield Finding((key,), f"is {found(given[key])}, but must be {words}.", remedy)

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, cast
@@ -14,34 +14,21 @@ from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.rules.training import only_on_the_command_line
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.tree import KeyPath, any_of, dotted, nearest
-from hf_efficient.recipe.writing import dump_yaml
+from hf_efficient.recipe.tree import any_of, nearest
+from hf_efficient.recipe.writing import dump_yaml, put_nested, whole_values
+from hf_efficient.text import counted
 from hf_efficient.version import __version__
-
-# A job decides by its own switches, at each start, what becomes of an earlier run.
-_LEFT_OUT = frozenset({"existing_output"})
 
 
 def standalone_recipe(recipe: Recipe) -> str:
-    """YAML that loads to the same recipe anywhere: a later change of a file changes no job."""
-    plain = {key: value for key, value in recipe.resolved().items() if key not in _LEFT_OUT}
-    return dump_yaml(_set_values(plain, (), recipe))
-
-
-def _set_values(value: Any, path: KeyPath, recipe: Recipe) -> Any:
-    """The part below a path that somebody set; None where it is all defaults."""
-    if isinstance(value, dict) and value:
-        kept = {key: _set_values(below, (*path, key), recipe) for key, below in value.items()}
-        return {key: below for key, below in kept.items() if below is not None or _is_set((*path, key), recipe)} or None
-    if isinstance(value, list) and value:
-        parts = [_set_values(below, (*path, index), recipe) for index, below in enumerate(value)]
-        return parts if any(part is not None for part in parts) else None
-    return value if _is_set(path, recipe) else None
-
-
-def _is_set(path: KeyPath, recipe: Recipe) -> bool:
-    origin = recipe.provenance.get(dotted(path))
-    return origin is not None and (origin.is_set or path in (("name",), ("output_dir",)))
+    """YAML that loads to the same recipe anywhere: a later change of a file changes no job. A job decides by its own
+    switches, at each start, what becomes of an earlier run."""
+    named = [key for key, origin in recipe.provenance.items() if origin.is_set or key in ("name", "output_dir")]
+    values: dict[str, Any] = {}
+    for key, value in whole_values(recipe.resolved(), named).items():
+        if key != "existing_output":
+            put_nested(values, key, value)
+    return dump_yaml(values)
 
 
 Target = Literal["slurm", "skypilot", "kubernetes"]
@@ -63,7 +50,7 @@ class Job:
     seconds: int | None  # the time limit of a start
     switch: str  # for the first start: --resume, --overwrite or nothing
     overrides: tuple[str, ...]  # what the command line alone may say
-    debug: bool
+    flags: tuple[str, ...]  # for every start: --keep-going, --debug
     directory: str  # the folder that the job was written in
     version: str
     cluster: Cluster
@@ -78,10 +65,19 @@ def target_of(name: str) -> Target:
 
 
 def job_of(
-    target: Target, recipe: Recipe, cluster: Cluster, *, source: str, directory: str, switch: str = "", debug: bool
+    target: Target,
+    recipe: Recipe,
+    cluster: Cluster,
+    *,
+    source: str,
+    directory: str,
+    switch: str = "",
+    flags: Sequence[str] = (),
 ) -> Job:
     gpus = gpus_of(cluster.gpus) if cluster.gpus is not None else None
-    output = _output_dir(target, recipe, directory)
+    # The current folder is that of Slurm's machines as well.
+    folder = directory if target == "slurm" and not recipe.output_dir.startswith("~") else ""
+    output = posixpath.normpath(posixpath.join(folder, recipe.output_dir))
     problems = [
         *_process_problems(recipe, cluster, gpus),
         *_storage_problems(target, recipe, cluster, output),
@@ -105,7 +101,7 @@ def job_of(
         seconds=seconds_of(cluster.time_limit) if cluster.time_limit is not None else None,
         switch=switch,
         overrides=only_on_the_command_line(recipe),
-        debug=debug,
+        flags=tuple(flags),
         directory=directory,
         version=__version__,
         cluster=cluster,
@@ -119,12 +115,6 @@ def _name(name: str) -> str:
     return plain[:_LONGEST_NAME].strip("-")
 
 
-def _output_dir(target: Target, recipe: Recipe, directory: str) -> str:
-    """Absolute where the current folder is the machines' own as well."""
-    named = recipe.output_dir
-    return posixpath.normpath(posixpath.join(directory, named) if target == "slurm" and named[:1] != "~" else named)
-
-
 def _process_problems(recipe: Recipe, cluster: Cluster, gpus: Gpus | None) -> Iterator[Problem]:
     processes, key = recipe.distributed.processes, "distributed.processes"
     if processes == "auto":
@@ -135,11 +125,10 @@ def _process_problems(recipe: Recipe, cluster: Cluster, gpus: Gpus | None) -> It
     elif gpus is None or processes == gpus.count:
         return
     elif processes > gpus.count:
-        message = f"is {processes}, but {cluster.where('gpus')} gives each machine {gpus.count} GPU"
-        message += "s." if gpus.count > 1 else "."
+        message = f"is {processes}, but {cluster.where('gpus')} gives each machine {counted(gpus.count, 'GPU')}."
         remedy = f"Write distributed.processes=auto or {gpus.count}, or more GPUs per machine."
     else:
-        message = f"is {processes}, but {cluster.where('gpus')} pays for {gpus.count} GPUs on each machine."
+        message = f"is {processes}, but {cluster.where('gpus')} pays for {counted(gpus.count, 'GPU')} on each machine."
         remedy = f"Write distributed.processes=auto, or --num-gpus {processes}."
     yield Problem(_where(recipe, key), key, message, remedy)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from hf_efficient.errors import OutputError, SetupError
 from hf_efficient.facts.environment import accelerator_count
 from hf_efficient.run_dir.json_file import write_whole
+from hf_efficient.text import counted
 
 FOLDER = ".hf_efficient_job"  # in the run directory; holds a folder for every job that was ever started for the run
 
@@ -59,7 +60,7 @@ def check_gpus(needed: int, host: str) -> None:
     seen = accelerator_count() if needed else 0
     if seen < needed:
         raise SetupError(
-            f"--num-gpus: {host} shows torch {seen} GPUs, and the job needs {needed}. Check the driver "
+            f"--num-gpus: {host} shows torch {counted(seen, 'GPU')}, and the job needs {needed}. Check the driver "
             "there (nvidia-smi), torch's build (a CPU build sees none), and what the job asks the cluster for."
         )
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.facts.environment import cpu_emulates_bf16
+from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.command import deepspeed_config, is_zero, largest_share
 from hf_efficient.launch.machine import check_use_cpu
-from hf_efficient.launch.started import launch_contradiction, started_engine, started_nodes, started_recipe
+from hf_efficient.launch.started import started_engine, started_recipe
 from hf_efficient.model.fast_step import settle_fast_step, settled_options
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
 
 if TYPE_CHECKING:
@@ -42,6 +44,12 @@ def one_device_remark(args: TrainingArguments, device_count: int) -> str | None:
 
 def settle_compute_dtype(recipe: Recipe, device: torch.device) -> Recipe:
     """The recipe with what its 4-bit layers multiply in on this device, for ``compute_dtype: auto``."""
+    if recipe.distill is not None and (held := recipe.distill.teacher.quantization) is not None:
+        held = held.model_copy(
+            update={"compute_dtype": _multiplies_in(device) if held.compute_dtype == "auto" else held.compute_dtype}
+        )
+        teacher = recipe.distill.teacher.model_copy(update={"quantization": held})
+        recipe = recipe.model_copy(update={"distill": recipe.distill.model_copy(update={"teacher": teacher})})
     adapter = recipe.adapter
     section = adapter.quantization or QuantizationSection()
     if adapter.method != "qlora" or section.bits != 4 or section.compute_dtype != "auto":
@@ -80,9 +88,6 @@ def _multiplies_in(device: torch.device) -> Literal["bfloat16", "float16", "floa
 def settle(recipe: Recipe) -> tuple[Recipe, SFTConfig | DPOConfig]:
     recipe = started_recipe(recipe, os.environ)
     args = training_arguments(recipe)
-    contradiction = launch_contradiction(recipe, args.world_size, started_nodes(os.environ))
-    if contradiction:
-        raise SetupError(contradiction)
     return settle_choices(recipe, args), args
 
 
@@ -95,8 +100,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     ``RecipeError``: values contradict each other; ``SetupError``: the device cannot do what is asked for (bf16)."""
     import torch
 
-    from hf_efficient.model.preference_trainer import preference_arguments
-    from hf_efficient.model.recipe_trainer import sft_arguments
+    from hf_efficient.model.recipe_trainer import preference_arguments, sft_arguments
 
     options: dict[str, Any] = {"output_dir": recipe.output_dir, **settled_options(recipe)}
     engine = started_engine(os.environ)
@@ -115,6 +119,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
         _open_fsdp2_on_cpu()
     if has_accelerator and not options.get("use_cpu", False):
         _check_gpu(options)
+        _copy_without_waiting(options)
     else:
         _check_cpu(options, recipe.model.attn_implementation)
     if recipe.evaluate.early_stopping is not None:
@@ -124,7 +129,8 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     if str(options.get("metric_for_best_model", "")).removeprefix("eval_") == "perplexity":
         options.setdefault("greater_is_better", False)  # transformers takes every metric not named loss for a gain
     try:
-        args = preference_arguments(recipe, options) if recipe.objective != "sft" else sft_arguments(**options)
+        imitates = OBJECTIVES[recipe.objective].imitates
+        args = sft_arguments(**options) if imitates else preference_arguments(recipe, options)
     except ImportError as error:
         raise SetupError(f"train: {str(error).strip() or 'ImportError'}") from error
     except (ValueError, TypeError) as error:
@@ -183,18 +189,18 @@ def _check_gpu(options: dict[str, Any]) -> None:
     leave_bf16_off(options)
 
 
-_NOT_ON_A_CPU = {
-    "fp16": "a CPU trains in float32 or bfloat16; write `train.fp16: false`, `train.bf16: true`.",
-    "use_liger_kernel": "Liger's kernels need a GPU; write `train.use_liger_kernel: false`.",
-    "activation_offloading": "on a CPU the activations are in host memory already; leave it out.",
-    "tf32": "TF32 is a number format of NVIDIA GPUs from Ampere on; leave it out.",
-}
+def _copy_without_waiting(options: dict[str, Any]) -> None:
+    """accelerate copies a batch to the device before the one ahead of it is trained on. By default it waits for that
+    copy, and so for all work that the device has still to do."""
+    own = options.get("accelerator_config") or {}
+    if isinstance(own, dict) and options.get("dataloader_pin_memory", True):
+        options["accelerator_config"] = {"non_blocking": True, **own}
 
 
 def _check_cpu(options: dict[str, Any], attention: str | None) -> None:
     if "bf16" not in options and cpu_emulates_bf16():
         leave_bf16_off(options)
-    for key, why in _NOT_ON_A_CPU.items():
+    for key, why in key_table("train_fields")["not_on_a_cpu"].items():
         if options.get(key):
             raise SetupError(f"train.{key}: {why}")
     if attention == "flex_attention":

@@ -1,62 +1,62 @@
 """The recipe to what trains it: tokenizer, data, plan, model, trainer, each announced and timed as a phase."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-from transformers import EarlyStoppingCallback
+import torch
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from trl import DPOConfig, SFTConfig
 
 from hf_efficient.accounting.evaluations import answers_to_note
 from hf_efficient.callbacks import profilers
 from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
 from hf_efficient.callbacks.faults import FaultPolicy
+from hf_efficient.callbacks.stop import SaveCadence
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
-from hf_efficient.data.prompts import PromptData, Reward, build_prompt_data, make_rewards
+from hf_efficient.data.prompts import PromptData, build_prompt_data, make_rewards
 from hf_efficient.data.stats import DataStats, compared_lengths
+from hf_efficient.diagnosis.remedies import INSTRUMENTS
+from hf_efficient.facts.prices import failure_hours
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import phase, plan_before, recipe_budget, state
+from hf_efficient.launch.teacher import compare_tokenizers, taught
 from hf_efficient.metrics.answers import Answer, AnswerEvaluator
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.model import recipe_trainer
 from hf_efficient.model.adapter import add_adapter, check_wrap_classes
+from hf_efficient.model.distill import DistillTrainerMixin
 from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_tokenizer
+from hf_efficient.model.prune import prune
+from hf_efficient.model.rounding import round_in_training
 from hf_efficient.model.structure import whole_count
 from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.recipe.rules.training import FEW_STEPS
 from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe, Section
+from hf_efficient.recording.checkpoints import SavePolicy
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.plan import RunPlan
+from hf_efficient.records.prepared import StageFunnel
+from hf_efficient.reporting.prepared import run_facts, stage_line
 from hf_efficient.text import count, counted, share
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
-if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
-
-
-OnData: TypeAlias = Callable[[Any, Any, "RunPlan | None"], Any]
+OnData: TypeAlias = Callable[[Any, Any, RunPlan | None], Any]
 """Takes data (``SftData`` or ``PreferenceData``), arguments and plan; returns the data to train on, of its kind."""
-
-_INSTRUMENTS: dict[str, Callable[..., profilers.InstrumentCallback]] = {  # by their keys under profile
-    "trace": profilers.TorchTraceCallback,
-    "memory": profilers.MemoryHistoryCallback,
-    "python": profilers.PythonProfileCallback,
-    "lines": profilers.LineTimesCallback,
-    "host_memory": profilers.HostMemoryCallback,
-    "nvtx": profilers.NvtxCallback,
-    "capture": profilers.CaptureCallback,
-    "synchronisations": profilers.SynchronisationsCallback,
-}
 
 logger = logging.getLogger(__name__)
 
 _MOST_NOTED_ANSWERS = 8
-_FEW_STEPS = 10  # fewer optimizer steps hardly change a model, unless the user asked for their number
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Built:
     """A recipe ready to train; the plan is None where there is none, and on every process but the main one."""
 
     trainer: Any  # a Trainer with ``EfficientTrainerMixin``
-    answers: Sequence[AnswersInEvaluation]
+    answers: Sequence[Any]  # ``AnswersInEvaluation``
     data_summary: Mapping[str, Any]  # counts for the model card
     plan: RunPlan | None = None
 
@@ -77,13 +77,28 @@ def build(
     on_data: OnData | None = None,
 ) -> Built:
     """Data and plan come before the weights, to find faults first. ``on_data`` is called between, on each process."""
+    if recipe.distributed.cpu_threads:
+        torch.set_num_threads(recipe.distributed.cpu_threads)
     listener.stage("Tokenizer", recipe.model.tokenizer or recipe.model.id)
     with phase(recipe, "model_load"):
         tokenizer = load_tokenizer(recipe.model, recipe.train)
+    if recipe.distill is not None:
+        compare_tokenizers(recipe, tokenizer)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     with phase(recipe, "data_preparation"):
         rewards = make_rewards(recipe.rewards)
-        data = _read(recipe, tokenizer, args)
+        made: Any = build_sft_data if isinstance(args, SFTConfig) else build_preference_data
+        made = build_prompt_data if rewards else made
+        if recipe.data.pipeline is not None:
+            from hf_efficient.curation.pipeline import prepare
+
+            def tell(stage: str, rows: int, total: int | None, done: StageFunnel | None) -> None:
+                if done is not None:
+                    listener.stage("", stage_line(done))
+
+            prepared = prepare(recipe, tokenizer, tell)
+            state(recipe, "prepared", asdict(run_facts(prepared.manifest, prepared.folder)))
+        data = made(recipe, tokenizer, args)
     if isinstance(data, SftData):
         state(recipe, "data", {name: value for name, value in vars(data.stats).items() if value is not None})
     elif isinstance(data, PreferenceData) and (compared := compared_lengths(data.train, args.max_length)):
@@ -107,27 +122,28 @@ def build(
         "record_steps": recipe.efficiency.record_steps,
         "check_gradients": recipe.efficiency.check_gradients,
         "log_metrics": recipe.efficiency.log_metrics,
-        "faults": FaultPolicy(**recipe.faults.model_dump()),
+        "faults": FaultPolicy(**recipe.faults.model_dump(exclude={"hang_minutes"})),
+        "saves": SavePolicy(recipe.checkpoints.background, recipe.checkpoints.mirror),
     }
+    if recipe.distill is not None:
+        assert isinstance(data, SftData)
+        common |= taught(recipe, args, data, model, listener)
     with phase(recipe, "trainer_setup"):
         common["budget"] = recipe_budget(recipe, listener)
         if isinstance(data, SftData):
             trainer.append(_sft_trainer(recipe, common, data, answers))
         elif isinstance(data, PromptData):
-            trainer.append(_grpo_trainer(recipe, common, rewards))
+            from hf_efficient.trl_trainers import EfficientGRPOTrainer
+
+            # The base without its adapter is the reference model, where ``train.beta`` asks for one.
+            trainer.append(EfficientGRPOTrainer(reward_funcs=list(rewards), callbacks=_callbacks(recipe), **common))
         else:
             trainer.append(_preference_trainer(recipe, common))
-        if recipe.objective != "sft" and recipe.adapter.method == "qlora":
-            from hf_efficient.model.preference_trainer import train_in_float32
+        if not isinstance(data, SftData) and recipe.adapter.method == "qlora":
+            from hf_efficient.model.recipe_trainer import train_in_float32
 
             train_in_float32(model)
     return Built(trainer[0], answers, _summary(data), plan)
-
-
-def _read(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: Any) -> Any:
-    if OBJECTIVES[recipe.objective].generates:
-        return build_prompt_data(recipe, tokenizer, args)
-    return (build_sft_data if isinstance(args, SFTConfig) else build_preference_data)(recipe, tokenizer, args)
 
 
 def _summary(data: SftData | PreferenceData | PromptData) -> dict[str, Any]:
@@ -148,7 +164,7 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
     evaluation = "" if held_out is None else f", {count(held_out.examples)}{packed} to evaluate on"
     cached = " (from the cache)" if data.cached else ""
     stats = data.stats
-    first = f"{count(stats.examples)} examples, {count(stats.tokens_total)} tokens{evaluation}{cached}"
+    first = f"{counted(stats.examples, 'example')}, {count(stats.tokens_total)} tokens{evaluation}{cached}"
     of_all = share(stats.target_tokens / stats.tokens_total)
     targets = f"the loss covers {count(stats.target_tokens)} target tokens, {of_all} of all"
     return [first, targets, *remarks(stats, max_length)]
@@ -160,7 +176,7 @@ def prompt_lines(data: PromptData, args: Any) -> list[str]:
     most = count(args.max_completion_length)
     return [
         read,
-        f"each is answered {args.num_generations} times, in {most} tokens at most",
+        f"each is answered {counted(args.num_generations, 'time')}, in {most} tokens at most",
         *_small(data.small_sources),
     ]
 
@@ -168,7 +184,7 @@ def prompt_lines(data: PromptData, args: Any) -> list[str]:
 def few_steps(rows: int, args: TrainingArguments) -> list[str]:
     together = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     steps = math.ceil(math.ceil(rows / together) * args.num_train_epochs)
-    if args.max_steps > 0 or steps >= _FEW_STEPS:
+    if args.max_steps > 0 or steps >= FEW_STEPS:
         return []
     return [
         f"{counted(rows, 'row')} in batches of {together} give {counted(steps, 'optimizer step')}, too few to "
@@ -179,7 +195,7 @@ def few_steps(rows: int, args: TrainingArguments) -> list[str]:
 def _preference_lines(data: PreferenceData) -> Iterator[str]:
     rows = len(data.train)
     if data.good is None:
-        yield f"{count(rows)} preference pairs"
+        yield counted(rows, "preference pair")
     else:
         yield f"{count(rows)} answers: {count(data.good)} good, {count(rows - data.good)} bad"
     if data.remark:
@@ -194,46 +210,48 @@ def remarks(stats: DataStats, max_length: int | None) -> list[str]:
         lines.append(f"packed into {counted(stats.packs, 'row')}, {share(stats.fill_rate)} full")
     if stats.truncated:
         longest = f"the longest has {count(stats.longest)} tokens"
-        lines.append(f"{count(stats.truncated)} examples are cut to train.max_length {max_length} ({longest})")
+        lines.append(f"{counted(stats.truncated, 'example')} cut to train.max_length {max_length} ({longest})")
     if stats.dropped_overlong:
-        left_out = count(stats.dropped_overlong)
-        lines.append(f"{left_out} examples are left out: longer than train.max_length {max_length}")
+        left_out = counted(stats.dropped_overlong, "example")
+        lines.append(f"{left_out} left out: longer than train.max_length {max_length}")
     if stats.dropped_masked:
-        lines.append(f"{count(stats.dropped_masked)} examples are left out: after cutting, they have no target token")
+        lines.append(f"{counted(stats.dropped_masked, 'example')} left out: after cutting, no target token is left")
     if stats.empty:
         are = "is" if stats.empty == 1 else "are"
-        lines.append(f"{_examples(stats.empty)} {are} empty: a blank text, completion or last answer")
+        lines.append(f"{counted(stats.empty, 'example')} {are} empty: a blank text, completion or last answer")
     if stats.masked:
         one, many = "has no target token: it costs time and teaches", "have no target token: they cost time and teach"
-        lines.append(f"{_examples(stats.masked)} {one if stats.masked == 1 else many} nothing")
+        lines.append(f"{counted(stats.masked, 'example')} {one if stats.masked == 1 else many} nothing")
     return lines + _small(stats.small_sources)
 
 
 def _small(sources: Mapping[str, int] | None) -> list[str]:
-    return [f"{source} contributes only {_examples(number)}" for source, number in (sources or {}).items()]
-
-
-def _examples(number: int) -> str:
-    return f"{count(number)} {'example' if number == 1 else 'examples'}"
+    return [f"{source} contributes only {counted(number, 'example')}" for source, number in (sources or {}).items()]
 
 
 def _model(
     recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData | PromptData, listener: RunListener
-) -> PreTrainedModel | PeftModel:
+) -> PreTrainedModel:
     listener.stage("Model", recipe.model.id)
     with phase(recipe, "model_load"):
         base = load_base(recipe)
+        if recipe.model.prune is not None and isinstance(data, SftData):
+            pruned = prune(base.to(args.device), recipe.model.prune, data.train)  # type: ignore[arg-type]
+            state(recipe, "pruned", asdict(pruned))
+            listener.stage("", pruned.line())
+        if recipe.model.qat is not None:
+            rounded = round_in_training(base, recipe.model.qat)
+            listener.stage("", f"{counted(rounded, 'layer')} rounded to {recipe.model.qat.bits} bits as they multiply")
     check_wrap_classes(base, recipe.distributed.wrap_classes)
-    if not isinstance(data, SftData):
-        check_vocabulary(base, data.largest_token_id)
-    else:
-        check_vocabulary(base, max(one.largest_token_id for one in (data.stats, data.eval_stats) if one is not None))
+    held = [one for one in (data.stats, data.eval_stats) if one is not None] if isinstance(data, SftData) else [data]
+    check_vocabulary(base, max(one.largest_token_id for one in held))
+    if isinstance(data, SftData):
         longest = data.stats.longest
         remark = check_positions(base, longest if args.max_length is None else min(longest, args.max_length))
         if remark:
             listener.stage("", remark)
     with phase(recipe, "model_load"):
-        model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
+        model: Any = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
     expect_gradients(args, model)
     trained = whole_count(model, trained=True)
     # transformers counts a 4-bit weight as the numbers that it stands for, and a share of ZeRO-3 as nothing.
@@ -286,13 +304,22 @@ def answer_evaluators(
 def _callbacks(recipe: Recipe) -> list[TrainerCallback]:
     stopping = recipe.evaluate.early_stopping
     early = [] if stopping is None else [EarlyStoppingCallback(stopping.patience, stopping.threshold)]
-    return [*early, *instrument_callbacks(recipe.profile)]
+    return [*early, *_cadence(recipe), *instrument_callbacks(recipe.profile)]
+
+
+def _cadence(recipe: Recipe) -> list[TrainerCallback]:
+    if recipe.train.get("save_steps") != "auto":
+        return []
+    cost = recipe.cost
+    stated = recipe.checkpoints.hours_between_failures
+    hours, assumed = failure_hours(stated, cost.market, cost.spot.hours_between_preemptions)
+    return [SaveCadence(hours, stated=not assumed)]
 
 
 def instrument_callbacks(profile: ProfileSection) -> list[profilers.InstrumentCallback]:
     found = []
-    for name, callback in _INSTRUMENTS.items():
-        wanted = getattr(profile, name)
+    for key, kind in INSTRUMENTS.items():
+        wanted, callback = getattr(profile, key), getattr(profilers, kind)
         if isinstance(wanted, Section):
             found.append(callback(**wanted.model_dump()))
         elif wanted:
@@ -325,6 +352,10 @@ class RecipeTrainer(recipe_trainer.RecipeTrainerMixin, EfficientTrainer):
     """The Trainer of a recipe, with its instruments."""
 
 
+class DistillTrainer(DistillTrainerMixin, EfficientTrainer):
+    """The same with a teacher."""
+
+
 def _sft_trainer(
     recipe: Recipe, common: dict[str, Any], data: SftData, answers: Sequence[AnswersInEvaluation]
 ) -> Trainer:
@@ -352,8 +383,9 @@ def _sft_trainer(
             logger.warning("train.loss_type: chunked_nll %s; the loss is computed on whole logits (nll).", obstacle[0])
         else:
             checks.append(FusedHeadCheck(falls_back=falls_back))
-    return RecipeTrainer(
-        data_collator=data.collator,
+    kind: Any = RecipeTrainer if recipe.distill is None else DistillTrainer
+    trainer: Trainer = kind(
+        data_collator=common.pop("data_collator", data.collator),
         compute_loss_func=recipe_trainer.objective(args),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=preprocess,
@@ -361,9 +393,10 @@ def _sft_trainer(
         extra_evaluators=answers,
         **common,
     )
+    return trainer
 
 
-def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
+def _stop_at(model: PreTrainedModel, token: int) -> None:
     """Make a token end a generation too, as ``SFTTrainer`` does."""
     model.config.get_text_config().eos_token_id = token
     known = model.generation_config.eos_token_id
@@ -374,7 +407,7 @@ def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
 
 def _preference_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
     """With an adapter its copy, as it begins, is the reference model; else the model as the recipe loads it."""
-    from hf_efficient.model.preference_trainer import RankingAccuracyMixin, preference_trainer_class
+    from hf_efficient.model.recipe_trainer import RankingAccuracyMixin, preference_trainer_class
 
     base: Any = preference_trainer_class(recipe.objective)
     ranking = (RankingAccuracyMixin,) if recipe.objective == "dpo" else ()
@@ -382,12 +415,4 @@ def _preference_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
     has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
     reference = {"ref_model": load_base(recipe)} if has_reference else {}
     trainer: Trainer = kind(callbacks=_callbacks(recipe), **reference, **common)
-    return trainer
-
-
-def _grpo_trainer(recipe: Recipe, common: dict[str, Any], rewards: list[Reward]) -> Trainer:
-    """The base without its adapter is the reference model, where ``train.beta`` asks for one."""
-    from hf_efficient.trl_trainers import EfficientGRPOTrainer
-
-    trainer: Trainer = EfficientGRPOTrainer(reward_funcs=list(rewards), callbacks=_callbacks(recipe), **common)
     return trainer

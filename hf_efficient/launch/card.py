@@ -14,9 +14,10 @@ from huggingface_hub.utils import validate_repo_id
 from hf_efficient.errors import writing
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
+from hf_efficient.recipe.writing import rendered
+from hf_efficient.reporting.run_rows import machine_rows
 from hf_efficient.text import seconds
 
-_FOLDER = "path/to/this/folder"
 _PROSE = ("description", "system")
 _DATA_FILES = {".jsonl", ".json", ".csv", ".parquet", ".gguf"}
 
@@ -30,19 +31,21 @@ def write_model_card(
     known = {key.replace("_", " "): _without_local_paths(value) for key, value in data.items() if value is not None}
     summary = [(key, _number(value)) for key, value in known.items()]
     details = yaml.safe_dump(_public(recipe), sort_keys=False, allow_unicode=True)
+    machine = {key: value for key, value in environment.items() if not key.startswith("git_")}
+    versions = environment.get("versions") or {}
     sections = [
         f"# {_literal(recipe.name)}",
         recipe.description,
         "## What was trained",
-        _table(["", ""], _training_rows(recipe)),
-        _table(["data", ""], summary) if summary else "",
+        card_table(["", ""], _training_rows(recipe)),
+        card_table(["data", ""], summary) if summary else "",
         *_results(results),
         "## How to load it",
         _usage(recipe),
         "## Recipe",
         f"<details>\n<summary>All values, defaults included</summary>\n\n{_fenced(details, 'yaml')}\n\n</details>",
         "## Versions and hardware",
-        _table(["", ""], _environment_rows(environment)),
+        card_table(["", ""], [*machine_rows(machine), *((name, one) for name, one in versions.items() if one)]),
     ]
     content = f"---\n{_metadata(recipe).to_yaml()}\n---\n\n" + "\n\n".join(part for part in sections if part) + "\n"
     with writing("output_dir", path):
@@ -53,10 +56,10 @@ def write_model_card(
 
 def _metadata(recipe: Recipe) -> ModelCardData:
     adapter = recipe.adapter
-    data_sets = [name for source in recipe.data.train if (name := _hub_name(source.path))]
+    data_sets = [name for source in recipe.data.train if (name := hub_name(source.path))]
     variants = [name for name, on in (("dora", adapter.dora), ("rslora", adapter.rslora)) if on]
     return ModelCardData(
-        base_model=_hub_name(recipe.model.id),
+        base_model=hub_name(recipe.model.id),
         library_name="transformers" if adapter.method == "full" else "peft",
         pipeline_tag="text-classification" if OBJECTIVES[recipe.objective].scores else "text-generation",
         tags=["hf-efficient", recipe.objective, adapter.method, *variants],
@@ -65,7 +68,7 @@ def _metadata(recipe: Recipe) -> ModelCardData:
     )
 
 
-def _hub_name(name: str) -> str | None:
+def hub_name(name: str) -> str | None:
     """None for paths, files, packages and builtins: the Hub refuses a card that names them as ``base_model``."""
     path = Path(name).expanduser()
     if path.exists() or path.suffix.lower() in _DATA_FILES:
@@ -120,88 +123,24 @@ def _results(results: Mapping[str, float]) -> list[str]:
             others.append((key.replace("_", " "), figures[key]))
     parts = ["## Results"] if results else []
     if any(before for _, before, _ in rows):
-        parts.append(_table(["on the evaluation data", "before", "after"], rows))
+        parts.append(card_table(["on the evaluation data", "before", "after"], rows))
     elif rows:
-        parts.append(_table(["on the evaluation data", "after"], [(name, after) for name, _, after in rows]))
-    return [*parts, _table(["run", ""], others)] if others else parts
+        parts.append(card_table(["on the evaluation data", "after"], [(name, after) for name, _, after in rows]))
+    return [*parts, card_table(["run", ""], others)] if others else parts
 
 
 def _usage(recipe: Recipe) -> str:
-    if recipe.adapter.method == "full":
-        return "With transformers:\n\n" + _fenced(_whole_model(recipe, _FOLDER), "python")
-    parts = ["With PEFT, on the base that it was trained beside:", _fenced(_adapter(recipe), "python")]
-    if recipe.adapter.merge:
-        merged = _whole_model(recipe, f"{_FOLDER}/merged")
-        parts += ["The merged model, with transformers alone:", _fenced(merged, "python")]
-    else:
-        parts.append(f"`hf-efficient merge {_FOLDER}` writes a merged model that transformers loads alone.")
-    return "\n\n".join(parts)
-
-
-def _auto_class(recipe: Recipe) -> str:
-    return f"AutoModelFor{'SequenceClassification' if OBJECTIVES[recipe.objective].scores else 'CausalLM'}"
-
-
-def _whole_model(recipe: Recipe, folder: str) -> str:
-    remote, auto = ", trust_remote_code=True" if recipe.model.trust_remote_code else "", _auto_class(recipe)
-    return (
-        f"from transformers import {auto}, AutoTokenizer\n\n"
-        f'model = {auto}.from_pretrained("{folder}", dtype="auto"{remote})\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("{folder}")'
+    quantization = recipe.adapter.quantization or QuantizationSection()
+    text = rendered(
+        Path(__file__).with_name("usage.md.jinja"),
+        model=recipe.model,
+        adapter=recipe.adapter,
+        base=hub_name(recipe.model.id),
+        scores=OBJECTIVES[recipe.objective].scores,
+        quantization=quantization,
+        compute_dtype=compute_dtype(quantization),
     )
-
-
-def _adapter(recipe: Recipe) -> str:
-    quantized = ", BitsAndBytesConfig" if recipe.adapter.method == "qlora" else ""
-    arguments = "".join(f"    {argument},\n" for argument in _base_arguments(recipe))
-    return (
-        "import torch\nfrom peft import PeftModel\n"
-        f"from transformers import {_auto_class(recipe)}, AutoTokenizer{quantized}\n\n"
-        f"base = {_auto_class(recipe)}.from_pretrained(\n{arguments})\n"
-        f'model = PeftModel.from_pretrained(base, "{_FOLDER}")\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("{_FOLDER}")'
-    )
-
-
-def _base_arguments(recipe: Recipe) -> list[str]:
-    model, name = recipe.model, _hub_name(recipe.model.id)
-    arguments = [f'"{name}"' if name else '"path/to/the/base/model"']
-    if name and model.revision:
-        arguments.append(f'revision="{model.revision}"')
-    if name and model.gguf_file:
-        arguments.append(f'gguf_file="{model.gguf_file}"')
-    arguments.append('dtype="auto"' if model.dtype == "auto" else f"dtype=torch.{model.dtype}")
-    if recipe.adapter.method == "qlora":
-        section = recipe.adapter.quantization or QuantizationSection()
-        four = (
-            f'load_in_4bit=True, bnb_4bit_quant_type="{section.type}", '
-            f"bnb_4bit_use_double_quant={section.double_quant}, "
-            f"bnb_4bit_compute_dtype=torch.{compute_dtype(section)}"
-        )
-        bits = "load_in_8bit=True" if section.bits == 8 else four
-        arguments.append(f"quantization_config=BitsAndBytesConfig({bits})")
-    if OBJECTIVES[recipe.objective].scores:
-        arguments.append("num_labels=1")
-    if model.trust_remote_code:
-        arguments.append("trust_remote_code=True")
-    return arguments
-
-
-def _environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    gpus = [f"{gpu['name']} ({gpu['memory_bytes'] / 2**30:.0f} GiB)" for gpu in environment.get("gpus") or ()]
-    memory = environment.get("memory_bytes")
-    facts = {
-        "GPU": ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)),
-        "CPU": environment.get("cpu"),
-        "cores": environment.get("usable_cores"),
-        "memory": f"{memory / 2**30:.0f} GiB" if memory else None,
-        "platform": environment.get("platform"),
-        "driver": environment.get("driver"),
-        "CUDA": environment.get("cuda"),
-        "Python": environment.get("python"),
-        **(environment.get("versions") or {}),
-    }
-    return [(name, str(value)) for name, value in facts.items() if value]
+    return text.rstrip()
 
 
 def _literal(text: str) -> str:
@@ -209,7 +148,7 @@ def _literal(text: str) -> str:
     return re.sub(r"([\\`*\[\]])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def card_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [[_literal(str(cell)).replace("|", "\\|") for cell in line] for line in (header, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], ["---"] * len(header), *lines[1:]])
 

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,12 @@ from typing import Any, Literal
 import yaml
 
 from hf_efficient.errors import OutputError
+from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.command import Engine
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
+from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
+from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.run_dir.checkpoints import checkpoints, has_fsdp_shards, has_zero_shares
 
 EFFICIENCY = "efficiency"  # folder of the records inside the output directory
@@ -128,8 +131,9 @@ def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
     return CheckpointLayout(kind, 1 if whole else len(list(checkpoint.glob("rng_state_*.pth"))) or None)
 
 
-def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
-    """Refuse a checkpoint of another engine or number of processes, which would deal out other rows."""
+def check_layout(checkpoint: Path, recipe: Recipe, engine: Engine, world_size: int) -> str:
+    """Refuse a checkpoint of another engine, or of another number of processes that would deal out other rows. Of whole
+    models a global batch keeps the rows of each step; returns a remark on that."""
     found = layout_of_checkpoint(checkpoint)
     kinds: dict[Engine, Kind] = {"zero1": "zero", "zero2": "zero", "zero3": "zero3", "fsdp2": "fsdp2"}
     kind = kinds.get(engine, "whole")
@@ -139,12 +143,25 @@ def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
             "optimizer state cannot be read by another. Keep the strategy that it was written by; or start a new "
             f"run from its weights: {_how_to_use(checkpoint, found.kind)}."
         )
-    if found.processes is not None and found.processes != world_size:
-        raise OutputError(
-            f"distributed.processes: {world_size} train, but {checkpoint.name} was written by {found.processes}: other "
-            f"rows would be trained on. Keep {found.processes} (distributed.processes, distributed.nodes); or "
-            f"start a new run from its weights: {_how_to_use(checkpoint, found.kind)}."
+    if found.processes is None or found.processes == world_size:
+        return ""
+    if kind == "whole" and recipe.distributed.global_batch_size is not None:
+        return (
+            f"distributed.processes: was {found.processes} for {checkpoint.name}, is {world_size}: each step has the "
+            "rows that it would have had; random numbers (of dropout) start anew"
         )
+    wants = f"write {GLOBAL_BATCH}={_rows_of_a_step(recipe, found.processes)}, which keeps the rows of each step"
+    other = wants if kind == "whole" else f"start a new run from its weights: {_how_to_use(checkpoint, found.kind)}"
+    raise OutputError(
+        f"distributed.processes: {world_size} train, but {checkpoint.name} was written by {found.processes}: other "
+        f"rows would be trained on. Keep {found.processes} (distributed.processes, distributed.nodes); or {other}."
+    )
+
+
+def _rows_of_a_step(recipe: Recipe, processes: int) -> int:
+    settings = Settings(recipe, train_fields(recipe.objective))
+    rows = int(settings.train("per_device_train_batch_size")) * int(settings.train("gradient_accumulation_steps"))
+    return rows * processes
 
 
 def _how_to_use(checkpoint: Path, kind: Kind) -> str:
@@ -155,22 +172,11 @@ def _how_to_use(checkpoint: Path, kind: Kind) -> str:
     return f"model.id={checkpoint} (an adapter: merge it first, `hf-efficient merge`)"
 
 
-# What may change between two parts of a run: how long it is, what is saved, logged and evaluated, and how.
-_FREE = {
-    "train": (
-        "max_steps", "num_train_epochs", "save_", "logging_", "log_", "eval_", "report_to", "run_name", "project",
-        "trackio_", "disable_tqdm", "per_device_eval_batch_size", "metric_for_best_model", "greater_is_better",
-        "load_best_model_at_end", "hub_", "push_to_hub", "resume_from_checkpoint", "dataloader_num_workers",
-        "dataloader_prefetch_factor", "dataloader_persistent_workers", "dataloader_pin_memory", "ddp_",
-        "prediction_loss_only", "skip_memory_metrics", "use_cpu",
-    ),
-    "data": ("cache_dir", "eval", "max_eval_examples"),
-    "adapter": ("merge",),
-    "model": (),
-}  # fmt: skip
+_FREE: dict[str, list[str]] = key_table("train_fields")["free_on_resume"]
 
 
-def check_same_run(directory: Path, recipe: Recipe) -> None:
+def check_same_run(checkpoint: Path, recipe: Recipe) -> None:
+    directory = checkpoint.parent
     stored = resolved_of(directory).get("recipe")
     if not isinstance(stored, dict):
         return  # not written by us: transformers' own checks remain
@@ -182,9 +188,13 @@ def check_same_run(directory: Path, recipe: Recipe) -> None:
     differing = [
         f"{key} (was {was!r}, is {value!r})"
         for section, free in _FREE.items()
-        for key, was, value in _differences(section, stored.get(section) or {}, now[section], free)
+        for key, was, value in _differences(section, stored.get(section) or {}, now[section] or {}, free)
     ]
     before, after = ((one.get("distributed") or {}).get("global_batch_size") for one in (stored, now))
+    processes = layout_of_checkpoint(checkpoint).processes
+    if before is None and after is not None and processes is not None:
+        train = {**recipe.train, "gradient_accumulation_steps": 1, **(stored.get("train") or {})}
+        before = _rows_of_a_step(recipe.model_copy(update={"train": train}), processes)
     if before is not None and after is not None:  # the accumulation follows from it
         differing = [one for one in differing if not one.startswith(f"{ACCUMULATION} ")]
         if before != after:
@@ -210,7 +220,7 @@ def _as_settled(adapter: dict[str, Any], stored: Mapping[str, Any]) -> dict[str,
 
 
 def _differences(
-    section: str, stored: Mapping[str, Any], now: Mapping[str, Any], free: tuple[str, ...]
+    section: str, stored: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str]
 ) -> Iterator[tuple[str, Any, Any]]:
     for key in sorted(stored.keys() | now.keys()):
         is_free = any(key == name or (name.endswith("_") and key.startswith(name)) for name in free)

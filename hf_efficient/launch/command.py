@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import yaml
+
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.schema import DistributedSection, OffloadSection, Recipe, mixed_precision
+from hf_efficient.recipe.writing import rendered
 
 DEFAULT_PORT = 29500  # torchrun's and accelerate's own
 
@@ -94,43 +97,20 @@ def is_zero(engine: Engine) -> bool:
 
 
 def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> dict[str, Any]:
-    """What ``deepspeed.initialize`` reads (https://www.deepspeed.ai/docs/config-json/); transformers fills in ``auto``.
-    The optimizer is the Trainer's own; for a state in the host, DeepSpeed's AdamW for the CPU."""
     offload = recipe.distributed.offload
-    zero: dict[str, Any] = {
-        "stage": ZERO_STAGES[engine],
-        "overlap_comm": True,
-        "contiguous_gradients": True,
-        "reduce_scatter": True,
-        "reduce_bucket_size": "auto",
-        "allgather_bucket_size": 2e8,
-    }
     place: dict[str, Any] = {"device": "cpu", "pin_memory": True}
     if offload.nvme_path is not None:
         place |= {"device": "nvme", "nvme_path": offload.nvme_path}
-    if offload.optimizer:
-        zero["offload_optimizer"] = dict(place)
-    if engine == "zero3":
-        del zero["allgather_bucket_size"]
-        zero |= {
-            "stage3_prefetch_bucket_size": "auto",
-            "stage3_param_persistence_threshold": "auto",
-            "stage3_gather_16bit_weights_on_model_save": True,
-        }
-        if offload.parameters:
-            zero["offload_param"] = dict(place)
-            if offload.nvme_path is not None and largest_share > BUFFER_ELEMENTS:
-                zero["offload_param"]["buffer_size"] = largest_share
-    batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
-    return {
-        **dict.fromkeys(batch, "auto"),
-        "bf16": {"enabled": "auto"},
-        "fp16": {"enabled": "auto"},
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-        "wall_clock_breakdown": False,
-        "steps_per_print": 10**9,  # the Trainer logs
-    }
+    on_disk = offload.nvme_path is not None and largest_share > BUFFER_ELEMENTS
+    return yaml.safe_load(
+        rendered(
+            Path(__file__).with_name("deepspeed.yaml.jinja"),
+            stage=ZERO_STAGES[engine],
+            offload=offload,
+            place=place,
+            buffer_size=largest_share if on_disk else 0,
+        )
+    )
 
 
 def largest_share(recipe: Recipe, processes: int) -> int:
@@ -226,7 +206,7 @@ def accelerate_command(
     recipe: Recipe, argument: str, overrides: Sequence[str], layout: Layout, *, module: str = "hf_efficient.train"
 ) -> list[str]:
     """``accelerate launch ...`` for one machine, independent of the user's own configuration file."""
-    threads = max(1, layout.cores // layout.processes)
+    threads = recipe.distributed.cpu_threads or max(1, layout.cores // layout.processes)
     flags = launch_flags(accelerate_config(recipe, layout), threads, recipe.distributed.max_restarts)
     alone = f"--config_file={FLAGS_ALONE}"
     return [_accelerate(), "launch", "--quiet", alone, *flags, "-m", module, argument, *overrides]

@@ -15,8 +15,8 @@ from hf_efficient.errors import ModelError, SetupError, first_line, writing
 from hf_efficient.estimate.statistics import paired_test
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.merge import TrainedAdapter, recipe_of_run
-from hf_efficient.launch.trained import find_source, load_source, on_accelerator
-from hf_efficient.model.load import load_dense_base, load_tokenizer
+from hf_efficient.launch.trained import find_source, load_source
+from hf_efficient.model.load import load_dense_base, load_tokenizer, on_accelerator
 from hf_efficient.recipe.schema import ModelSection
 from hf_efficient.records.trained_model import EVALUATION_JSON, EVALUATION_VERSION, TaskScore, TaskScores
 from hf_efficient.run_dir.json_file import strict_json, write_whole
@@ -36,14 +36,16 @@ class Evaluation:
     template: bool = False
 
 
-def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> TaskScores:
+def evaluate_model(
+    target: str, how: Evaluation, *, with_base: bool = True, trust_remote_code: bool = False
+) -> TaskScores:
     """Scores of a run directory, or of a model's folder or hub name. Of a run, they are also written to
     ``efficiency/evaluation.json``. ``with_base``: of a run, the model that it was trained from too; of a full fine-tune
     that is loaded first, and let go. Raises ``ImportError``: lm-eval is not installed; ``SetupError``: a task is not
     known, or its data are not here; ``ModelError``: one of the models cannot be loaded."""
     harness = _harness()
     names, manager = _tasks(harness, how.tasks)
-    run, source = Path(target).expanduser(), find_source(target)
+    run, source = Path(target).expanduser(), find_source(target, trust_remote_code=trust_remote_code)
     seconds = 0.0
 
     def scored(model: Any, tokenizer: Any) -> dict[str, Any]:
@@ -54,7 +56,8 @@ def evaluate_model(target: str, how: Evaluation, *, with_base: bool = True) -> T
         return found
 
     before, base = None, None
-    recipe = recipe_of_run(run) if with_base and isinstance(source, ModelSection) else None
+    is_whole = with_base and isinstance(source, ModelSection)
+    recipe = recipe_of_run(run, trust_remote_code=trust_remote_code) if is_whole else None
     if recipe is not None:
         base = recipe.model.id
         before = scored(_loaded_base(recipe.model, run), load_tokenizer(ModelSection(id=target), {}))

@@ -32,6 +32,9 @@ _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "remote p
 """What gloo and NCCL say in a process whose neighbour is gone."""
 
 _TERM_SECONDS = 10.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit of `ulimit -f`
+_FAILED = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT)  # of a disk, an NFS, a file system in user space
+_UNWRITTEN = ("PytorchStreamWriter", "iostream error")  # in torch's words, whatever the system's reason
 
 
 @contextmanager
@@ -56,7 +59,7 @@ def explained_faults(output_dir: str) -> Iterator[None]:
         fault = cause_of(raised)
         if not isinstance(fault, Exception):
             raise
-        if _is_full_disk(fault):
+        if is_full_disk(fault):
             raise OutputError(
                 f"output_dir: no room left for {output_dir}. Make room, or write fewer checkpoints "
                 "(train.save_total_limit, train.save_steps); --resume continues from the last whole checkpoint."
@@ -70,6 +73,13 @@ def explained_faults(output_dir: str) -> Iterator[None]:
             ) from raised
         if isinstance(fault, OSError) and fault.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise OutputError(f"output_dir: {output_dir} can no longer be written: {fault}") from raised
+        if getattr(fault, "errno", None) in _FAILED or any(said in str(fault) for said in _UNWRITTEN):
+            storage = OutputError(
+                f"output_dir: {output_dir} could not be written: {first_line(fault)}. See whether its storage is there "
+                "and has room; --resume continues from the last whole checkpoint."
+            )
+            storage.exit_code = 1  # it may be back at another start
+            raise storage from raised
         if fault is raised:
             raise
         raise fault from raised
@@ -79,12 +89,13 @@ def is_lost_peer(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(said in str(error) for said in _LOST_PEER)
 
 
-def _is_full_disk(error: Exception) -> bool:
+def is_full_disk(error: Exception) -> bool:
     """Also of libraries that write by themselves and report what the system said as text."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return True
     # "unexpected pos" is what torch.save says when its archive comes out shorter than it wrote.
-    return any(said in str(error) for said in ("No space left on device", "os error 28", "unexpected pos"))
+    told = ("No space left on device", "Disk quota exceeded", "os error 28", "os error 27", "unexpected pos")
+    return any(said in str(error) for said in told)
 
 
 def state_code(code: int, environment: Mapping[str, str]) -> bool | None:

@@ -12,10 +12,10 @@ from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
-from hf_efficient.reporting import run_end as end
+from hf_efficient.reporting import console as end
 from hf_efficient.reporting.finish_run import REPORT_HTML
-from hf_efficient.reporting.streams import Console
-from hf_efficient.text import seconds
+from hf_efficient.reporting.terminal import Console
+from hf_efficient.text import counted, seconds
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class TerminalListener(RunListener):
         if result.ended_early is not None:
             parts.append(f"[bold yellow]The budget ended the run: {escape(result.ended_early)}.[/bold yellow]")
         if account is None:
-            parts.append(f"{result.steps} steps are done, in {seconds(result.train_seconds)}.")
+            parts.append(f"{counted(result.steps, 'step')} done, in {seconds(result.train_seconds)}.")
         else:
             parts += end.headline(account)
         if diagnosis is not None:

@@ -1,7 +1,6 @@
 """What is asked of this machine before any process is started: engine, port, network, hub, Nsight."""
 
 import ctypes
-import ctypes.util
 import os
 import shutil
 import socket
@@ -52,41 +51,11 @@ def check_use_cpu(recipe: Recipe, engine: Engine) -> None:
 
 
 def _check_disk(path: str) -> None:
-    otherwise = "leave the key out: then the host's memory takes what is offloaded."
     if not (Path(path).is_dir() and os.access(path, os.W_OK)):
         raise SetupError(
             f"distributed.offload.nvme_path: {path} is no folder that can be written here. Make it, on a fast local "
-            f"disk of every machine, or {otherwise}"
+            "disk of every machine, or leave the key out: then the host's memory takes what is offloaded."
         )
-    if not has_libaio():
-        raise SetupError(
-            "distributed.offload.nvme_path: DeepSpeed reads and writes there by libaio, which is not installed. "
-            f"Install it with its headers (apt install libaio-dev), or {otherwise}"
-        )
-
-
-def has_libaio() -> bool:
-    """Whether the linker would find it, as far as is known: whoever sets ``LDFLAGS`` may have put it anywhere."""
-    in_environment = any((Path(sys.prefix) / "lib").glob("libaio.so*"))
-    return in_environment or "LDFLAGS" in os.environ or ctypes.util.find_library("aio") is not None
-
-
-def check_port(layout: Layout) -> None:
-    if layout.port is not None and layout.node_rank == 0 and not is_free(layout.port):
-        raise SetupError(
-            f"--main-address: port {layout.port} of this machine is in use, by another run perhaps. Name another port "
-            f"on every machine: --main-address {layout.address}:{layout.port + 1}."
-        )
-
-
-def is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def launch_environment(layout: Layout) -> dict[str, str]:

@@ -14,33 +14,30 @@ An 8-bit base rounds its activations too, which no merged model does (9e-02 from
 checked against the adapter unmerged on the dequantized weights.
 """
 
-from __future__ import annotations
-
-import importlib.metadata
-import json
 import os
 import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+from peft import PeftConfig, PeftModel, __version__
 from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_efficient.errors import ModelError, OutputError, first_line
 from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY, RESOLVED
+from hf_efficient.model.four_bit_experts import adapt_experts
 from hf_efficient.model.load import auto_class, load_base, load_dense_base, load_tokenizer
 from hf_efficient.model.source import weights_mark
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 from hf_efficient.recipe.writing import resolved_parts
 from hf_efficient.run_dir.checkpoints import checkpoints, damage_of
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TOLERANCE: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Largest relative difference of the logits that rounding explains, by data type of the weights: four to seven times
@@ -66,9 +63,6 @@ class MergeReport:
     relative_difference: float
     adapter_effect: float
     tolerance: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "output": str(self.output)}
 
 
 @dataclass(frozen=True)
@@ -105,13 +99,14 @@ def merge_run(
     *,
     base: BaseWeights | None = None,
     overwrite: bool = False,
+    trust_remote_code: bool = False,
 ) -> MergeReport:
     """Merge the adapter in a run directory, or in one of its checkpoints, and check the result. The resolved recipe in
     it (or, for a checkpoint, in its parent) names model and quantization; without one the base is PEFT's, unquantized.
     The merged folder, by default ``run_dir/merged``, appears whole or not at all. Raises ``ModelError``: no adapter, a
     base that cannot be loaded or does not fit, or merged logits further from the unmerged ones than the data type
     explains. ``OutputError``: ``output`` is not empty, or cannot be written."""
-    source = find_adapter(Path(run_dir))
+    source = find_adapter(Path(run_dir), trust_remote_code=trust_remote_code)
     weights = _weights(source, base)
     output = Path(run_dir) / "merged" if output is None else Path(output)
     check_free(output, overwrite)
@@ -132,7 +127,9 @@ def merge_run(
         tokenizer.save_pretrained(folder)
         parameters, saved_as, device = merged.num_parameters(), _type_name(merged.dtype), merged.device
         del merged  # two models in memory at a time are enough
-        difference = relative_difference(_reloaded_logits(folder, source, tokenizer, device), reference)
+        trust = source.model.trust_remote_code
+        read = auto_class(scores=source.scores).from_pretrained(folder, dtype="auto", trust_remote_code=trust)
+        difference = relative_difference(_logits(read.to(device), tokenizer), reference)
         tolerance = max(TOLERANCE.get(name, max(TOLERANCE.values())) for name in (saved_as, *types))
         report = MergeReport(output, weights, saved_as, parameters, difference, effect, tolerance)
         if not difference <= report.tolerance:  # so that NaN fails
@@ -150,8 +147,6 @@ def relative_difference(logits: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _logits(model: Any, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
-    import torch
-
     model.eval()
     ids = torch.tensor([tokenizer(_TEXT)["input_ids"]], device=model.device)
     with torch.no_grad():
@@ -173,8 +168,6 @@ def check_free(output: Path, overwrite: bool) -> None:
 @contextmanager
 def written_whole(output: Path) -> Iterator[Path]:
     """A folder beside ``output`` to write to; it takes the place of ``output`` unless the block raises."""
-    from safetensors import SafetensorError
-
     staging = output.parent / f".merging-{output.name}-{os.getpid()}"
     try:
         staging.mkdir(parents=True)
@@ -189,23 +182,23 @@ def written_whole(output: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def find_adapter(folder: Path) -> TrainedAdapter:
-    """What ``folder``, a run directory or one of its checkpoints, holds; read whole before a base is loaded."""
+def find_adapter(folder: Path, *, trust_remote_code: bool = False) -> TrainedAdapter:
+    """What ``folder``, a run directory or one of its checkpoints, holds; read whole before a base is loaded. A run that
+    ran its model's own code is refused without ``trust_remote_code``: the run may be somebody else's."""
     check_whole(folder)
     if not (folder / ADAPTER_CONFIG).is_file():
         raise ModelError(without_adapter(folder))
     config = _adapter_config(folder)
     _check_adapter_weights(folder)
-    recipe = recipe_of_run(folder, check_base=True)
+    recipe = recipe_of_run(folder, check_base=True, trust_remote_code=trust_remote_code)
     if recipe is not None:
         return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
-    base, revision = config.get("base_model_name_or_path"), config.get("revision")
-    if not base or not isinstance(base, str):
+    if not config.base_model_name_or_path:
         raise ModelError(
             f"{folder / ADAPTER_CONFIG} does not name the base model (base_model_name_or_path). Write its hub name or "
             "folder there."
         )
-    return TrainedAdapter(folder, ModelSection(id=base, revision=revision if isinstance(revision, str) else None), None)
+    return TrainedAdapter(folder, ModelSection(id=config.base_model_name_or_path, revision=config.revision), None)
 
 
 def check_whole(folder: Path) -> None:
@@ -215,9 +208,10 @@ def check_whole(folder: Path) -> None:
         raise ModelError(f"{folder}: {damage}. {_whole_ones(folder.parent, folder)}")
 
 
-def recipe_of_run(folder: Path, *, check_base: bool = False) -> Recipe | None:
+def recipe_of_run(folder: Path, *, check_base: bool = False, trust_remote_code: bool = False) -> Recipe | None:
     """The resolved recipe of a run directory or one of its checkpoints; None without one. Raises ``ModelError``: it is
-    not readable, or, with ``check_base``, the weights that the run started from have changed since."""
+    not readable, its model brings code of its own, which only ``trust_remote_code`` allows, or, with ``check_base``,
+    the weights that the run started from have changed since."""
     places = (place / EFFICIENCY / RESOLVED for place in (folder, folder.parent))
     path = next((path for path in places if path.is_file()), None)
     if path is None:
@@ -230,6 +224,11 @@ def recipe_of_run(folder: Path, *, check_base: bool = False) -> Recipe | None:
             f"{path} is not a resolved recipe of this version of hf_efficient: "
             f"{str(error).splitlines()[0]}. Move it away to merge into the base that PEFT noted."
         ) from error
+    if held.model.trust_remote_code and not trust_remote_code:
+        raise ModelError(
+            f"{path} says model.trust_remote_code: true, by which loading {held.model.id} runs Python code of its "
+            "repository. Read that code, and add --trust-remote-code."
+        )
     noted = environment.get(BASE_WEIGHTS)
     if check_base and noted is not None and weights_mark(held.model) not in (None, noted):
         raise ModelError(
@@ -241,35 +240,19 @@ def recipe_of_run(folder: Path, *, check_base: bool = False) -> Recipe | None:
 
 def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:
     """The model as it was trained, its base quantized where the run's was, and the tokenizer. Raises ``ModelError``."""
-    quantized = source.quantized and source.recipe is not None
-    recipe = source.recipe.model_copy(update={"model": source.model}) if quantized and source.recipe else None
-    base = load_base(recipe) if recipe else load_dense_base(source.model)
-    return _with_adapter(base, source), tokenizer_of(source)
+    return _with_adapter(_quantized_base(source) or load_dense_base(source.model), source), tokenizer_of(source)
 
 
-def _adapter_config(folder: Path) -> dict[str, Any]:
+def _adapter_config(folder: Path) -> PeftConfig:
     path = folder / ADAPTER_CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read: {first_line(error)}. {_REMEDY}") from error
-    if not isinstance(config, dict) or "peft_type" not in config:
-        raise ModelError(f"{path} is no configuration of an adapter: it has no peft_type. {_REMEDY}")
-    from peft import PeftConfig
-
-    try:
-        PeftConfig.from_pretrained(str(folder))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{path} is no configuration that PEFT {importlib.metadata.version('peft')} knows: {first_line(error)}. "
-            "Install the version that the adapter was trained with."
-        ) from error
-    return config
+        return PeftConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"{first_line(error)} (PEFT {__version__}; a newer one may have written it)"
+        raise ModelError(f"{path} cannot be read: {why}. {_REMEDY}") from error
 
 
 def _check_adapter_weights(folder: Path) -> None:
-    from safetensors import SafetensorError, safe_open
-
     if not any((folder / name).is_file() for name in _WEIGHTS):
         raise ModelError(f"{folder} holds {ADAPTER_CONFIG} but no {_WEIGHTS[0]}. {_REMEDY}")
     path = folder / _WEIGHTS[0]
@@ -321,10 +304,16 @@ def load_unmerged(source: TrainedAdapter, weights: BaseWeights | None = None) ->
     return _with_adapter(_load_base(source, weights or _weights(source, None)), source)
 
 
+def _quantized_base(source: TrainedAdapter) -> Any:
+    """None where the adapter was trained beside dense weights."""
+    recipe = source.recipe if source.quantized else None
+    return None if recipe is None else load_base(recipe.model_copy(update={"model": source.model}))
+
+
 def _load_base(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
-    if weights == "dense" or source.recipe is None:
+    if weights == "dense":
         return load_dense_base(source.model, scores=source.scores)
-    model: Any = load_base(source.recipe.model_copy(update={"model": source.model}))
+    model = _quantized_base(source)
     for module in model.modules():
         # In evaluation mode bitsandbytes repacks the weights for AVX512 on a CPU, and cannot dequantize them then.
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -333,10 +322,6 @@ def _load_base(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
 
 
 def _with_adapter(base: PreTrainedModel, source: TrainedAdapter) -> Any:
-    from peft import PeftModel
-
-    from hf_efficient.model.four_bit_experts import adapt_experts
-
     try:
         adapted = PeftModel.from_pretrained(base, str(source.folder)).eval()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
@@ -350,8 +335,6 @@ def _with_adapter(base: PreTrainedModel, source: TrainedAdapter) -> Any:
 
 def undressed(trained: Any, dtype: str | None) -> PreTrainedModel:
     """The base without its adapter, dense, in the data type to merge in."""
-    import torch
-
     model: Any = _dequantized(trained.unload())
     return model.to(getattr(torch, dtype)) if dtype else model
 
@@ -362,8 +345,6 @@ def _dequantized(model: Any) -> Any:
 
 def merge_into(base: Any, source: TrainedAdapter) -> PreTrainedModel:
     """A head that shares the embedding's weights gets its own: an adapter on either alone would change both."""
-    import torch
-
     head, embedding = base.get_output_embeddings(), base.get_input_embeddings()
     tied = head is not None and embedding is not None and head.weight is embedding.weight
     if tied:
@@ -377,11 +358,3 @@ def merge_into(base: Any, source: TrainedAdapter) -> PreTrainedModel:
         if model.config.tie_word_embeddings:
             head.weight = embedding.weight
     return model
-
-
-def _reloaded_logits(
-    folder: Path, source: TrainedAdapter, tokenizer: PreTrainedTokenizerBase, device: torch.device
-) -> torch.Tensor:
-    trust = source.model.trust_remote_code
-    model: Any = auto_class(scores=source.scores).from_pretrained(folder, dtype="auto", trust_remote_code=trust)
-    return _logits(model.to(device), tokenizer)

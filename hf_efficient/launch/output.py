@@ -20,6 +20,7 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.writing import dump_yaml
 from hf_efficient.run_dir.checkpoints import MANIFEST, checkpoints, fault_of, step_of, was_cut_off
 from hf_efficient.run_dir.json_file import write_whole
+from hf_efficient.run_dir.mirror import newer_in_mirror, reached
 from hf_efficient.run_dir.paths import STARTING, rank_files
 
 logger = logging.getLogger(__name__)
@@ -105,9 +106,31 @@ def _plan(recipe: Recipe, launch: Launch, damaged: Damaged) -> OutputPlan:
     )
 
 
-def clear_output(plan: OutputPlan) -> None:
+def clear_output(plan: OutputPlan, mirror: str | None = None) -> None:
     if plan.replaces:
         held.remove_run(plan.directory, keep_records=plan.keeps_records)
+        if mirror is not None:
+            with reached(mirror) as place:
+                place.remove(*place.steps())
+
+
+def take_from_mirror(recipe: Recipe, url: str, launch: Launch = ALONE) -> str:
+    """Before ``plan_output``: where the run is to continue, fetch the newest checkpoint that is not whole here, and say
+    so. Raises ``OutputError``: a mirror that cannot be read, or that holds another run."""
+    directory = Path(recipe.output_dir).expanduser()
+    restarted = launch.is_restart or launch.continues_in(held.resolved_of(directory).get("launched_by") or ())
+    if recipe.existing_output == "resume" or restarted:
+        named = recipe.train.get("resume_from_checkpoint")
+        found = None if named else newer_in_mirror(url, directory)
+        return "" if found is None else f"{found.name} was fetched from {url}"
+    with reached(url) as place:
+        steps = place.steps()
+    if steps and not (recipe.existing_output == "overwrite" and is_a_run(directory)):
+        raise OutputError(
+            f"checkpoints.mirror: {url} holds checkpoint-{steps[-1]} of another run. Continue it by --resume, "
+            "remove it, or write another place."
+        )
+    return ""
 
 
 def write_resolved_recipe(
@@ -131,7 +154,7 @@ def _resumed(directory: Path, recipe: Recipe, damaged: Damaged) -> OutputPlan:
     for checkpoint in reversed(checkpoints(directory)):
         fault = damaged.get(checkpoint) or fault_of(checkpoint)
         if fault is None:
-            check_same_run(directory, recipe)
+            check_same_run(checkpoint, recipe)
             return OutputPlan(directory, checkpoint, remark="; ".join([*_passed_over(faults), *_unlisted(checkpoint)]))
         faults[checkpoint] = fault
     lost = {path: fault for path, fault in faults.items() if not was_cut_off(path)}
@@ -177,7 +200,7 @@ def _check_named(checkpoint: Path, recipe: Recipe, damaged: Damaged) -> None:
                 f"train.resume_from_checkpoint: {', '.join(later)} in the same directory would belong to another "
                 "future of the run. Remove them, or write another output_dir=..."
             )
-    check_same_run(checkpoint.parent, recipe)
+    check_same_run(checkpoint, recipe)
 
 
 def _check_nothing_foreign(directory: Path, ours: Sequence[Path] = ()) -> None:
@@ -203,6 +226,7 @@ def local_inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     named = {
         "model.id": recipe.model.id,
         "model.tokenizer": recipe.model.tokenizer,
+        "distill.teacher.id": None if recipe.distill is None else recipe.distill.teacher.id,
         "data.cache_dir": recipe.data.cache_dir,
         "train.chat_template_path": recipe.train.get("chat_template_path"),
         "train.resume_from_checkpoint": recipe.train.get("resume_from_checkpoint"),

@@ -15,6 +15,7 @@ from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.prompts import PromptData
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.facts.environment import version_of
+from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.checkpoints import EFFICIENCY, PREFLIGHT_JSON
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import state
@@ -49,14 +50,7 @@ def write_preflight(recipe: Recipe, preflight: Preflight) -> None:
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "deepspeed", "hf_efficient")
 _SECTIONS = ("objective", "model", "adapter", "data", "distributed", "evaluate")
-# What neither changes a batch, nor a checkpoint, nor how many of them there are.
-_FREE = {
-    "data": ("cache_dir",),
-    "train": (
-        "learning_rate", "weight_decay", "seed", "logging_steps", "logging_strategy", "logging_first_step", "report_to",
-        "run_name", "project", "disable_tqdm", "resume_from_checkpoint", "hub_model_id",
-    ),
-}  # fmt: skip
+_FREE: dict[str, list[str]] = key_table("train_fields")["free_after_preflight"]
 
 
 def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData | PromptData) -> str:

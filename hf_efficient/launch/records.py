@@ -20,7 +20,7 @@ from hf_efficient.callbacks.budget_words import BudgetWords
 from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.errors import HfEfficientError, OutputError, SetupError, first_line
-from hf_efficient.estimate.energy import JOULES_PER_KWH
+from hf_efficient.estimate.cost import JOULES_PER_KWH
 from hf_efficient.estimate.forecast import Limits, Spent
 from hf_efficient.facts.prices import Rates, prices, rate_facts
 from hf_efficient.launch.checkpoints import EFFICIENCY, remove, remove_if_empty

@@ -12,12 +12,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.errors import HfEfficientError, OutputError
-from hf_efficient.launch.output import OutputPlan, plan_output
+from hf_efficient.launch.output import OutputPlan, plan_output, take_from_mirror
 from hf_efficient.launch.started import ALONE, MET_AT, STATUS_FILE, Launch, own_agent, started_nodes
 from hf_efficient.recipe.schema import Recipe, told_where
 from hf_efficient.run_dir.checkpoints import damage_of
@@ -61,8 +62,10 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
         launch = _launch(_from_all((agent, _restarts(environment), directory in _begun), args.world_size), nodes)
     _begun.add(directory)
     damaged: dict[Path, str] = {}
+    mirrored = _mirrored(recipe, launch, args)
     while True:
         plan = _seen_alike(recipe, launch, nodes, damaged, args.world_size)
+        plan = replace(plan, remark="; ".join(filter(None, (mirrored, plan.remark))))
         if plan.checkpoint is None:
             return plan
         mine = damage_of(plan.checkpoint, hashes=True) if args.process_index == 0 else None
@@ -70,6 +73,22 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
         if damage is None:
             return plan
         damaged[plan.checkpoint] = damage
+
+
+def _mirrored(recipe: Recipe, launch: Launch, args: TrainingArguments) -> str:
+    """What the main process has fetched from the mirror, in words. Its error is raised on all."""
+    if recipe.checkpoints.mirror is None:
+        return ""
+    found: str | HfEfficientError = ""
+    if args.process_index == 0:
+        try:
+            found = take_from_mirror(recipe, recipe.checkpoints.mirror, launch)
+        except HfEfficientError as error:
+            found = error
+    found = _from_all(found, args.world_size)[0]
+    if isinstance(found, HfEfficientError):
+        raise found
+    return found
 
 
 def _seen_alike(recipe: Recipe, launch: Launch, nodes: int, damaged: Mapping[Path, str], world_size: int) -> OutputPlan:
@@ -80,7 +99,8 @@ def _seen_alike(recipe: Recipe, launch: Launch, nodes: int, damaged: Mapping[Pat
             found: OutputPlan | HfEfficientError = plan_output(recipe, launch, damaged)
         except HfEfficientError as error:
             found = error
-        start = _start(found) if isinstance(found, OutputPlan) else None
+        plan = found if isinstance(found, OutputPlan) else None
+        start = plan and (f"from {plan.checkpoint.name}" if plan.checkpoint else "from the first step")
         seen = _from_all((socket.gethostname(), start), world_size)
         first_host, first = seen[0]
         other = next((one for one in seen if one[1] != first), None)
@@ -106,10 +126,6 @@ def _launch(reports: Sequence[tuple[str, int, bool]], nodes: int) -> Launch:
 
 def _restarts(environment: Mapping[str, str]) -> int:
     return int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
-
-
-def _start(plan: OutputPlan) -> str:
-    return "from the first step" if plan.checkpoint is None else f"from {Path(plan.checkpoint).name}"
 
 
 def _from_all(mine: Any, world_size: int) -> list[Any]:

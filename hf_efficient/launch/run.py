@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from hf_efficient.model.fast_step import fast_step_lines
 from hf_efficient.model.source import resolve_model_source, weights_mark
 from hf_efficient.profilers.instrument import named_functions
 from hf_efficient.recipe.load import check_data_files
-from hf_efficient.recipe.remarks import recipe_remarks
+from hf_efficient.recipe.rules.values import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal, RunStopped, stop_request
 
@@ -62,7 +63,8 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
             with phase(recipe, "trainer_setup"):
                 plan = agreed_output(recipe, args)
                 if plan.checkpoint is not None:
-                    check_layout(plan.checkpoint, started_engine(os.environ), args.world_size)
+                    other = check_layout(plan.checkpoint, recipe, started_engine(os.environ), args.world_size)
+                    plan = replace(plan, remark="; ".join(filter(None, [plan.remark, other])))
             with explained_faults(recipe.output_dir):
                 result = _run(recipe, args, plan, rates, listener)
     listener.finished(result, recorded.account, recorded.diagnosis)
@@ -89,7 +91,7 @@ def _run(
         args.distributed_state.wait_for_everyone()  # all have read what they need before it is changed
         with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):
             if args.process_index == 0:
-                clear_output(plan)
+                clear_output(plan, recipe.checkpoints.mirror)
             start.is_ready()
             if args.process_index == 0:
                 noted = {**machine, BASE_WEIGHTS: weights_mark(recipe.model)}
@@ -133,7 +135,7 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
         with phase(recipe, "trainer_setup"):
             _load_finished(trainer, plan.checkpoint)
         return 0.0
-    start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
+    start = f"resumed from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
     listener.stage("Training", f"{start}, to {plan.directory}")
     with closed_instruments(trainer), stoppable(trainer):
         output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
@@ -162,6 +164,7 @@ def _conclude(
     first = _evaluations(trainer)[:1]
     early = trainer.budget_reached
     merges = recipe.adapter.merge and early is None
+    losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
     result = RunResult(
         output_dir=directory,
         steps=trainer.state.global_step,
@@ -170,14 +173,15 @@ def _conclude(
         train_seconds=train_seconds,
         merged_dir=directory / "merged" if merges else None,
         ended_early=early,
-        training_loss=_training_loss(trainer),
+        training_loss=(losses[0], losses[-1]) if len(losses) > 1 else None,
     )
     with phase(recipe, "checkpointing"):
         trainer.save_metrics("all", _figures_of(result), combined=False)
     if result.merged_dir is not None and trainer.is_world_process_zero():
         listener.stage("Merging", str(result.merged_dir))
         with phase(recipe, "merging"):
-            merge_run(directory, result.merged_dir, overwrite=True)
+            trusts = recipe.model.trust_remote_code
+            merge_run(directory, result.merged_dir, overwrite=True, trust_remote_code=trusts)
     return result
 
 
@@ -212,11 +216,6 @@ def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
         trainer._load_from_checkpoint(str(checkpoint))
     if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint is not None:
         trainer._load_best_model()
-
-
-def _training_loss(trainer: Trainer) -> tuple[float, float] | None:
-    logged = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
-    return (logged[0], logged[-1]) if len(logged) > 1 else None
 
 
 def _evaluations(trainer: Trainer) -> list[dict[str, float]]:

@@ -117,7 +117,7 @@ def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str 
 
 def _differences(recipe: Recipe, environment: Mapping[str, str], engine: Engine) -> Iterator[tuple[str, str, str]]:
     """Key, the recipe's value of it, and what the launcher does instead."""
-    offload, named = recipe.distributed.offload, recipe.distributed.wrap_classes
+    offload = recipe.distributed.offload
     if is_zero(engine):
         own = environment.get(f"{_DEEPSPEED}CONFIG_FILE", "none")
         if own != "none":
@@ -133,17 +133,13 @@ def _differences(recipe: Recipe, environment: Mapping[str, str], engine: Engine)
         offloads = _is_true(environment, "FSDP_OFFLOAD_PARAMS")
         if offloads != offload.parameters:
             yield "offload.parameters", str(not offloads).lower(), f"--fsdp_offload_params is {str(offloads).lower()}"
-        classes = environment.get("FSDP_TRANSFORMER_CLS_TO_WRAP", "")
-        if named is not None and set(classes.split(",")) != set(named):
-            told = f"--fsdp_transformer_layer_cls_to_wrap is {classes or 'not given'}"
-            yield "wrap_classes", ",".join(named), told
 
 
 def _against(recipe: Recipe, key: str, value: str, launcher: str) -> str:
     where = told_where(recipe, f"distributed.{key}")
     return (
         f"{where}distributed.{key}: is {value}, but {launcher}. Start with `hf-efficient train`, which derives the "
-        f"launch from the recipe; or give `accelerate launch` what `hf-efficient recipes show RECIPE --launch` prints."
+        f"launch from the recipe; or give `accelerate launch` what `hf-efficient train RECIPE --dry-run` prints."
     )
 
 
@@ -153,12 +149,12 @@ def _is_true(environment: Mapping[str, str], name: str) -> bool:
 
 def started_recipe(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
     """The recipe for the processes that a launcher has started; ``SetupError`` before they meet."""
+    processes = started_processes(environment)
     contradiction = engine_contradiction(recipe, environment)
-    if contradiction is None and "WORLD_SIZE" in environment:
-        contradiction = launch_contradiction(recipe, started_processes(environment), started_nodes(environment))
+    contradiction = contradiction or launch_contradiction(recipe, processes, started_nodes(environment))
     if contradiction is not None:
         raise SetupError(contradiction)
-    return with_accumulation(recipe, started_processes(environment))
+    return with_accumulation(recipe, processes)
 
 
 def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str | None:
@@ -174,7 +170,7 @@ def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str
         return None
     if nodes > 1:
         return (
-            f"distributed.processes: is {wanted} on each of {nodes} machines, but {world_size} were started in all. "
+            f"distributed.processes: is {wanted} on each of {nodes} machines, but {world_size} were started together. "
             f"Write distributed.processes={world_size // nodes}, or start as many as it says."
         )
     where = told_where(recipe, "distributed.processes")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from transformers import PreTrainedTokenizerBase, TextStreamer
 
 from hf_efficient.errors import DataError, ModelError, SetupError, first_line
@@ -20,25 +19,25 @@ from hf_efficient.launch.merge import (
     without_adapter,
 )
 from hf_efficient.metrics.answers import Prompt, end_of_answer_ids, generate_ids, render_prompt
-from hf_efficient.model.load import load_dense_base, load_tokenizer
+from hf_efficient.model.load import load_dense_base, load_tokenizer, on_accelerator
 from hf_efficient.recipe.schema import ModelSection
 
 Message = dict[str, Any]
 
 
-def find_source(target: str) -> TrainedAdapter | ModelSection:
+def find_source(target: str, *, trust_remote_code: bool = False) -> TrainedAdapter | ModelSection:
     """A run with an adapter, or a whole model: a full fine-tune, a folder, a GGUF file or a hub name. Raises
     ``ModelError``: a folder without either, or a reward model."""
     folder = Path(target).expanduser()
     if (folder / ADAPTER_CONFIG).is_file():
-        adapter = find_adapter(folder)
+        adapter = find_adapter(folder, trust_remote_code=trust_remote_code)
         if adapter.scores:
             raise ModelError(f"{folder} holds a reward model, which writes no text. `hf-efficient merge` merges it.")
         return adapter
     if folder.is_dir() and not (folder / "config.json").is_file() and not any(folder.glob("*.gguf")):
         raise ModelError(without_adapter(folder))
     check_whole(folder)
-    return ModelSection(id=target)
+    return ModelSection(id=target, trust_remote_code=trust_remote_code)
 
 
 def load_source(found: TrainedAdapter | ModelSection) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -46,11 +45,6 @@ def load_source(found: TrainedAdapter | ModelSection) -> tuple[Any, PreTrainedTo
         (load_dense_base(found), load_tokenizer(found, {})) if isinstance(found, ModelSection) else load_trained(found)
     )
     return on_accelerator(model).eval(), tokenizer
-
-
-def on_accelerator(model: Any) -> Any:
-    moves = torch.accelerator.is_available() and not getattr(model, "is_quantized", False)
-    return model.to(torch.accelerator.current_accelerator()) if moves else model
 
 
 class Sampling(NamedTuple):
@@ -62,8 +56,8 @@ class Sampling(NamedTuple):
 
 
 class Answerer:
-    def __init__(self, target: str, sampling: Sampling) -> None:
-        source = find_source(target)
+    def __init__(self, target: str, sampling: Sampling, *, trust_remote_code: bool = False) -> None:
+        source = find_source(target, trust_remote_code=trust_remote_code)
         self.model, self.tokenizer = load_source(source)
         self._has_adapter = isinstance(source, TrainedAdapter)
         self.sampling = sampling
@@ -71,7 +65,7 @@ class Answerer:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         self._room = limit - sampling.max_new_tokens if isinstance(limit, int) else None
         if self._room is not None and self._room < 1:
-            raise SetupError(f"--max-new-tokens: the model has {limit} positions in all. Write fewer.")
+            raise SetupError(f"--max-new-tokens: the model has {limit} positions. Write fewer.")
 
     def without_adapter(self) -> AbstractContextManager[Any]:
         if not self._has_adapter:
@@ -134,6 +128,8 @@ class Conversation:
 def read_prompts(path: Path) -> list[dict[str, Any]]:
     """Rows with ``prompt`` (a text) or ``messages`` of a JSONL file, or the lines of a text file as prompts. Raises
     ``DataError``: the file cannot be read, is empty, or a row holds neither."""
+    if path.is_fifo() and path.parent.name != "fd":  # nobody may write to it
+        raise DataError(f"--prompts: {path} is a pipe. Name a file.")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

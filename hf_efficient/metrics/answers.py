@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from hf_efficient.data.formats import TEMPLATE_FAULTS
 from hf_efficient.errors import DataError
 from hf_efficient.metrics.scores import ExactMatch, normalise
 from hf_efficient.recording.activations import kept_modes
@@ -38,7 +38,7 @@ def render_prompt(
         )
     try:
         text = _render(tokenizer, prompt, add_generation_prompt=True)
-    except TemplateError as error:
+    except TEMPLATE_FAULTS as error:
         raise DataError(f"{key}: the chat template refuses the messages {prompt!r}: {error}") from error
     return Prompt(text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
 
@@ -101,7 +101,7 @@ def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     chat = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": answer}]
     try:
         text = _render(tokenizer, chat, add_generation_prompt=False)
-    except TemplateError:
+    except TEMPLATE_FAULTS:
         return None  # a template for other roles than these says nothing of their end
     _, found, rest = text.rpartition(answer)
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}

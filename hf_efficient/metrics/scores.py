@@ -19,7 +19,6 @@ class OfflineMetric(evaluate.Metric):
     transformers' Trainer predictions are gathered before, so one process is right."""
 
     _COLUMNS: ClassVar[dict[str, Any]]
-    _INPUTS = ""
     _SOURCE = ""
 
     def __init__(self, config_name: str | None = None, keep_in_memory: bool = True, **kwargs: Any) -> None:
@@ -30,19 +29,16 @@ class OfflineMetric(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         columns, about = datasets.Features(self._COLUMNS), inspect.getdoc(type(self)) or ""
-        return evaluate.MetricInfo(about, self._SOURCE, columns, inputs_description=self._INPUTS)
+        return evaluate.MetricInfo(about, self._SOURCE, columns)
 
 
 class Perplexity(OfflineMetric):
     """exp(sum of NLL / number of tokens) over all target tokens. Every token weighs the same, so no grouping into
-    examples or batches matters, unlike in the Trainer's mean of batch means, ``eval_loss``."""
+    examples or batches matters, unlike in the Trainer's mean of batch means, ``eval_loss``. ``nll``: summed over each
+    group of ``tokens``, in nats. Nothing where there are no tokens; inf where exp overflows."""
 
     _COLUMNS: ClassVar = {"nll": datasets.Value("float64"), "tokens": datasets.Value("int64")}
     _SOURCE = "F. Jelinek et al., Perplexity: a measure of the difficulty of speech tasks, 1977."
-    _INPUTS = """
-nll: list of float, summed negative log-likelihood, in nats, of a group of tokens.
-tokens: list of int, how many tokens each sum is over; groups may differ in size.
-Returns {'perplexity': float}; {} where there are no tokens; inf where exp overflows."""
 
     def _compute(self, nll: Sequence[float], tokens: Sequence[int]) -> dict[str, float]:
         total = sum(tokens)
@@ -53,13 +49,9 @@ Returns {'perplexity': float}; {} where there are no tokens; inf where exp overf
 
 
 class TokenAccuracy(OfflineMetric):
-    """Share of positions where ``predictions[i][t]`` equals ``references[i][t]``, those of -100 left out."""
+    """Share of positions where ``predictions[i][t]``, the argmax, equals ``references[i][t]``, -100 left out."""
 
     _COLUMNS: ClassVar = dict.fromkeys(("predictions", "references"), datasets.List(datasets.Value("int64")))
-    _INPUTS = """
-predictions: list of lists of token ids, the argmax for each position.
-references: list of lists of token ids of the same lengths, -100 where no loss is taken.
-Returns {'token_accuracy': float between 0 and 1}; {} where every reference is -100."""
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
         pairs = [
@@ -72,14 +64,10 @@ Returns {'token_accuracy': float between 0 and 1}; {} where every reference is -
 
 
 class ExactMatch(OfflineMetric):
-    """Share of predictions equal to their reference once outer whitespace is removed and every inner run of it is one
-    space; case and punctuation count."""
+    """Share of predictions equal to their reference but for whitespace (``normalise``); case and punctuation count."""
 
     _COLUMNS: ClassVar = dict.fromkeys(("predictions", "references"), datasets.Value("string"))
     _SOURCE = "P. Rajpurkar et al., SQuAD: 100,000+ questions for machine comprehension, 2016."
-    _INPUTS = """
-predictions: list of str, the generated answers. references: list of str, the expected answers.
-Returns {'exact_match': float between 0 and 1}; {} where there are none."""
 
     def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         pairs = zip(predictions, references, strict=True)

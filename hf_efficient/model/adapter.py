@@ -46,10 +46,17 @@ def add_adapter(
     if section.method == "full":
         return model
     from peft import get_peft_model
+    from torch import nn
     from transformers import set_seed
 
     set_seed(seed)
-    _check_modules_to_save(model, section)
+    names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules() if name}
+    if missing := sorted(set(section.modules_to_save) - names):
+        usual = sorted(names & {"embed_tokens", "lm_head", "norm"}) or sorted(names)[:8]
+        raise ModelError(
+            f"adapter.modules_to_save: the model has no module {', '.join(missing)}. "
+            f"Among its modules are: {', '.join(usual)}."
+        )
     config = lora_config(section, scores="ForSequenceClassification" in type(model).__name__)
     try:
         with warnings.catch_warnings():
@@ -62,46 +69,25 @@ def add_adapter(
                 f"adapter.dropout: is {section.dropout}, and PEFT has no dropout for weights of no linear layer of "
                 "their own (the experts of this model). Write `adapter.dropout: 0`."
             ) from error
+        linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         raise ModelError(
             f"adapter.target_modules: {section.target_modules!r} does not fit this model: {cause(error)} "
-            f"Write all-linear, or some of: {', '.join(_linear_names(model))}."
+            f"Write all-linear, or some of: {', '.join(sorted({name.rsplit('.', 1)[-1] for name in linear}))}."
         ) from error
     if section.method == "qlora":
         from hf_efficient.model.four_bit_experts import adapt_experts
 
         adapt_experts(adapted)
     if section.fused is True:
-        _fuse(adapted)
+        from hf_efficient.model.fused_layers import fuse_lora, fuse_norms
+
+        fuse_norms(adapted)
+        fused, left = fuse_lora(adapted)
+        for reason, count in left.items():
+            logger.warning("adapter.fused: %d of %d LoRA layers stay PEFT's own: %s.", count, count + fused, reason)
     if checkpointing:
         adapted.enable_input_require_grads()
     return adapted
-
-
-def _fuse(adapted: PeftModel) -> None:
-    from hf_efficient.model.fused_layers import fuse_lora, fuse_norms
-
-    fuse_norms(adapted)
-    fused, left = fuse_lora(adapted)
-    for reason, count in left.items():
-        logger.warning("adapter.fused: %d of %d LoRA layers stay PEFT's own: %s.", count, count + fused, reason)
-
-
-def _check_modules_to_save(model: PreTrainedModel, section: AdapterSection) -> None:
-    names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules() if name}
-    missing = sorted(set(section.modules_to_save) - names)
-    if missing:
-        usual = sorted(names & {"embed_tokens", "lm_head", "norm"}) or sorted(names)[:8]
-        raise ModelError(
-            f"adapter.modules_to_save: the model has no module {', '.join(missing)}. "
-            f"Among its modules are: {', '.join(usual)}."
-        )
-
-
-def _linear_names(model: PreTrainedModel) -> list[str]:
-    import torch
-
-    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
-    return sorted({name.rsplit(".", 1)[-1] for name in linear})
 
 
 def check_wrap_classes(model: Any, classes: Sequence[str] | None) -> None:

@@ -6,6 +6,7 @@ computed; rounding differs.
 
 from typing import Any
 
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.rules.training import fits_chunked_loss
 from hf_efficient.recipe.schema import Recipe
@@ -23,24 +24,31 @@ def settle_fast_step(recipe: Recipe, device_type: str) -> Recipe:
     if model.attn_implementation == "auto":
         model = model.model_copy(update={"attn_implementation": _attention(recipe, device_type)})
     if adapter.fused == "auto":
-        adapter = adapter.model_copy(update={"fused": _fuses(recipe, device_type)})
+        bits = None if adapter.quantization is None else adapter.quantization.bits
+        is_whole = recipe.distributed.strategy not in ("zero3", "fsdp2") and bits in (None, 4)
+        fuses = device_type == "cpu" and adapter.method != "full" and not adapter.dora and is_whole
+        adapter = adapter.model_copy(update={"fused": fuses})
     return recipe.model_copy(update={"model": model, "adapter": adapter})
 
 
 def settled_options(recipe: Recipe) -> dict[str, Any]:
     """``train:`` with the loss that its ``auto`` means: ``chunked_nll``, but ``nll`` where something needs whole
-    logits, and with ZeRO-3, where the head may be in flight when DeepSpeed partitions it again."""
-    if recipe.train.get("loss_type") != "auto":
-        return recipe.train
+    logits, and with ZeRO-3, where the head may be in flight when DeepSpeed partitions it again. ``save_steps: auto`` is
+    0: transformers saves at the end alone, and ``callbacks/stop.py`` before."""
+    options = {**recipe.train, **({"save_steps": 0} if recipe.train.get("save_steps") == "auto" else {})}
+    if options.get("loss_type") != "auto":
+        return options
     fits = recipe.distributed.strategy != "zero3" and fits_chunked_loss(
         Settings(recipe, train_fields(recipe.objective))
     )
-    return {**recipe.train, "loss_type": "chunked_nll" if fits else "nll"}
+    return {**options, "loss_type": "chunked_nll" if fits else "nll"}
 
 
 def fast_step_lines(recipe: Recipe) -> list[str]:
+    name = recipe.model.attn_implementation or ""
+    apart = _joins_documents(recipe) and (name == "documents" or "flash" in name)
     on = {
-        "each document's attention by itself (model.attn_implementation)": _keeps_documents_apart(recipe),
+        "each document's attention by itself (model.attn_implementation)": apart,
         "LoRA layers as one function (adapter.fused)": recipe.adapter.fused is True,
         "head and loss on targets alone (train.loss_type)": settled_options(recipe).get("loss_type") == "chunked_nll",
     }
@@ -58,15 +66,4 @@ def _attention(recipe: Recipe, device_type: str) -> str | None:
 
 def _joins_documents(recipe: Recipe) -> bool:
     packs = recipe.train.get("packing") and recipe.train.get("packing_strategy", "bfd") != "wrapped"
-    return recipe.objective == "sft" and bool(packs or recipe.train.get("padding_free"))
-
-
-def _fuses(recipe: Recipe, device_type: str) -> bool:
-    quantization = recipe.adapter.quantization
-    whole = recipe.distributed.strategy not in ("zero3", "fsdp2") and (quantization is None or quantization.bits == 4)
-    return device_type == "cpu" and recipe.adapter.method != "full" and not recipe.adapter.dora and whole
-
-
-def _keeps_documents_apart(recipe: Recipe) -> bool:
-    name = recipe.model.attn_implementation or ""
-    return _joins_documents(recipe) and (name == "documents" or "flash" in name)
+    return OBJECTIVES[recipe.objective].imitates and bool(packs or recipe.train.get("padding_free"))

@@ -14,9 +14,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.integrations.bitsandbytes import Bnb4bitQuantize
-from transformers.integrations.moe import _grouped_mm
 from transformers.quantizers import auto
 from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
 from transformers.quantizers.quantizers_utils import get_module_from_name
@@ -54,18 +53,14 @@ def adapt_experts(model: nn.Module) -> None:
 
 class FourBitExperts:
     """The forward of a layer's experts: what transformers' ``grouped_mm`` computes (5.23, ``integrations/moe.py``).
-
-    Attributes:
-        config: how the weights are packed; a ``BitsAndBytesConfig``.
-        adapters: PEFT's, by the name of the weight.
-    """
+    ``config``: a ``BitsAndBytesConfig``. ``adapters``: PEFT's, by the name of the weight."""
 
     def __init__(self, module: nn.Module, config: Any) -> None:
         self._module: Any = module
         self.config = config
         self.adapters: dict[str, Any] = {}
 
-    def __call__(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """``hidden`` is (tokens, width); ``chosen`` and ``weights``, of each token's experts, (tokens, experts)."""
         experts, order = torch.sort(chosen.reshape(-1))
         numbers = experts.float() if hidden.device.type == "cpu" else experts.int()  # what histc has kernels for
@@ -77,7 +72,7 @@ class FourBitExperts:
         places[order] = torch.arange(order.size(0), device=order.device)
         return rows[places].view(*chosen.shape, hidden.size(-1)).sum(dim=1).to(hidden.dtype)
 
-    def _product(self, name: str, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    def _product(self, name: str, rows: Tensor, ends: Tensor) -> Tensor:
         rows = rows.to(self.config.bnb_4bit_compute_dtype)
         out = _Unpacked.apply(rows, getattr(self._module, name), ends)
         adapter = self.adapters.get(name)
@@ -90,21 +85,23 @@ class FourBitExperts:
         return out
 
 
-def _factors(adapter: Any, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _factors(adapter: Any, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A as (experts, in, r) and B as (experts, r, out), of the two matrices that PEFT holds for all experts."""
     a, b = adapter.lora_A[name].weight.to(dtype), adapter.lora_B[name].weight.to(dtype)
     rank = adapter.r[name]
     return (a.view(-1, rank, a.size(-1)).transpose(-2, -1), b.view(b.size(0), rank, -1).permute(2, 1, 0).contiguous())
 
 
-def _grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+def _grouped(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """``rows`` (rows, in), sorted by expert, times ``weight`` (experts, in, out)."""
     if any(width * rows.element_size() % _ALIGNED for width in weight.shape[1:]):
         return torch.ops.transformers.grouped_mm_fallback(rows, weight, offs=ends)
+    from transformers.integrations.moe import _grouped_mm  # not in the older versions that plan other models
+
     return _grouped_mm(rows, weight, offs=ends)
 
 
-def _unpacked(weight: Any, dtype: torch.dtype) -> torch.Tensor:
+def _unpacked(weight: Any, dtype: torch.dtype) -> Tensor:
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(weight.data, weight.quant_state).to(dtype)
@@ -114,13 +111,13 @@ class _Unpacked(torch.autograd.Function):
     """The product with a packed weight, which alone is kept for the backward."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, weight: Any, ends: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: Tensor, weight: Any, ends: Tensor) -> Tensor:
         ctx.save_for_backward(ends)
         ctx.weight = weight
         return _grouped(rows, _unpacked(weight, rows.dtype).transpose(-2, -1), ends)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
         if not ctx.needs_input_grad[0]:
             return None, None, None
         (ends,) = ctx.saved_tensors
@@ -138,7 +135,7 @@ class _Quantizer(Bnb4BitHfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, device_map: Any = None, **kwargs: Any) -> None:
         super()._process_model_before_weight_loading(model, device_map=device_map, **kwargs)
-        # FSDP2 shares out weights by their rows, and packed ones have none of their experts.
+        # FSDP2 shards weights by their rows, and packed ones have none of their experts.
         if self.pre_quantized or self.quantization_config.bnb_4bit_quant_storage != torch.uint8:
             return
         for module in model.modules():
@@ -178,7 +175,7 @@ class _Pack(Bnb4bitQuantize):
         return packed or super().convert(input_dict, *args, **kwargs)
 
 
-def _packed(value: torch.Tensor, config: Any) -> Any:
+def _packed(value: Tensor, config: Any) -> Any:
     from bitsandbytes.nn import Params4bit
 
     weight: Any = Params4bit(

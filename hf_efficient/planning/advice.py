@@ -14,13 +14,13 @@ from hf_efficient.data.stats import document_lengths
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.accelerators import Accelerator, accelerator
 from hf_efficient.planning.arguments import process_kept, run_arguments
+from hf_efficient.planning.batches import RunRows, RunShapes, rows_as_prepared, run_shapes
 from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation
 from hf_efficient.planning.gpu import demand_of, planned_gpu
 from hf_efficient.planning.model_config import model_config, weights_dtype
 from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
 from hf_efficient.planning.run_data import data_at_hand, is_cut, rows_of
-from hf_efficient.planning.run_shapes import RunRows, RunShapes, rows_as_prepared, run_shapes
 from hf_efficient.planning.simulation import planned_memory
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.objectives import OBJECTIVES
@@ -28,15 +28,9 @@ from hf_efficient.recipe.rules.distributed import unnamed_batch
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
-from hf_efficient.records.plan import (
-    Plan,
-    PlannedAdvice,
-    PlannedChange,
-    PlannedGpu,
-    PlannedLargest,
-    PlannedMemory,
-    PlannedOutcome,
-)
+from hf_efficient.records import plan as records
+from hf_efficient.records.plan import Plan, PlannedOutcome
+from hf_efficient.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +50,7 @@ class Trial:
     """A simulation in figures; ``padding_share`` is 0 where the data are not known."""
 
     outcome: PlannedOutcome
-    memory: PlannedMemory
+    memory: records.PlannedMemory
     padding_share: float = 0.0
 
 
@@ -70,31 +64,26 @@ class Trials:
         self.config = config
         self._documents = documents
 
-    @property
-    def left(self) -> int:
-        return MOST_TRIALS - self.done
-
     def run(self, recipe: Recipe, length: int | None = None) -> Trial:
         """Simulate a recipe with rows of ``length`` tokens; default: as its documents have it, or the most that it
         allows."""
         self.done += 1
         config = copy.deepcopy(self.config)  # transformers writes attention and dtype into the one that it builds from
-        shapes = None if length is not None else self._shapes(recipe)
+        documents = self._documents if length is None else None
+        shapes = None if documents is None else self._shapes(recipe, documents)
         simulation = simulate_rank(recipe, config, length if shapes is None else shapes)
         gpu = planned_gpu(demand_of(recipe, simulation, shapes, sharding_of(recipe).ranks), self.device)
         padding = 0.0 if shapes is None else shapes.train.padding_share
         return Trial(outcome_of(gpu), planned_memory(simulation), padding)
 
-    def _shapes(self, recipe: Recipe) -> RunShapes | None:
-        if self._documents is None:
-            return None
+    def _shapes(self, recipe: Recipe, documents: RunRows) -> RunShapes:
         with process_kept(), tempfile.TemporaryDirectory() as directory:
             args = run_arguments(recipe, directory)
-            rows = rows_as_prepared(self._documents, args)
+            rows = rows_as_prepared(documents, args)
             return run_shapes(args, rows, sharding_of(recipe).ranks, at_end=recipe.evaluate.at_end)
 
 
-def outcome_of(gpu: PlannedGpu) -> PlannedOutcome:
+def outcome_of(gpu: records.PlannedGpu) -> PlannedOutcome:
     return PlannedOutcome(gpu.needed_bytes, gpu.fits, gpu.step_seconds, gpu.tokens_per_second)
 
 
@@ -102,8 +91,36 @@ def with_advice(recipe: Recipe, plan: Plan) -> Plan:
     return replace(plan, advice=advise(recipe, *_trials(recipe, plan)))
 
 
-def with_largest(recipe: Recipe, plan: Plan) -> Plan:
-    return replace(plan, largest=largest_that_fit(recipe, plan, *_trials(recipe, plan)))
+def with_largest(recipe: Recipe, plan: Plan, tell: Callable[[str], None] = lambda _: None) -> Plan:
+    """``tell`` hears of every simulation: there are about ten, of seconds each."""
+    trials, start = _trials(recipe, plan)
+    memory = trials.device.usable_memory_bytes
+    answers = OBJECTIVES[recipe.objective].rows
+    rows, length = plan.micro_batch_rows // answers, plan.row_tokens
+
+    def tried(changed: Recipe, count: int, tokens: int) -> PlannedOutcome:
+        tell(f"simulating {counted(count, 'row')} of {counted(tokens, 'token')} ...")
+        return trials.run(changed, tokens).outcome
+
+    def of_rows(count: int) -> PlannedOutcome:  # they need not divide the global batch
+        overrides = {**unnamed_batch(recipe), "train.per_device_train_batch_size": count}
+        return tried(change_recipe(recipe, overrides), count, length)
+
+    most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // (answers * length)))
+    found_rows = most_that_fits(of_rows, memory, {rows: start.outcome}, most_rows)
+    positions = int(getattr(trials.config.get_text_config(), "max_position_embeddings", None) or _MOST_TOKENS)
+    most = max(1, min(positions, _MOST_TOKENS // (answers * rows)) // ROW_TOKENS_STEP)
+    known = {length // ROW_TOKENS_STEP: start.outcome} if length % ROW_TOKENS_STEP == 0 else {}
+    found_steps = most_that_fits(lambda count: tried(recipe, rows, count * ROW_TOKENS_STEP), memory, known, most)
+    largest = records.PlannedLargest(
+        accelerator=trials.device.name,
+        micro_batch_rows=found_rows,
+        row_tokens=found_steps * ROW_TOKENS_STEP,
+        row_tokens_step=ROW_TOKENS_STEP,
+        rows_bounded=found_rows >= most_rows,
+        tokens_bounded=found_steps >= most,
+    )
+    return replace(plan, largest=largest)
 
 
 def cheapest_fix(plan: Plan) -> Mapping[str, Any] | None:
@@ -129,33 +146,6 @@ def _documents(recipe: Recipe) -> RunRows | None:
     if is_cut(args, data):
         return None
     return RunRows(document_lengths(data.train), None if data.eval is None else document_lengths(data.eval))
-
-
-def largest_that_fit(recipe: Recipe, plan: Plan, trials: Trials, start: Trial) -> PlannedLargest:
-    memory = trials.device.usable_memory_bytes
-    answers = OBJECTIVES[recipe.objective].rows
-    rows, length = plan.micro_batch_rows // answers, plan.row_tokens
-    most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // (answers * length)))
-    found_rows = most_that_fits(
-        lambda count: trials.run(_with_rows(recipe, count), length).outcome, memory, {rows: start.outcome}, most_rows
-    )
-    positions = int(getattr(trials.config.get_text_config(), "max_position_embeddings", None) or _MOST_TOKENS)
-    most = max(1, min(positions, _MOST_TOKENS // (answers * rows)) // ROW_TOKENS_STEP)
-    known = {length // ROW_TOKENS_STEP: start.outcome} if length % ROW_TOKENS_STEP == 0 else {}
-    found_steps = most_that_fits(lambda count: trials.run(recipe, count * ROW_TOKENS_STEP).outcome, memory, known, most)
-    return PlannedLargest(
-        accelerator=trials.device.name,
-        micro_batch_rows=found_rows,
-        row_tokens=found_steps * ROW_TOKENS_STEP,
-        row_tokens_step=ROW_TOKENS_STEP,
-        rows_bounded=found_rows >= most_rows,
-        tokens_bounded=found_steps >= most,
-    )
-
-
-def _with_rows(recipe: Recipe, count: int) -> Recipe:
-    """As many rows as fit need not divide the global batch."""
-    return change_recipe(recipe, {**unnamed_batch(recipe), "train.per_device_train_batch_size": count})
 
 
 def most_that_fits(
@@ -196,7 +186,7 @@ class _Tried:
     proposer: Proposer | None = field(default=None, compare=False)
 
 
-def advise(recipe: Recipe, trials: Trials, start: Trial) -> PlannedAdvice:
+def advise(recipe: Recipe, trials: Trials, start: Trial) -> records.PlannedAdvice:
     """Try every change alone; where none makes the recipe fit, those that save the most together."""
     return _Advice(recipe, trials, start).made()
 
@@ -208,7 +198,7 @@ class _Advice:
         self._fields = train_fields(recipe.objective)
         self._left_out: list[str] = []
 
-    def made(self) -> PlannedAdvice:
+    def made(self) -> records.PlannedAdvice:
         start = _Tried(self._recipe, Change({}, "", ""), self._start)
         single = [tried for propose in CHANGES if (tried := self._tried(start, propose)) is not None]
         together: list[_Tried] = []
@@ -217,7 +207,7 @@ class _Advice:
                 fitting = any(one.trial.outcome.fits for one in [*of_interest, *together])
                 if not fitting and (found := self._combined(start, of_interest)) is not None:
                     together.append(found)
-        return PlannedAdvice(
+        return records.PlannedAdvice(
             accelerator=self._trials.device.name,
             memory_bytes=self._trials.device.memory_bytes,
             usable_memory_bytes=self._trials.device.usable_memory_bytes,
@@ -246,7 +236,7 @@ class _Advice:
                 recipe = change_recipe(recipe, change.overrides)
             if proposed is None:
                 return None
-            if not self._trials.left:
+            if self._trials.done >= MOST_TRIALS:
                 self._leave_out(overrides, "not tried: the time for advice was over")
                 return None
             return _Tried(recipe, replace(proposed, overrides=overrides), self._trials.run(recipe), propose)
@@ -282,9 +272,9 @@ class _Advice:
                 return found
         return None
 
-    def _planned(self, tried: _Tried) -> PlannedChange:
+    def _planned(self, tried: _Tried) -> records.PlannedChange:
         one, before, after = tried.change, self._start.outcome, tried.trial.outcome
-        return PlannedChange(dict(one.overrides), one.gives, one.costs, one.keeps_training, before, after)
+        return records.PlannedChange(dict(one.overrides), one.gives, one.costs, one.keeps_training, before, after)
 
     def _leave_out(self, overrides: Mapping[str, Any], why: str) -> None:
         self._left_out.append(f"{', '.join(f'{key}={value}' for key, value in overrides.items())}: {why}")
@@ -313,6 +303,6 @@ def _times_needed(before: Trial, after: Trial, memory_bytes: int) -> int:
     return 1
 
 
-def _rank(change: PlannedChange) -> tuple[bool, bool, float, int]:
+def _rank(change: records.PlannedChange) -> tuple[bool, bool, float, int]:
     rate = change.after.tokens_per_second
     return not change.after.fits, not change.keeps_training, -(rate or 0.0), change.after.needed_bytes

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
+from hf_efficient.facts.tables import key_table
 from hf_efficient.model.fast_step import settled_options
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import planned_processes
@@ -30,9 +31,8 @@ _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 
 @contextmanager
 def process_kept() -> Iterator[None]:
-    """Keeps the states of the random generators, the environment variables, and what accelerate shares. Inside, there
-    is one process without a group and without DeepSpeed: in one of several the simulation would wait for the others.
-    transformers seeds all generators when a trainer is built, and resets accelerate's device and precision."""
+    """Keeps random generators, environment variables, and what accelerate shares: building a trainer changes them all.
+    Inside, there is one process without a group and without DeepSpeed, so that nothing waits for other processes."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
     from transformers.integrations import deepspeed
 
@@ -62,8 +62,7 @@ def process_kept() -> Iterator[None]:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Postpones the garbage collector to the end of the block. A simulation makes a hundred thousand objects that stay;
-    searching them takes a third of its time."""
+    """A simulation makes a hundred thousand objects that stay; searching them takes a third of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -76,28 +75,22 @@ def collector_paused() -> Iterator[None]:
 _SMALL = 4096
 _BLOCK = 256
 _PAGED_FROM = 100_000
-_KINDS = {"adamw": (1, 1), "ademamix": (2, 1), "lion": (1,), "rmsprop": (1,)}
-"""Moments in each tensor of the state."""
-_NAMES = {
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"), "adamw"),
-    **dict.fromkeys(("ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit"), "ademamix"),
-    **dict.fromkeys(("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit"), "lion"),
-    **dict.fromkeys(("rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"), "rmsprop"),
-}
-"""What ``train.optim`` calls them (``transformers.trainer_optimizer``, 5.23). Others are of other packages."""
+_FIELDS = key_table("train_fields")
+_MOMENTS: dict[str, tuple[int, ...]] = {name: tuple(held) for name, held in _FIELDS["moments"].items()}
 
 
 def is_bitsandbytes(name: str) -> bool:
-    return name in _NAMES
+    return name in _MOMENTS
 
 
 def stand_in(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer | None:
+    """In place of the recipe's optimizer; None where that itself can run."""
     name = str(recipe.train.get("optim", ""))
     if not is_bitsandbytes(name):
         return None
     return BitsAndBytesState(
         [parameter for parameter in model.parameters() if parameter.requires_grad],
-        moments=_KINDS[_NAMES[name]],
+        moments=_MOMENTS[name],
         eight_bit="8bit" in name,
         paged="paged" in name,
         in_float32=frozenset(id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)),
@@ -153,30 +146,10 @@ class BitsAndBytesState(torch.optim.Optimizer):
 MOST_MICRO_BATCHES = 2
 """Of an optimizer step that are simulated: from the second on gradients are there, and nothing changes any more."""
 
-SHORT: dict[str, Any] = {
-    "max_steps": 2,
-    "logging_strategy": "no",
-    "save_strategy": "no",
-    "eval_strategy": "no",
-    "eval_on_start": False,
-    "load_best_model_at_end": False,
-    "warmup_steps": 0,
-}
-_ELSEWHERE: dict[str, Any] = {
-    "use_cpu": True,
-    "report_to": [],
-    "disable_tqdm": True,
-    "push_to_hub": False,
-    "torch_compile": False,
-    "dataloader_pin_memory": False,
-    "dataloader_num_workers": 0,
-    "dataloader_persistent_workers": False,
-    "dataloader_prefetch_factor": None,
-    "use_liger_kernel": False,
-    "activation_offloading": False,
-    "tf32": None,
-    "full_determinism": False,
-}
+PROMPT_TOKENS = 256
+"""Of a prompt whose data are not known, an assumption."""
+_SHORT: dict[str, Any] = _FIELDS["two_steps"]
+_ELSEWHERE: dict[str, Any] = _FIELDS["simulated"]
 _LEFT_OUT = ("deepspeed", "fsdp", "fsdp_config", "neftune_noise_alpha", "resume_from_checkpoint", "hub_model_id")
 
 
@@ -184,7 +157,7 @@ def simulation_arguments(recipe: Recipe, directory: str) -> SFTConfig:
     """``SFTConfig``, or the class of the objective, of the recipe's fields, for two steps."""
     steps = min(int(recipe.train.get("gradient_accumulation_steps", 1)), MOST_MICRO_BATCHES)
     return _arguments(
-        recipe, directory, {**SHORT, "gradient_accumulation_steps": steps, **_generated(recipe, simulated=True)}
+        recipe, directory, {**_SHORT, "gradient_accumulation_steps": steps, **_generated(recipe, simulated=True)}
     )
 
 
@@ -221,14 +194,13 @@ def own_arguments(args: TrainingArguments, directory: str, **fields: Any) -> Tra
 def two_steps(args: TrainingArguments, **fields: Any) -> TrainingArguments:
     """A trainer's own arguments for two short steps, ``fields`` changed; its class and other fields stay."""
     micro_batches = min(args.gradient_accumulation_steps, MOST_MICRO_BATCHES)
-    changes = {**SHORT, "gradient_accumulation_steps": micro_batches, **fields}
+    changes = {**_SHORT, "gradient_accumulation_steps": micro_batches, **fields}
     known = {field.name for field in dataclasses.fields(args) if field.init}
     return dataclasses.replace(args, **{name: value for name, value in changes.items() if name in known})
 
 
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
-    from hf_efficient.model.preference_trainer import preference_arguments
-    from hf_efficient.model.recipe_trainer import sft_arguments
+    from hf_efficient.model.recipe_trainer import preference_arguments, sft_arguments
 
     fields = {name: value for name, value in settled_options(recipe).items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
@@ -239,7 +211,7 @@ def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConf
     if is_bitsandbytes(str(options.get("optim", ""))):
         options["optim"] = "adamw_torch"  # never built: the simulation's own stands for it
     try:
-        if recipe.objective != "sft":
+        if not OBJECTIVES[recipe.objective].imitates:
             options.pop("precompute_ref_log_probs", None)
             return cast("SFTConfig", preference_arguments(recipe, options))
         return sft_arguments(**options)

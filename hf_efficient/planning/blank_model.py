@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +14,10 @@ from hf_efficient.facts.libraries import replaced
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.four_bit_experts import experts_are_packed, four_bit_experts
 from hf_efficient.model.load import quantization_config
-from hf_efficient.planning.model_config import meta_model, weights_dtype
+from hf_efficient.model.rounding import round_in_training
+from hf_efficient.planning.model_config import meta_model, model_config, weights_dtype
 from hf_efficient.recipe.objectives import OBJECTIVES
-from hf_efficient.recipe.schema import QuantizationSection, Recipe
+from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 from hf_efficient.simulate.blank import Blank, blank, make_blank
 
 if TYPE_CHECKING:
@@ -36,16 +36,9 @@ class Params4bit(Blank):
     4 bytes for every 256 of these; every count is rounded up. Source: Dettmers et al. 2023 (QLoRA), section 3, and
     ``bitsandbytes.functional.quantize_4bit`` (0.50)."""
 
-    quant_state: Any
-    compress_statistics: bool
-    quant_type: str
-
 
 class Int8Params(Blank):
     """A rounded weight, a byte per value and a float32 constant per row (Dettmers et al. 2022, LLM.int8())."""
-
-    CB: torch.Tensor | None
-    SCB: torch.Tensor | None
 
 
 def plain_weights(model: nn.Module, dtype: torch.dtype) -> None:
@@ -102,7 +95,7 @@ def values_of(parameter: torch.Tensor) -> int:
     return parameter.numel() if state is None else int(state.shape.numel())
 
 
-def _packed(shape: torch.Size, dtype: torch.dtype, *, double: bool, kind: str) -> Params4bit:
+def _packed(shape: torch.Size, dtype: torch.dtype, *, double: bool, kind: str) -> Any:
     from bitsandbytes.functional import QuantState
 
     values = shape.numel()
@@ -115,7 +108,7 @@ def _packed(shape: torch.Size, dtype: torch.dtype, *, double: bool, kind: str) -
             blocksize=CONSTANTS_BLOCK,
             dtype=torch.float32,
         )
-    weight = Params4bit(blank(math.ceil(values / 2), 1, dtype=torch.uint8).shell)
+    weight: Any = Params4bit(blank(math.ceil(values / 2), 1, dtype=torch.uint8).shell)
     vars(weight)["_is_param"] = True  # what makes a subclass a parameter (torch.nn.Parameter.__new__)
     weight.quant_state = QuantState(
         blank(blocks, dtype=torch.uint8 if double else torch.float32),
@@ -136,18 +129,18 @@ def is_eight_bit(recipe: Recipe) -> bool:
     return recipe.adapter.method == "qlora" and section is not None and section.bits == 8
 
 
-@contextmanager
-def kernels_of_a_gpu() -> Iterator[None]:
-    """Within, ``bitsandbytes.matmul`` goes the way that it goes on a GPU, not the one of a CPU."""
+def kernels_of_a_gpu(recipe: Recipe) -> AbstractContextManager[None]:
+    """Within, ``bitsandbytes.matmul`` of 8-bit weights goes the way that it goes on a GPU, not the one of a CPU."""
+    if not is_eight_bit(recipe):
+        return nullcontext()
     from bitsandbytes.autograd import _functions
 
-    with replaced(_functions, "MatMul8bitFp", _functions.MatMul8bitLt):
-        yield
+    return replaced(_functions, "MatMul8bitFp", _functions.MatMul8bitLt)
 
 
 def _fill_eight_bit(layer: Any, dtype: torch.dtype) -> None:
     shape = (layer.out_features, layer.in_features)
-    weight = Int8Params(blank(*shape, dtype=torch.int8).shell)
+    weight: Any = Int8Params(blank(*shape, dtype=torch.int8).shell)
     vars(weight)["_is_param"] = True  # what makes a subclass a parameter (torch.nn.Parameter.__new__)
     weight.CB = weight.SCB = None  # as they are from the first forward on
     layer.weight = weight
@@ -163,7 +156,10 @@ def blank_model(
     """Base, quantization and adapter; the same classes and dtypes as in the run. Raises ``ModelError``: transformers
     cannot build the architecture, or the adapter does not fit. Raises ``SetupError``: an attention implementation or a
     package is not installed."""
-    base = _base(recipe, config)
+    section = recipe.adapter.quantization or QuantizationSection() if recipe.adapter.method == "qlora" else None
+    base = _base(recipe.model, config, section, scores=OBJECTIVES[recipe.objective].scores)
+    if recipe.model.qat is not None:
+        round_in_training(base, recipe.model.qat)
     adapted: Any = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)
     if recipe.adapter.method == "qlora":
         blank_quantized(adapted, weights_dtype(recipe.model, config))
@@ -174,15 +170,31 @@ def blank_model(
     return adapted
 
 
-def _base(recipe: Recipe, config: PretrainedConfig) -> PreTrainedModel:
+def blank_teacher(recipe: Recipe) -> PreTrainedModel:
+    """What ``distill.teacher`` names, as the run loads it; raises as ``blank_model``."""
+    assert recipe.distill is not None
+    section = recipe.distill.teacher
+    model = section.as_model(recipe.model)
+    config = model_config(model)
+    base = _base(model, config, section.quantization)
+    if section.quantization is not None:
+        blank_quantized(base, weights_dtype(model, config))
+    make_blank(base)
+    vars(base)["to"] = lambda *args, **kwargs: base  # it is where it is to be
+    return base
+
+
+def _base(
+    model: ModelSection, config: PretrainedConfig, quantization: QuantizationSection | None, *, scores: bool = False
+) -> PreTrainedModel:
     from hf_efficient.model.documents import known_attention
 
-    options: dict[str, Any] = {"dtype": weights_dtype(recipe.model, config)}
-    if recipe.model.attn_implementation is not None:
-        options["attn_implementation"] = known_attention(recipe.model.attn_implementation)
-    base = meta_model(recipe.model, config, scores=OBJECTIVES[recipe.objective].scores, **options)
-    if recipe.adapter.method == "qlora":
-        _quantize(base, recipe.adapter.quantization or QuantizationSection())
+    options: dict[str, Any] = {"dtype": weights_dtype(model, config)}
+    if model.attn_implementation is not None:
+        options["attn_implementation"] = known_attention(model.attn_implementation)
+    base = meta_model(model, config, scores=scores, **options)
+    if quantization is not None:
+        _quantize(base, quantization)
         plain_weights(base, options["dtype"])
     return base
 

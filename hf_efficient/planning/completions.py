@@ -1,16 +1,16 @@
 """GRPO without values: the update on completions of full length, and the memory in which they are generated."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
+from hf_efficient.facts.libraries import replaced
 from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer
-from hf_efficient.planning.trainers import any_tokenizer, as_in_the_run
+from hf_efficient.planning.trainers import adapt_as_in_the_run, any_tokenizer
 from hf_efficient.recipe.schema import Recipe
 
 _EVALUATED = "evaluated"
@@ -18,7 +18,6 @@ _EVALUATED = "evaluated"
 
 def completion_trainer(recipe: Recipe, model: Any, args: GRPOConfig, length: int) -> SimulatedTrainer:
     """TRL's trainer for two optimizer steps on rows of ``length`` tokens, prompt and completion."""
-    optimizer = stand_in(recipe, model)
     rows = 2 * args.generation_batch_size  # type: ignore[operator]
     trainer = _CompletionSimulation(
         length,
@@ -27,10 +26,11 @@ def completion_trainer(recipe: Recipe, model: Any, args: GRPOConfig, length: int
         args=args,
         train_dataset=Dataset.from_list([{"prompt": "a"}] * rows),
         processing_class=any_tokenizer(),
-        optimizers=(optimizer, None),
+        optimizers=(stand_in(recipe, model), None),
     )
     trainer.generates = not recipe.train.get("use_vllm")
-    return as_in_the_run(trainer, recipe, model, optimizer)
+    adapt_as_in_the_run(recipe, model)
+    return trainer
 
 
 def _no_reward(completions: list[Any], **_: Any) -> list[float]:
@@ -72,20 +72,10 @@ class _CompletionSimulation(HeadOfAGpu, GRPOTrainer):
     def _prepare_inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
         if self.generates:
             phase, self.phase = self.phase, "generation"
-            with self._uncounted():
+            with nullcontext() if self.tensors is None else replaced(self.tensors, "on_operator", None):
                 self._generate_blank(batch)
             self.phase = phase
         return batch
-
-    @contextmanager
-    def _uncounted(self) -> Iterator[None]:
-        log = self.tensors
-        counting = None if log is None else log.on_operator
-        if log is not None:
-            log.on_operator = None
-        yield
-        if log is not None:
-            log.on_operator = counting
 
     @torch.no_grad()
     def _generate_blank(self, batch: dict[str, Any]) -> None:

@@ -1,28 +1,30 @@
-"""A simulated training on one accelerator: does it fit, how long does it take?"""
+"""A simulated training on one accelerator, or on this machine's CPU: does it fit, how long does it take?"""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 from typing import Literal
 
-from hf_efficient.estimate.allocator import (
-    CONTEXT_BYTES,
-    AllocatorPeaks,
-    OutOfMemory,
-    cublas_workspace_bytes,
-    nccl_bytes,
-    replay,
-)
-from hf_efficient.estimate.roofline import Roofs, accelerator_roofs, step_time
-from hf_efficient.facts.accelerators import Accelerator
+import psutil
+import torch
+
+from hf_efficient.errors import SetupError
+from hf_efficient.estimate import allocator
+from hf_efficient.estimate.allocator import CachingAllocator
+from hf_efficient.estimate.roofline import Roofs, StepTime, accelerator_roofs, cpu_roofs, step_time
+from hf_efficient.facts.accelerators import CPU, Accelerator
+from hf_efficient.facts.environment import cpu_emulates_bf16, cpu_model
 from hf_efficient.facts.tables import rows
+from hf_efficient.model.fast_step import settle_fast_step
+from hf_efficient.planning.batches import RunShapes, unread_pauses
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
-from hf_efficient.planning.run_shapes import RunShapes, unread_pauses
 from hf_efficient.planning.simulation import Rank, Simulation
 from hf_efficient.planning.target import unsuited
 from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.objectives import OBJECTIVES
-from hf_efficient.recipe.schema import Recipe, mixed_precision
+from hf_efficient.recipe.rules.distributed import planned_processes
+from hf_efficient.recipe.schema import QuantizationSection, Recipe, mixed_precision
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedGpu
 
@@ -60,21 +62,13 @@ def plan_error(figure: Literal["memory", "speed"], *, adapted: bool, several: bo
 
 @dataclass(frozen=True)
 class Demand:
-    """What a training asks of a device.
-
-    Attributes:
-        events: allocations and frees, as (key, bytes), negative where freed.
-        first_step: events before the first optimizer step.
-        operators: of the step that was simulated.
-        tokens: of the mean step of all ranks, without padding where the data are known.
-        step_share: of the simulated step's time that the mean one takes.
-        evaluation: operators of an evaluation's batch, ``evaluation_batches`` times in the run.
-        without_limit: of the allocator on a device of any size, by the bytes of a cuBLAS workspace; a cache.
-        rank: None of a process that trains alone.
-        attention: the kernel that the recipe names, if any.
-        no_time: why its time is not known, whatever the device; empty where it may be.
-        adapted: an adapter is trained, and not the model.
-    """
+    """What a training asks of a device. ``events``: allocations and frees, as (key, bytes), negative where freed;
+    ``first_step``: those before the first optimizer step. ``operators``: of the step that was simulated. ``tokens``: of
+    the mean step of all ranks, without padding where the data are known; it takes ``step_share`` of the simulated one's
+    time. ``evaluation``: operators of an evaluation's batch, ``evaluation_batches`` times in the run.
+    ``without_limit``: of the allocator on a device of any size, by the bytes of a cuBLAS workspace; a cache. ``rank``:
+    None of a process that trains alone. ``no_time``: why its time is not known, whatever the device. ``adapted``: an
+    adapter is trained, and not the model."""
 
     events: Sequence[tuple[int, int]]
     first_step: int
@@ -84,7 +78,7 @@ class Demand:
     step_share: float = 1.0
     evaluation: Sequence[OperatorWork] = ()
     evaluation_batches: float | None = 0.0
-    without_limit: dict[int, AllocatorPeaks] = field(default_factory=dict, init=False, repr=False, compare=False)
+    without_limit: dict[int, CachingAllocator] = field(default_factory=dict, init=False, repr=False, compare=False)
     rank: Rank | None = None
     bf16: bool = False
     saves: int | None = 0
@@ -103,18 +97,15 @@ class Demand:
 
 
 def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
-    notes: list[str] = []
-    peaks, needed = _memory(demand, device)
+    if device.vendor == CPU:
+        return _planned_cpu(demand, device)
+    misfit = unsuited(demand.attention, device)
+    notes = [*([_NO_BF16] if demand.bf16 and device.lacks_bfloat16 else []), *([misfit] if misfit else [])]
+    fitting, needed = _memory(demand, device)
+    peaks = None if notes else fitting
     memory_error, speed_error = demand.errors
     least, most = map(round, memory_error.around(needed))
-    tight = least <= device.usable_memory_bytes < most
-    if demand.bf16 and device.lacks_bfloat16:
-        peaks = None
-        notes.append(_NO_BF16)
-    misfit = unsuited(demand.attention, device)
-    if misfit is not None:
-        peaks = None
-        notes.append(misfit)
+    tight = not notes and least <= device.usable_memory_bytes < most
     calibration = next(filter(None, map(load_calibration, device.device_names)), None)
     roofs = accelerator_roofs(device, calibration)
     seconds, bounds, exchange = _step_seconds(demand, device, roofs, notes)
@@ -129,7 +120,7 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
         reserved_bytes=None if peaks is None else peaks.peak_reserved_bytes,
         allocated_bytes=None if peaks is None else peaks.peak_allocated_bytes,
         fits=peaks is not None,
-        tight=tight and misfit is None and _NO_BF16 not in notes,
+        tight=tight,
         needed_range_bytes=(least, most),
         allocation_retries=0 if peaks is None else peaks.retries,
         step_seconds=seconds,
@@ -155,29 +146,24 @@ def run_seconds(
     return step_seconds * demand.steps + (evaluating or 0.0), evaluating
 
 
-def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None, int]:
+def _memory(demand: Demand, device: Accelerator) -> tuple[CachingAllocator | None, int]:
     """Of the allocator (None where it does not fit), and what is needed in all."""
-    outside = CONTEXT_BYTES + nccl_bytes(demand.ranks)
+    outside = allocator.CONTEXT_BYTES + allocator.nccl_bytes(demand.ranks)
     limit = device.usable_memory_bytes - outside
-    workspace = 0 if device.compute_capability is None else cublas_workspace_bytes(device.compute_capability)
+    workspace = 0 if device.compute_capability is None else allocator.cublas_workspace_bytes(device.compute_capability)
+    # cuBLAS takes its workspaces with the first products, for good.
+    taken = [(key, workspace) for key in _WORKSPACES]
+    parts = demand.events[: demand.first_step], taken, demand.events[demand.first_step :]
     if workspace not in demand.without_limit:
-        demand.without_limit[workspace] = replay(_with_workspaces(demand, workspace))
+        demand.without_limit[workspace] = allocator.replay(chain(*parts))
     anywhere = demand.without_limit[workspace]
     if anywhere.peak_reserved_bytes <= limit:
         return anywhere, anywhere.peak_reserved_bytes + outside
     try:
-        peaks = replay(_with_workspaces(demand, workspace), limit_bytes=limit)
-    except OutOfMemory:
+        peaks = allocator.replay(chain(*parts), limit_bytes=limit)
+    except allocator.OutOfMemory:
         return None, anywhere.peak_reserved_bytes + outside
     return peaks, peaks.peak_reserved_bytes + outside
-
-
-def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]]:
-    """cuBLAS takes its workspaces with the first products, for good."""
-    yield from demand.events[: demand.first_step]
-    for key in _WORKSPACES:
-        yield key, workspace
-    yield from demand.events[demand.first_step :]
 
 
 def _step_seconds(
@@ -188,26 +174,23 @@ def _step_seconds(
         notes.append(f"no time: {demand.no_time}")
         return None, {}, Exchange(None, None)
     if time.unknown:
+        if device.lacks_bfloat16 and "bf16" in " ".join(time.unknown):
+            why = "it has no bfloat16, which is emulated at a rate that is not known"
+        else:
+            why = f"not known of this device: {', '.join(time.unknown)}"
         if _NO_BF16 not in notes:
-            notes.append(_no_time(device, time.unknown))
+            notes.append(f"no time: {why}")
         return None, {}, Exchange(None, None)
     computing = time.seconds * demand.step_share
-    bounds: dict[str, float] = {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
     if demand.rank is None:
-        return computing, bounds, Exchange(0.0, 0.0)
+        return computing, time.bound_shares, Exchange(0.0, 0.0)
     exchange = exchange_of(demand.rank, device.name, computing)
     notes.extend(exchange.notes)
     if exchange.exposed_seconds is None:
         return None, {}, exchange
     seconds = computing + exchange.exposed_seconds
-    bounds = {name: value * computing / seconds for name, value in bounds.items()}
+    bounds = {name: value * computing / seconds for name, value in time.bound_shares.items()}
     return seconds, {**bounds, "communication": exchange.exposed_seconds / seconds}, exchange
-
-
-def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
-    if device.lacks_bfloat16 and "bf16" in " ".join(unknown):
-        return "no time: it has no bfloat16, which is emulated at a rate that is not known"
-    return f"no time: not known of this device: {', '.join(unknown)}"
 
 
 def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
@@ -259,14 +242,11 @@ def with_frontier(gpus: Sequence[PlannedGpu]) -> list[PlannedGpu]:
     that do not fit, or have no known time or cost, are never marked."""
     points = [_point(gpu) for gpu in gpus]
     known = [point for point in points if point is not None]
-
-    def is_beaten(point: tuple[float, float]) -> bool:
-        return any(one != point and one[0] <= point[0] and one[1] <= point[1] for one in known)
-
-    return [
-        replace(gpu, on_frontier=point is not None and not is_beaten(point))
-        for gpu, point in zip(gpus, points, strict=True)
-    ]
+    found = []
+    for gpu, point in zip(gpus, points, strict=True):
+        beaten = point is None or any(one != point and one[0] <= point[0] and one[1] <= point[1] for one in known)
+        found.append(replace(gpu, on_frontier=not beaten))
+    return found
 
 
 def _point(gpu: PlannedGpu) -> tuple[float, float] | None:
@@ -275,3 +255,80 @@ def _point(gpu: PlannedGpu) -> tuple[float, float] | None:
         return None
     lost = gpu.spot.overhead_share if gpu.market == "spot" and gpu.spot is not None else None
     return gpu.step_seconds * (1 + (lost or 0.0)), gpu.usd_per_million_tokens
+
+
+_MEMORY = "memory is that of tensors alone: Python and its libraries take more"
+
+
+def on_cpu(recipe: Recipe) -> Recipe:
+    """With what each ``auto``, and silence on bfloat16, mean here. ``SetupError``: it asks for several processes, which
+    share cores and memory."""
+    processes = planned_processes(recipe)
+    if processes > 1:
+        raise SetupError(f"cpu: is planned for one process, not for {processes}. Write distributed.processes=1.")
+    recipe = settle_fast_step(recipe, CPU)
+    if not cpu_emulates_bf16():
+        return recipe
+    adapter, section = recipe.adapter, recipe.adapter.quantization or QuantizationSection()
+    if adapter.method == "qlora" and section.compute_dtype == "auto":
+        in_float32 = section.model_copy(update={"compute_dtype": "float32"})
+        adapter = adapter.model_copy(update={"quantization": in_float32})
+    return recipe.model_copy(update={"train": {"bf16": False, **recipe.train}, "adapter": adapter})
+
+
+def this_cpu() -> Accelerator:
+    """Its rates are not stated by anybody: a calibration measures them."""
+    name, memory = cpu_model() or "CPU", psutil.virtual_memory().total
+    return Accelerator(
+        name=name,
+        vendor=CPU,
+        device_names=(name,),
+        compute_capability=None,
+        memory_bytes=memory,
+        usable_memory_bytes=memory,
+        bandwidth_bytes_per_second=None,
+        tdp_watts=None,
+        peak_flops_per_second={},
+        source="this machine",
+        date="",
+    )
+
+
+def _planned_cpu(demand: Demand, device: Accelerator) -> PlannedGpu:
+    peak_bytes = max(accumulate(size for _, size in demand.events))
+    step, why = cpu_time(demand.operators, demand.no_time)
+    seconds = None if step is None else step.seconds * demand.step_share
+    evaluation, _ = cpu_time(demand.evaluation)
+    run, evaluating = run_seconds(demand, seconds, None if evaluation is None else evaluation.seconds)
+    return PlannedGpu(
+        name=device.name,
+        memory_bytes=device.memory_bytes,
+        usable_memory_bytes=device.usable_memory_bytes,
+        needed_bytes=peak_bytes,
+        reserved_bytes=None,
+        fits=peak_bytes <= device.usable_memory_bytes,
+        allocation_retries=0,
+        step_seconds=seconds,
+        tokens_per_second=None if seconds is None else demand.tokens / seconds,
+        bound_shares={} if step is None else step.bound_shares,
+        notes=[_MEMORY, *([f"no time: {why}"] if why else [])],
+        run_seconds=run,
+        run_evaluation_seconds=evaluating,
+        on_cpu=True,
+    )
+
+
+def cpu_time(operators: Sequence[OperatorWork], no_time: str = "") -> tuple[StepTime | None, str]:
+    """With as many threads as this process has; without a time, why. ``no_time``: why there is none on any device."""
+    if no_time:
+        return None, no_time
+    calibration = load_calibration(this_cpu().name)
+    if calibration is None:
+        return None, "this CPU was not calibrated. Run `hf-efficient env --calibrate` once"
+    time = step_time(operators, cpu_roofs(calibration))
+    if time.unknown:
+        return None, f"the calibration of this CPU lacks {', '.join(time.unknown)}"
+    # Processes of one machine share its cores: a launcher gives each of them fewer threads.
+    fewer = max(1.0, (calibration.threads or 1) / torch.get_num_threads())
+    by_bound = {name: held * fewer for name, held in time.seconds_by_bound.items()}
+    return replace(time, seconds=time.seconds * fewer, seconds_by_bound=by_bound), ""

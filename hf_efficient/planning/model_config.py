@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_efficient.errors import HfEfficientError, ModelError, SetupError, cause
+from hf_efficient.errors import ModelError, SetupError, cause
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.facts.models import find_model, nearest_models
 from hf_efficient.model.load import FAULTS_OF_FILES, auto_class
+from hf_efficient.model.prune import pruned_config
 from hf_efficient.model.source import ModelSource, converted_folder, resolve_model_source
 from hf_efficient.planning.arguments import process_kept
 from hf_efficient.recipe.schema import ModelSection
@@ -21,45 +23,33 @@ if TYPE_CHECKING:
 
 
 def model_config(model: ModelSection) -> PretrainedConfig:
+    """The configuration of what is trained: that of ``whole_config``, smaller where ``model.prune`` says so."""
+    found = whole_config(model)
+    return found if model.prune is None else pruned_config(found, model.prune)
+
+
+def whole_config(model: ModelSection) -> PretrainedConfig:
     """The configuration: of a local folder or GGUF file, of the catalogue of known models, or of the hub. Raises
     ``ModelError``: there is none, or transformers does not know its architecture. Raises ``SetupError``: a package that
     carries the model is not installed."""
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    source = _converted(resolve_model_source(model))
+    source = resolve_model_source(model)
+    if source.is_local and source.gguf_file is not None:
+        folder = converted_folder(source.location, source.gguf_file)  # which a run has made, and is read in a moment
+        source = source if folder is None else ModelSource(str(folder), None, is_local=True)
     try:
         if not source.is_local and model.revision is None:
-            known = _from_catalogue(source.location)
-            if known is not None:
-                return known
+            with suppress(ModelError):
+                return AutoConfig.for_model(**find_model(source.location).config)
         options: dict[str, Any] = {} if source.gguf_file is None else {"gguf_file": source.gguf_file}
         if not source.is_local:
             options |= {"revision": model.revision or "main", "local_files_only": not hub_reachable()}
-        config = AutoConfig.from_pretrained(source.location, trust_remote_code=model.trust_remote_code, **options)
+        return AutoConfig.from_pretrained(source.location, trust_remote_code=model.trust_remote_code, **options)
     except OSError as error:
         raise ModelError(_unreachable(source, error)) from error
-    except (*FAULTS_OF_FILES, StrictDataclassError) as error:
+    except FAULTS_OF_FILES as error:
         raise ModelError(f"model.id: the configuration of {source.location} cannot be read: {cause(error)}") from error
-    return config
-
-
-def _converted(source: ModelSource) -> ModelSource:
-    """In place of a GGUF file the folder that a run has made of it, which is read in a moment; as it is without one."""
-    if not source.is_local or source.gguf_file is None:
-        return source
-    folder = converted_folder(source.location, source.gguf_file)
-    return source if folder is None else ModelSource(str(folder), None, is_local=True)
-
-
-def _from_catalogue(name: str) -> PretrainedConfig | None:
-    from transformers import AutoConfig
-
-    try:
-        fact = find_model(name)
-    except ModelError:
-        return None
-    return AutoConfig.for_model(**fact.config)
 
 
 def _unreachable(source: ModelSource, error: OSError) -> str:
@@ -89,13 +79,8 @@ def weights_dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:
 def _of_checkpoint(model: ModelSection) -> torch.dtype | None:
     from safetensors import SafetensorError, safe_open
 
-    try:
-        source = resolve_model_source(model)
-    except HfEfficientError:
-        return None  # said in full by whoever needs the model
-    if not source.is_local:
-        return None
-    for path in sorted(Path(source.location).glob("*.safetensors")):
+    source = resolve_model_source(model)
+    for path in sorted(Path(source.location).glob("*.safetensors")) if source.is_local else ():
         try:
             with safe_open(path, framework="pt") as weights:
                 kinds = [weights.get_slice(name).get_dtype() for name in weights.keys()]  # noqa: SIM118  no mapping

@@ -2,24 +2,24 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd, daly_interval, spot_run
-from hf_efficient.estimate.energy import co2e_grams, energy_from_tdp, kilowatt_hours
+from hf_efficient.estimate import cost
 from hf_efficient.estimate.sharding import ZERO
 from hf_efficient.facts.accelerators import Accelerator
-from hf_efficient.facts.energy import grid_intensity
-from hf_efficient.facts.prices import Market, SpotTerms, offers, spot_terms
+from hf_efficient.facts.prices import Market, SpotTerms, failure_hours, grid_intensity, offers, spot_terms
 from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.simulation import Rank
 from hf_efficient.recipe.schema import CostSection, Recipe
 from hf_efficient.records.plan import PlannedGpu, PlannedMemory, PlannedSpot
-from hf_efficient.text import size
+from hf_efficient.text import seconds, size
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the recipe says of money, and what its plan knows; ``spot``: with the facts where the recipe is silent."""
+    """What the recipe says of money, and what its plan knows; ``spot``: with the facts where the recipe is silent.
+    ``failures``: hours between two, and whose assumption that is. ``auto``: saves come by Daly's interval."""
 
     cost: CostSection
     spot: SpotTerms
@@ -27,6 +27,15 @@ class Terms:
     checkpoint_bytes: int
     devices: int = 1
     saves: int | None = 0
+    failures: tuple[float, str] = (math.inf, "")
+    auto: bool = False
+
+    def interval_seconds(self, step_seconds: float, steps: int | None) -> float | None:
+        """Of work from one save to the next: where ``auto``, whole steps, nearest to Daly's interval; None: unknown."""
+        if self.auto:
+            every = max(1, round(cost.daly_interval(self.save_seconds, self.failures[0] * 3600) / step_seconds))
+            return (every if steps is None else min(every, steps)) * step_seconds
+        return steps * step_seconds / self.saves if steps and self.saves else None
 
     @property
     def save_seconds(self) -> float:
@@ -38,6 +47,7 @@ def terms_of(
 ) -> Terms:
     """``rank``: whose memory that is, None of a process that trains alone."""
     saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank, memory)
+    stated = recipe.checkpoints.hours_between_failures
     return Terms(
         cost=recipe.cost,
         spot=spot_terms(**recipe.cost.spot.model_dump()),
@@ -45,6 +55,8 @@ def terms_of(
         checkpoint_bytes=saved,
         devices=1 if rank is None else rank.sharding.ranks,
         saves=saves,
+        failures=failure_hours(stated, recipe.cost.market, recipe.cost.spot.hours_between_preemptions),
+        auto=recipe.train.get("save_steps") == "auto" and recipe.train.get("save_strategy", "steps") == "steps",
     )
 
 
@@ -74,26 +86,23 @@ def _spot(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedSpot | N
     found = PlannedSpot(usd_per_hour, source, terms.spot.hours_between_preemptions, terms.checkpoint_bytes, save)
     if gpu.step_seconds is None:
         return dataclasses.replace(found, reason="the time of a step is not known")
-    every = max(1, round(daly_interval(save, between) / gpu.step_seconds))
+    every = max(1, round(cost.daly_interval(save, between) / gpu.step_seconds))
     interval = every * gpu.step_seconds
     work = interval if gpu.run_seconds is None else gpu.run_seconds
-    run = spot_run(work, save, between, restart_seconds=terms.spot.restart_seconds, interval_seconds=interval)
+    run = cost.spot_run(work, save, between, restart_seconds=terms.spot.restart_seconds, interval_seconds=interval)
     if run.paid_seconds is None:
         return dataclasses.replace(found, reason=run.reason)
-    usd = cost_usd(gpu.step_seconds * run.paid_seconds / work, usd_per_hour)
+    usd = cost.cost_usd(gpu.step_seconds * run.paid_seconds / work, usd_per_hour)
     found = dataclasses.replace(
         found,
         save_every_steps=every,
         overhead_share=run.paid_seconds / work - 1,
-        usd_per_million_tokens=cost_per_million_tokens(usd, terms.tokens),
+        usd_per_million_tokens=cost.cost_per_million_tokens(usd, terms.tokens),
     )
     if gpu.run_seconds is None:
         return found
-    run_usd = cost_usd(run.paid_seconds, usd_per_hour)
+    run_usd = cost.cost_usd(run.paid_seconds, usd_per_hour)
     return dataclasses.replace(found, preemptions=run.preemptions, run_seconds=run.paid_seconds, run_usd=run_usd)
-
-
-_MILLION = 1_000_000
 
 
 def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu:
@@ -110,7 +119,8 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
         notes.append(f"on spot machines it would hardly ever end: {spot.reason}")
     saving = None  # on the spot market it is in what is lost there, as often as costs least
     if gpu.run_seconds is not None and terms.saves is not None and market != "spot":
-        saving = terms.saves * terms.save_seconds
+        interval = terms.interval_seconds(gpu.step_seconds, None) if terms.auto and gpu.step_seconds else None
+        saving = (terms.saves if interval is None else math.ceil(gpu.run_seconds / interval)) * terms.save_seconds
     found = dataclasses.replace(
         gpu,
         notes=notes,
@@ -129,21 +139,21 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
 def _with_figures(
     gpu: PlannedGpu, step_seconds: float, run_seconds: float | None, watts: float | None, terms: Terms
 ) -> PlannedGpu:
-    step_joules = None if watts is None else energy_from_tdp(watts, step_seconds, devices=terms.devices)
-    run_joules = None
-    if watts is not None and run_seconds is not None:
-        run_joules = energy_from_tdp(watts, run_seconds, devices=terms.devices)
+    step_joules, run_joules = (
+        None if watts is None or one is None else cost.energy_from_tdp(watts, one, devices=terms.devices)
+        for one in (step_seconds, run_seconds)
+    )
     grid = grid_intensity(terms.cost.grid).grams_per_kwh
-    grams = co2e_grams(step_joules, grid)
-    each = _MILLION / terms.tokens
+    grams, usd = cost.co2e_grams(step_joules, grid), cost.cost_usd(step_seconds, gpu.price_usd_per_hour)
+    each = 1_000_000 / terms.tokens
     return dataclasses.replace(
         gpu,
-        usd_per_million_tokens=cost_per_million_tokens(cost_usd(step_seconds, gpu.price_usd_per_hour), terms.tokens),
+        usd_per_million_tokens=cost.cost_per_million_tokens(usd, terms.tokens),
         run_seconds=run_seconds,
-        run_usd=None if run_seconds is None else cost_usd(run_seconds, gpu.price_usd_per_hour),
-        run_kwh=None if run_joules is None else kilowatt_hours(run_joules),
-        run_co2e_grams=co2e_grams(run_joules, grid),
-        kwh_per_million_tokens=None if step_joules is None else kilowatt_hours(step_joules) * each,
+        run_usd=None if run_seconds is None else cost.cost_usd(run_seconds, gpu.price_usd_per_hour),
+        run_kwh=None if run_joules is None else cost.kilowatt_hours(run_joules),
+        run_co2e_grams=cost.co2e_grams(run_joules, grid),
+        kwh_per_million_tokens=None if step_joules is None else cost.kilowatt_hours(step_joules) * each,
         co2e_grams_per_million_tokens=None if grams is None else grams * each,
     )
 
@@ -158,35 +168,45 @@ def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | N
     return (None, None) if offer is None else (offer.usd_per_gpu_hour * terms.devices, offer.label)
 
 
-def pause_remarks(recipe: Recipe, demand: Demand, terms: Terms, *, read: bool) -> list[str]:
+def pause_remarks(recipe: Recipe, demand: Demand, terms: Terms, *, read: bool) -> Iterator[str]:
     """Of a run whose steps are known; without them there are no hours to hold anything."""
     if demand.steps is None:
-        return []
-    remarks = [] if terms.cost.market == "spot" else _of_saves(recipe, terms)
+        return
     if demand.evaluation_batches is None:
-        unknown = (
+        yield (
             "hours and money hold no evaluations: how many there are, and of how many rows, is not known without the "
             "data; set train.eval_strategy=steps and data.max_eval_examples=N"
         )
-        return [unknown, *remarks]
-    if read or not demand.evaluation_batches:
-        return remarks
-    rows = f"{recipe.data.max_eval_examples:,}"
-    return [f"every evaluation has data.max_eval_examples rows, {rows}, of as many tokens", *remarks]
-
-
-def _of_saves(recipe: Recipe, terms: Terms) -> list[str]:
+    elif demand.evaluation_batches and not read:
+        yield f"every evaluation has data.max_eval_examples rows, {recipe.data.max_eval_examples:,}, of as many tokens"
+    if terms.cost.market == "spot":
+        return
     if terms.saves is None:
-        return [
+        yield (
             "hours and money hold no saves of checkpoints: how many there are is not known without the data; "
             "set train.save_strategy=steps"
-        ]
-    if terms.saves == 0:
+        )
+    elif terms.saves > 0 and not terms.auto:
+        most = "up to " if recipe.train.get("save_strategy") == "best" else ""
+        many = f"{most}{terms.saves:,} save{'' if terms.saves == 1 else 's'} of {size(terms.checkpoint_bytes)}"
+        speed, disk = f"{terms.spot.write_mb_per_second:g} MB/s", terms.spot.write_of
+        change = f"{speed} ({disk}): cost.spot.write_mb_per_second changes that"
+        yield f"hours and money hold {many}, written at {f'your {speed}' if disk is None else change}"
+
+
+def loss_remarks(gpus: Sequence[PlannedGpu], terms: Terms, steps: int | None) -> list[str]:
+    """What a failure undoes where the run fits, and what ``auto`` makes of it."""
+    fitting = [gpu.step_seconds for gpu in gpus if gpu.fits and gpu.step_seconds]
+    found = [(each, every) for each in fitting if (every := terms.interval_seconds(each, steps))]
+    if not found:
         return []
-    most = "up to " if recipe.train.get("save_strategy") == "best" else ""
-    many = f"{most}{terms.saves:,} save{'' if terms.saves == 1 else 's'} of {size(terms.checkpoint_bytes)}"
-    speed, disk = f"{terms.spot.write_mb_per_second:g} MB/s", terms.spot.write_of
-    if disk is None:
-        return [f"hours and money hold {many}, written at your {speed}"]
-    change = "cost.spot.write_mb_per_second changes that"
-    return [f"hours and money hold {many}, written at {speed} ({disk}): {change}"]
+    hours, of = terms.failures
+    lost = _range([cost.seconds_undone(every, terms.save_seconds, hours * 3600) for _, every in found], seconds)
+    after = _range([every / each for each, every in found], "{:,.0f}".format)
+    auto = f"train.save_steps: auto saves after {after} steps; " if terms.auto else ""
+    change = f", {of}: checkpoints.hours_between_failures changes that" if of else ""
+    return [f"{auto}a failure undoes about {lost} (estimated, with one in {hours:g} h{change})"]
+
+
+def _range(values: Sequence[float], form: Callable[[float], str]) -> str:
+    return " to ".join(dict.fromkeys((form(min(values)), form(max(values)))))

@@ -17,14 +17,13 @@ from transformers.trainer_callback import CallbackHandler
 from hf_efficient.errors import SetupError, first_line
 from hf_efficient.facts.accelerators import names_cpu
 from hf_efficient.planning.arguments import collector_paused, own_arguments, process_kept, stand_in
-from hf_efficient.planning.batches import Lengths
+from hf_efficient.planning.batches import Lengths, RunRows, RunShapes, run_shapes
 from hf_efficient.planning.blank_model import blank_quantized
 from hf_efficient.planning.gpu import demand_of
 from hf_efficient.planning.plan import devices_of, plan_of, shape_remarks
 from hf_efficient.planning.plan import plan as plan_recipe
 from hf_efficient.planning.ranks.rank import spread
 from hf_efficient.planning.ranks.shares import sharding_of
-from hf_efficient.planning.run_shapes import RunRows, RunShapes, run_shapes
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, is_evaluated
 from hf_efficient.planning.simulation import Simulation, simulation_of
 from hf_efficient.recipe.schema import Recipe, mixed_precision
@@ -52,15 +51,10 @@ def plan(
 ) -> Plan:
     """Memory, time and cost of a recipe, or of a Trainer before its ``train()``, which stays as it is.
 
-    Args:
-        gpus: names of accelerators, as ``hf-efficient plan --gpu`` takes them, or ``cpu`` for this machine's; default:
-            all that are known.
-        num_gpus: GPUs that train; default: the recipe's, or the processes that the Trainer was started in.
-        read_data: of a recipe: read its data where they are on this machine. A Trainer has its own.
-
-    Raises:
-        SetupError: an accelerator that nobody knows, or a Trainer that cannot be planned; says which and why.
-    """
+    ``gpus``: names of accelerators, as ``hf-efficient plan --gpu`` takes them, or ``cpu`` for this machine's; default:
+    all that are known. ``num_gpus``: GPUs that train; default: the recipe's, or the processes that the Trainer was
+    started in. ``read_data``: of a recipe: read its data where they are on this machine. Raises ``SetupError``: an
+    accelerator that nobody knows, or a Trainer that cannot be planned; says which and why."""
     if isinstance(what, Recipe):
         return plan_recipe(what, gpus, num_gpus=num_gpus, read_data=read_data)
     if not isinstance(what, Trainer):
@@ -79,7 +73,7 @@ def plan(
     model: Any = what.model
     recipe = _as_recipe(what, model, ranks)
     rows = _lengths(what, recipe)
-    shapes = run_shapes(_with_rows(what, rows), rows, ranks, at_end=False)  # type: ignore[arg-type]
+    shapes = run_shapes(_with_rows(what, rows), rows, ranks, at_end=False)
     simulation = _simulation(what, recipe, model, rows, shapes, on_gpu)
     simulation = spread(simulation, sharding_of(recipe, ranks), mixed=mixed_precision(recipe) != "no")
     demand = demand_of(recipe, simulation, shapes, ranks)
@@ -121,15 +115,13 @@ def _check_simulated(trainer: Trainer) -> None:
 
 def saves_of(trainer: Trainer) -> int | None:
     rows = _lengths(trainer, _as_recipe(trainer, trainer.model, 1))
-    return run_shapes(_with_rows(trainer, rows), rows, 1, at_end=False).saves  # type: ignore[arg-type]
+    return run_shapes(_with_rows(trainer, rows), rows, 1, at_end=False).saves
 
 
 def _as_recipe(trainer: Trainer, model: Any, ranks: int) -> Recipe:
     args = trainer.args
-    train = {name: _plain(getattr(args, name)) for name in _FIELDS if hasattr(args, name)}
-    bits = (
-        4 if getattr(model, "is_loaded_in_4bit", False) else 8 if getattr(model, "is_loaded_in_8bit", False) else None
-    )
+    held = {name: getattr(args, name) for name in _FIELDS if hasattr(args, name)}
+    bits = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
     method = "qlora" if bits else "lora" if hasattr(model, "peft_config") else "full"
     pairs = "chosen_ids" in _columns(trainer.train_dataset)
     return Recipe(
@@ -141,18 +133,14 @@ def _as_recipe(trainer: Trainer, model: Any, ranks: int) -> Recipe:
             "train": [{"path": "train_dataset"}],
             "eval": [] if trainer.eval_dataset is None else [{"path": "eval_dataset"}],
         },
-        train=train,
+        train={name: getattr(value, "value", value) for name, value in held.items()},  # of enumerations
         distributed={"processes": ranks},
         evaluate={"at_end": False},
         output_dir=str(args.output_dir),
     )
 
 
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)
-
-
-def _with_rows(trainer: Trainer, rows: RunRows) -> TrainingArguments:
+def _with_rows(trainer: Trainer, rows: RunRows) -> Any:
     args = copy.copy(trainer.args)
     for phase, held in (("train", rows.train), ("eval", rows.evaluation)):
         if held is not None:
@@ -252,15 +240,11 @@ def _copied(
     made = untrained_copy(trainer, _SimulatedSteps, args, blank)
     if reference is not None:
         made.ref_model = reference
-    made.optimizer, made.neftune_noise_alpha = optimizer, None
-    count = 2 * made.args.gradient_accumulation_steps * made.args.per_device_train_batch_size
-    made.train_dataset = list(
-        batch_rows(trainer.train_dataset, rows.train, made.args.per_device_train_batch_size, count)
-    )
+    made.optimizer, made.neftune_noise_alpha = optimizer or stand_in(recipe, blank), None
+    count = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
+    made.train_dataset = list(batch_rows(trainer.train_dataset, rows.train, args.per_device_train_batch_size, count))
     if shapes.evaluation is not None:
         made.evaluated, made.eval_lengths = evaluation_data(trainer), rows.evaluation
-    if made.optimizer is None:
-        made.optimizer = made.stand_in = stand_in(recipe, blank)
     made.expect_steps()
     made.create_accelerator_and_postprocess()
     made.watch()

@@ -10,14 +10,14 @@ import numpy as np
 
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.prepare import is_packed
+from hf_efficient.data.prepared import NotPreparedError, recipe_sources
 from hf_efficient.data.prompts import PromptData, build_prompt_data
 from hf_efficient.data.sources import BUILTINS
 from hf_efficient.data.stats import answer_lengths, document_lengths, lengths
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.planning.arguments import process_kept, run_arguments
-from hf_efficient.planning.batches import batchings
-from hf_efficient.planning.run_shapes import RunRows, RunShapes, batching_of
+from hf_efficient.planning.batches import RunRows, RunShapes, batching_of, batchings
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedData
@@ -47,6 +47,11 @@ def data_at_hand(recipe: Recipe) -> tuple[SFTConfig, SftData | PreferenceData | 
         for number, source in enumerate(sources):
             if source.path not in BUILTINS and not _is_here(source.path):
                 return f"data.{key}.{number}.path: {source.path} is not on this machine"
+    if recipe.data.pipeline is not None:
+        try:
+            recipe_sources(recipe)
+        except NotPreparedError as error:
+            return str(error).rstrip(".")
     try:
         tokenizer = load_tokenizer(recipe.model, recipe.train)
     except (ModelError, SetupError) as error:

@@ -2,16 +2,17 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
-from hf_efficient.errors import SetupError
+from hf_efficient.errors import SetupError, first_line
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.simulate.operator_count import OperatorCount
@@ -20,12 +21,10 @@ from hf_efficient.simulate.tensor_log import ModuleNames, TensorLog
 
 class SimulatedTrainer(Trainer):
     """Leftmost of a trainer's bases: reports what happens. ``tensors``: logs what a tensor is used for; None: nothing
-    is logged. ``stand_in``: takes the place of the recipe's optimizer; None where that itself runs.
-    ``micro_batch_factor``: micro-batches of the run for each simulated one."""
+    is logged. ``micro_batch_factor``: micro-batches of the run for each simulated one."""
 
     tensors: TensorLog | None = None
     operators: OperatorCount | None = None
-    stand_in: torch.optim.Optimizer | None = None
     micro_batch_factor = 1.0
     on_gpu = False
 
@@ -92,9 +91,15 @@ class SimulatedTrainer(Trainer):
         self.accelerator.backward = noted_backward
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        optimizer = super().create_optimizer(*args, **kwargs)
-        if self.on_gpu:
-            step_as_on_a_gpu(optimizer)
+        """On a GPU torch's own optimizers step on all parameters of a dtype at once where nothing else is asked for
+        (``torch.optim.optimizer._default_to_fused_or_foreach``), and hold temporaries of all of them together."""
+        try:
+            optimizer = super().create_optimizer(*args, **kwargs)
+        except ImportError as error:
+            raise SetupError(f"train.optim: {first_line(error)}") from error
+        for group in optimizer.param_groups if self.on_gpu else ():
+            if "foreach" in group and group["foreach"] is None and group.get("fused") is None:
+                group["foreach"] = True
         return optimizer
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,22 +137,11 @@ class HeadOfAGpu(SimulatedTrainer):
         return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu and "trl" in sys.modules else nullcontext()
 
 
-def step_as_on_a_gpu(optimizer: torch.optim.Optimizer) -> None:
-    """Step on all parameters of a dtype at once, as torch's own optimizers do on a GPU where nothing else is asked for
-    (``torch.optim.optimizer._default_to_fused_or_foreach``): their temporaries of all parameters are there together. On
-    a CPU they step on one parameter after the other."""
-    for group in optimizer.param_groups:
-        if "foreach" in group and group["foreach"] is None and group.get("fused") is None:
-            group["foreach"] = True
-
-
 class _Marks(TrainerCallback):
     def __init__(self, trainer: SimulatedTrainer) -> None:
         self._trainer = trainer
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, *_: Any, **kwargs: Any) -> None:
         self._trainer.phase = "optimizer"
         if self._trainer.operators is not None:
             self._trainer.operators.factor = 1.0
@@ -155,9 +149,7 @@ class _Marks(TrainerCallback):
             if parameter.grad is not None:
                 self._trainer.mark(parameter.grad, "gradients", name)
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, *_: Any, **kwargs: Any) -> None:
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
         names = {id(parameter): name for name, parameter in kwargs["model"].named_parameters()}
         for parameter, held in optimizer.state.items():
@@ -217,8 +209,8 @@ def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterato
 
     stood_in: dict[str, Any] = {
         "_use_triton": lambda device: True,
-        "_forward_kernel": _Launched(lambda tile: tile.amax(-1), on_logits),
-        "_backward_kernel": _Launched(lambda tile: tile.neg_(), on_logits),
+        "_forward_kernel": _launched(lambda tile: tile.amax(-1), on_logits),
+        "_backward_kernel": _launched(lambda tile: tile.neg_(), on_logits),
         "_addmm_fp32": _addmm_fp32,
     }
     missing = [name for name in stood_in if not hasattr(chunked_logprob, name)]
@@ -239,18 +231,14 @@ def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterato
             del module["triton"]
 
 
-class _Launched:
-    """A kernel on a grid of programs, its first argument the tile."""
+def _launched(touch: Callable[[torch.Tensor], Any], on_logits: Callable[[torch.Tensor], None]) -> Mapping[Any, Any]:
+    """By any grid of programs a kernel, its first argument the tile."""
 
-    def __init__(self, touch: Callable[[torch.Tensor], Any], on_logits: Callable[[torch.Tensor], None]) -> None:
-        self._touch, self._on_logits = touch, on_logits
+    def run(tile: torch.Tensor, *args: Any, **settings: Any) -> None:
+        on_logits(tile)
+        touch(tile)
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return self._run
-
-    def _run(self, tile: torch.Tensor, *args: Any, **settings: Any) -> None:
-        self._on_logits(tile)
-        self._touch(tile)
+    return defaultdict(lambda: run)
 
 
 def _addmm_fp32(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

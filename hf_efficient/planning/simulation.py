@@ -17,54 +17,36 @@ from transformers import PretrainedConfig
 
 from hf_efficient.estimate.sharding import ZERO, ModelStates, Sharding
 from hf_efficient.model.adapter import check_wrap_classes
-from hf_efficient.planning.arguments import collector_paused, process_kept, simulation_arguments
+from hf_efficient.model.distill import has_teacher
+from hf_efficient.planning import simulated_trainer
+from hf_efficient.planning.arguments import PROMPT_TOKENS, collector_paused, process_kept, simulation_arguments
 from hf_efficient.planning.blank_model import (
     blank_model,
-    is_eight_bit,
+    blank_teacher,
     kernels_of_a_gpu,
     quantization_constants,
     values_of,
 )
-from hf_efficient.planning.simulated_trainer import (
-    SimulatedEvaluation,
-    SimulatedTrainer,
-    is_evaluated,
-    simulate_evaluation,
-)
+from hf_efficient.planning.simulated_trainer import SimulatedEvaluation, SimulatedTrainer
 from hf_efficient.planning.target import attention_kernels, check_attention, liger_kernels
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedMemory, PlannedTensor, PlannedTimeline
+from hf_efficient.simulate import tensor_log
 from hf_efficient.simulate.blank import compute_in
 from hf_efficient.simulate.decompositions import decompositions, workspaces
 from hf_efficient.simulate.operator_count import OperatorCount
-from hf_efficient.simulate.tensor_log import (
-    ModuleNames,
-    StorageLife,
-    TensorLog,
-    category_of,
-    category_peaks,
-    find_peak,
-    phase_peaks,
-    timeline,
-)
+from hf_efficient.simulate.tensor_log import ModuleNames, StorageLife, TensorLog
 
 _LARGEST = 10
-PROMPT_TOKENS = 256
-"""Of a prompt whose data are not known, an assumption."""
 
 
 @dataclass(frozen=True)
 class HeldWeight:
-    """One parameter.
-
-    Attributes:
-        shape: of the tensor; of a packed one (bitsandbytes' 4-bit weights), that of its bytes.
-        values: that it stands for.
-        loaded_itemsize, itemsize: bytes of an element as the run loads it, and as the step computes with it.
-        quantized: packed, or of one byte per value (LLM.int8()).
-    """
+    """One parameter. ``shape``: of the tensor; of a packed one (bitsandbytes' 4-bit weights), that of its bytes.
+    ``values``: that it stands for. ``loaded_itemsize``, ``itemsize``: bytes of an element as the run loads it, and as
+    the step computes with it. ``quantized``: packed, or of one byte per value (LLM.int8())."""
 
     name: str
     shape: tuple[int, ...]
@@ -111,19 +93,13 @@ class Rank:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What two optimizer steps did, and an evaluation after them.
-
-    Attributes:
-        backward_starts, forward_ends: events before each backward, and up to the end of each forward of the training.
-        vocabulary: the last dimension of the model's logits.
-        rows, length: of a micro-batch; a pair of answers is two rows.
-        micro_batches, operators: of an optimizer step of the run; perhaps more than were simulated.
-        parameters, trained_parameters: a 4-bit weight counted as the values that it stands for.
-        paged_bytes: optimizer state outside of torch's allocator.
-        evaluation: a batch of it; None where the run evaluates nothing.
-        units: parameters of the whole model, in the units that several ranks would gather.
-        rank: None of a process that trains alone.
-    """
+    """What two optimizer steps did, and an evaluation of a batch after them, if the run evaluates.
+    ``backward_starts``, ``forward_ends``: events before each backward, and up to the end of each forward of the
+    training. ``vocabulary``: the last dimension of the logits. ``rows``, ``length``: of a micro-batch; a pair has two
+    rows. ``micro_batches``, ``operators``: of an optimizer step of the run; perhaps more than were simulated.
+    ``parameters``: a 4-bit weight counted as the values that it stands for. ``paged_bytes``: optimizer state outside of
+    torch's allocator. ``units``: parameters of the whole model, as several ranks would gather them. ``rank``: None of a
+    process that trains alone."""
 
     log: TensorLog
     backward_starts: tuple[int, ...]
@@ -137,9 +113,9 @@ class Simulation:
     parameters: int
     trained_parameters: int
     paged_bytes: int
-    forward_ends: tuple[int, ...] = ()
-    evaluation: SimulatedEvaluation | None = None
-    units: tuple[Unit, ...] = ()
+    forward_ends: tuple[int, ...]
+    evaluation: SimulatedEvaluation | None
+    units: tuple[Unit, ...]
     rank: Rank | None = None
 
     @functools.cached_property
@@ -147,7 +123,7 @@ class Simulation:
         return {weight.name: weight for unit in self.units for weight in unit.weights}
 
     def category(self, life: StorageLife) -> str:
-        return category_of(life, self.backward_starts, self.vocabulary)
+        return tensor_log.category_of(life, self.backward_starts, self.vocabulary)
 
 
 def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None = None) -> tuple[Unit, ...]:
@@ -227,34 +203,26 @@ def simulate(
     on_gpu: bool = True,
     computes_in: torch.dtype | None = None,
 ) -> Simulation:
-    """Build model and trainer of a recipe, train two steps, and evaluate where the run would.
-
-    Args:
-        length: tokens of every row; default: the most that the recipe allows.
-        padded: a row of each micro-batch is shorter, so that the attention needs a mask.
-        on_gpu: the fused LM head (``loss_type: chunked_nll``) takes less memory there, sums of two dtypes none.
-        computes_in: what float32 weights are cast to before the step, by whoever spreads the model over ranks.
-    """
+    """Build model and trainer of a recipe, train two steps, and evaluate where the run would. ``length``: tokens of
+    every row; default: the most that the recipe allows. ``padded``: a row of each micro-batch is shorter, so that the
+    attention needs a mask. ``on_gpu``: the fused LM head (``loss_type: chunked_nll``) takes less memory there, sums of
+    two dtypes none. ``computes_in``: what whoever spreads the model over ranks casts float32 weights to."""
     attention = recipe.model.attn_implementation if on_gpu else None
     check_attention(attention)
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory, attention_kernels(attention):
-        args = simulation_arguments(recipe, directory)
+        args: Any = simulation_arguments(recipe, directory)
         model = blank_model(recipe, config, seed=args.seed, checkpointing=args.gradient_checkpointing)
         check_wrap_classes(model, recipe.distributed.wrap_classes)
         loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
         if computes_in is not None:
             compute_in(model, computes_in)
-        if length is None:
-            length = _most_tokens(recipe, args, config)
+        if length is None and OBJECTIVES[recipe.objective].generates:
+            length = PROMPT_TOKENS + args.max_completion_length
+        elif length is None:
+            length = args.max_length or int(config.get_text_config().max_position_embeddings)
         with liger_kernels(recipe, model) if on_gpu else nullcontext():
             trainer = _trainer(recipe, config, model, args, length, padded=padded)
             return simulation_of(recipe, trainer, length, evaluation_length or length, loaded=loaded, on_gpu=on_gpu)
-
-
-def _most_tokens(recipe: Recipe, args: Any, config: PretrainedConfig) -> int:
-    if OBJECTIVES[recipe.objective].generates:
-        return PROMPT_TOKENS + int(args.max_completion_length)
-    return args.max_length or int(config.get_text_config().max_position_embeddings)
 
 
 def simulation_of(
@@ -272,8 +240,14 @@ def simulation_of(
     model: Any = trainer.model
     wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
     trainer.micro_batch_factor = wanted / trainer.args.gradient_accumulation_steps
-    log, operators = _observe(trainer, model, on_gpu=on_gpu)
+    trainer.names, trainer.on_gpu = ModuleNames(model), on_gpu
+    parts, inside = decompositions(on_gpu=on_gpu), workspaces(on_gpu=on_gpu)
+    trainer.tensors = log = TensorLog(trainer.where, decompositions=parts, workspaces=inside)
+    trainer.operators = operators = OperatorCount()
+    for one in filter(None, (model, *(getattr(trainer, name, None) for name in ("ref_model", "teacher_model")))):
+        _note_model(log, one)
     forward_ends, evaluation = _run(recipe, trainer, model, log, evaluation_length)
+    optimizer = getattr(trainer.optimizer, "optimizer", None)  # what accelerate has wrapped
     return Simulation(
         log=log,
         backward_starts=tuple(trainer.backward_starts),
@@ -286,23 +260,11 @@ def simulation_of(
         operators=operators.works(),
         parameters=sum(values_of(one) for one in model.parameters()),
         trained_parameters=sum(one.numel() for one in model.parameters() if one.requires_grad),
-        paged_bytes=getattr(trainer.stand_in, "paged_bytes", 0),
+        paged_bytes=getattr(optimizer, "paged_bytes", 0),
         forward_ends=tuple(forward_ends),
         evaluation=evaluation,
         units=units_of(model, loaded, recipe.distributed.wrap_classes),
     )
-
-
-def _observe(trainer: SimulatedTrainer, model: Any, *, on_gpu: bool) -> tuple[TensorLog, OperatorCount]:
-    """A log that knows the model, and a count of operators, for a trainer that has not trained yet."""
-    trainer.names, trainer.on_gpu = ModuleNames(model), on_gpu
-    parts, inside = decompositions(on_gpu=on_gpu), workspaces(on_gpu=on_gpu)
-    trainer.tensors = log = TensorLog(trainer.where, decompositions=parts, workspaces=inside)
-    trainer.operators = operators = OperatorCount()
-    for one in (model, getattr(trainer, "ref_model", None)):
-        if one is not None:
-            _note_model(log, one)
-    return log, operators
 
 
 def _run(
@@ -317,9 +279,11 @@ def _run(
 
     hook = model.register_forward_hook(note_end)
     try:
-        with log, kernels_of_a_gpu() if is_eight_bit(recipe) else nullcontext():
+        with log, kernels_of_a_gpu(recipe):
             trainer.train()
-            return ends, simulate_evaluation(trainer, evaluation_length) if is_evaluated(recipe) else None
+            if not simulated_trainer.is_evaluated(recipe):
+                return ends, None
+            return ends, simulated_trainer.simulate_evaluation(trainer, evaluation_length)
     finally:
         hook.remove()
         assert trainer.names is not None
@@ -335,8 +299,9 @@ def _trainer(
         from hf_efficient.planning.completions import completion_trainer
 
         return completion_trainer(recipe, model, args, length)
-    if recipe.objective == "sft":
-        return simulation_trainer(recipe, model, args, length, padded=padded)
+    if OBJECTIVES[recipe.objective].imitates:
+        teacher = blank_teacher(recipe) if has_teacher(recipe) else None
+        return simulation_trainer(recipe, model, args, length, padded=padded, teacher=teacher)
     reference = None
     if recipe.adapter.method == "full" and OBJECTIVES[recipe.objective].reference:
         reference = blank_model(recipe, copy.deepcopy(config), seed=args.seed, checkpointing=False)
@@ -356,24 +321,23 @@ def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
 
 def planned_memory(simulation: Simulation) -> PlannedMemory:
     log = simulation.log
-    peak = find_peak(log)
+    peak = tensor_log.find_peak(log)
     assert peak is not None  # weights are always there
     there = [(life, simulation.category(life)) for life in log.lives if life.lives_at(peak.event)]
     categories: Counter[str] = Counter()
     for life, category in there:
         categories[category] += life.bytes
     there.sort(key=lambda held: held[0].bytes, reverse=True)
+    phases = {phase: most for phase, most in tensor_log.phase_peaks(log).items() if phase not in ("setup", "data")}
     return PlannedMemory(
         peak_allocated_bytes=peak.bytes,
         peak_phase=peak.life.phase,
         peak_module=peak.life.module,
         peak_step=2 if peak.event > simulation.second_step else 1,
         categories=dict(categories),
-        category_peak_bytes=category_peaks(log, simulation.category),
+        category_peak_bytes=tensor_log.category_peaks(log, simulation.category),
         largest=_largest(there),
-        phase_peak_allocated_bytes={
-            phase: most for phase, most in phase_peaks(log).items() if phase not in ("setup", "data")
-        },
+        phase_peak_allocated_bytes=phases,
         paged_bytes=simulation.paged_bytes,
         model_bytes=sum(life.bytes for life in log.lives if life.category in ("weights", "adapter")),
     )
@@ -396,7 +360,7 @@ def _largest(there: Sequence[tuple[StorageLife, str]]) -> list[PlannedTensor]:
 def planned_timeline(simulation: Simulation) -> PlannedTimeline:
     """What is allocated from the first step on; two simulations may differ by when garbage is collected."""
     first = simulation.first_step
-    moments = timeline(simulation.log, simulation.category, first)
+    moments = tensor_log.timeline(simulation.log, simulation.category, first)
     names = dict.fromkeys(name for moment in moments for name in moment.categories)
     return PlannedTimeline(
         events=[moment.event - first for moment in moments],
@@ -423,8 +387,7 @@ def held_by_category(simulation: Simulation) -> dict[str, int]:
     if "optimizer_state" in found:
         found["optimizer_state"] = _bytes(simulation, "optimizer_state", {simulation.second_step})
     found["activations"] = found["logits"] = 0
-    ends = simulation.forward_ends or simulation.backward_starts
-    for end, start in zip(ends, simulation.backward_starts, strict=True):
+    for end, start in zip(simulation.forward_ends, simulation.backward_starts, strict=True):
         found["activations"] = max(found["activations"], _bytes(simulation, "activations", {start}))
         found["logits"] = max(found["logits"], _bytes(simulation, "logits", {end, start}))
     return found

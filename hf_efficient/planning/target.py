@@ -14,7 +14,7 @@ from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.facts.libraries import replaced, replaced_item
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate import liger
-from hf_efficient.simulate.flash import flash_attn_func, flash_attn_varlen_func
+from hf_efficient.simulate.decompositions import flash_attn_func, flash_attn_varlen_func
 
 FLASH = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 """They save and return the same shapes."""
@@ -185,16 +185,15 @@ def check_attention(name: str | None) -> None:
         )
 
 
-def target_remarks(recipe: Recipe) -> list[str]:
-    attention, found = recipe.model.attn_implementation, []
+def target_remarks(recipe: Recipe) -> Iterator[str]:
+    attention = recipe.model.attn_implementation
     if attention in FLASH:
-        found.append(f"{attention} is taken for installed on the target machine; a run without it is refused")
+        yield f"{attention} is taken for installed on the target machine; a run without it is refused"
     if attention == FLEX:
-        found.append("flex_attention is planned with the tensors that FlashAttention saves, its block mask left out")
+        yield "flex_attention is planned with the tensors that FlashAttention saves, its block mask left out"
     if recipe.train.get("use_liger_kernel"):
-        found.append("liger-kernel is taken for installed on the target machine; its kernels are planned as of 0.6")
+        yield "liger-kernel is taken for installed on the target machine; its kernels are planned as of 0.6"
     if recipe.train.get("activation_offloading"):
-        found.append("train.activation_offloading: copies to the host and back take no time in the plan")
+        yield "train.activation_offloading: copies to the host and back take no time in the plan"
     if recipe.train.get("torch_compile"):
-        found.append("train.torch_compile is planned as eager operators, an upper bound of memory and time")
-    return found
+        yield "train.torch_compile is planned as eager operators, an upper bound of memory and time"

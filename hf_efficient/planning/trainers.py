@@ -11,8 +11,9 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.prepare import is_packed, is_padding_free
 from hf_efficient.metrics.for_trainer import make_compute_metrics
-from hf_efficient.model.preference_trainer import preference_trainer_class, train_in_float32
-from hf_efficient.model.recipe_trainer import RecipeTrainerMixin, apply_sft_fields, objective
+from hf_efficient.model import recipe_trainer
+from hf_efficient.model.distill import TOKENS, VALUES, DistillTrainerMixin
+from hf_efficient.model.recipe_trainer import RecipeTrainerMixin
 from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
 from hf_efficient.recipe.objectives import ObjectiveName
@@ -30,8 +31,7 @@ def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> l
 
 
 def _padded(batch: dict[str, Any]) -> dict[str, Any]:
-    batch["attention_mask"][0, -1] = 0
-    batch["labels"][0, -1] = -100
+    batch["attention_mask"][0, -1], batch["labels"][0, -1] = 0, -100
     return batch
 
 
@@ -51,6 +51,8 @@ class SimulationTrainer(SimulatedTrainer, RecipeTrainerMixin, Trainer):
         return longest_rows(args, length, count, packed=is_packed(args, "eval"))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if self.tensors is not None and self.state.global_step == 0 and not self.accelerator.sync_gradients:
+            return torch.zeros(())  # left out: the second step does the same with the optimizer's state besides
         with fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu and self.chunked_loss else nullcontext():
             return super().training_step(*args, **kwargs)
 
@@ -66,11 +68,23 @@ class SimulationTrainer(SimulatedTrainer, RecipeTrainerMixin, Trainer):
         return torch.arange(labels.shape[0] * (labels.shape[1] - 1))
 
 
+class _DistillSimulation(SimulationTrainer, DistillTrainerMixin):
+    """With a teacher that has no values either; its likeliest tokens come with the batch, as from their cache."""
+
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.teacher_model is None:
+            shape = len(self._target_positions(inputs["labels"])), self._distill.top_k or 1
+            given = {VALUES: torch.zeros(shape, dtype=torch.float16), TOKENS: torch.zeros(shape, dtype=torch.int32)}
+            inputs = {**inputs, **given}
+        return super().training_step(model, inputs, *args, **kwargs)
+
+
 def simulation_trainer(
-    recipe: Recipe, model: Any, args: SFTConfig, length: int, *, padded: bool = False
+    recipe: Recipe, model: Any, args: SFTConfig, length: int, *, padded: bool = False, teacher: Any = None
 ) -> SimulationTrainer:
-    """The recipe's trainer for two optimizer steps on rows of one length; for a real model as well."""
-    apply_sft_fields(model, args)
+    """The recipe's trainer for two optimizer steps on rows of one length; for a real model as well, with its
+    ``teacher`` where it has one."""
+    recipe_trainer.apply_sft_fields(model, args)
     args.remove_unused_columns = False
     collator = DataCollatorForLanguageModeling(
         pad_token_id=0,
@@ -78,19 +92,20 @@ def simulation_trainer(
         pad_to_multiple_of=args.pad_to_multiple_of,  # type: ignore[arg-type]
     )
     rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
-    optimizer = stand_in(recipe, model)
     compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics if is_evaluated(recipe) else ())
-    trainer = SimulationTrainer(
+    kind: Any = SimulationTrainer if recipe.distill is None else _DistillSimulation
+    own = {} if recipe.distill is None else {"distill": recipe.distill, "teacher_model": teacher}
+    trainer: SimulationTrainer = kind(
+        **own,
         model=model,
         args=args,
         data_collator=(lambda rows: _padded(collator(rows))) if padded else collator,
         train_dataset=longest_rows(args, length, rows, packed=args.packing),
-        compute_loss_func=objective(args),
+        compute_loss_func=recipe_trainer.objective(args),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=reduce,
-        optimizers=(optimizer, None),
+        optimizers=(stand_in(recipe, model), None),
     )
-    trainer.stand_in = optimizer
     trainer.offloads = bool(recipe.train.get("activation_offloading"))
     return trainer
 
@@ -105,29 +120,25 @@ class _PreferenceSimulation(HeadOfAGpu):
 def preference_trainer(recipe: Recipe, model: Any, reference: Any, args: DPOConfig, length: int) -> SimulatedTrainer:
     """The recipe's trainer for two optimizer steps on answers of one length; ``reference`` is None for an adapter."""
     rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
-    optimizer = stand_in(recipe, model)
-    bases = (_PreferenceSimulation, preference_trainer_class(recipe.objective))
+    bases = (_PreferenceSimulation, recipe_trainer.preference_trainer_class(recipe.objective))
     kind: Any = type("PreferenceSimulationTrainer", bases, {"objective": recipe.objective})
     trainer: SimulatedTrainer = kind(
         model=model,
         args=args,
         train_dataset=Dataset.from_list(_preferences(recipe.objective, length, rows)),
         processing_class=any_tokenizer(),
-        optimizers=(optimizer, None),
+        optimizers=(stand_in(recipe, model), None),
         **({} if reference is None else {"ref_model": reference}),
     )
-    return as_in_the_run(trainer, recipe, model, optimizer)
+    adapt_as_in_the_run(recipe, model)
+    return trainer
 
 
-def as_in_the_run(
-    trainer: SimulatedTrainer, recipe: Recipe, model: Any, optimizer: torch.optim.Optimizer | None
-) -> SimulatedTrainer:
-    """With the optimizer's stand-in, and adapters as in the run, once TRL has added its own copy of one."""
-    trainer.stand_in = optimizer
+def adapt_as_in_the_run(recipe: Recipe, model: Any) -> None:
+    """Once TRL has added its own copy of an adapter."""
     make_blank(model)
     if recipe.adapter.method == "qlora":
-        train_in_float32(model)
-    return trainer
+        recipe_trainer.train_in_float32(model)
 
 
 def _preferences(objective: ObjectiveName, length: int, count: int) -> list[dict[str, Any]]:

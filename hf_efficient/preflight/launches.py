@@ -1,7 +1,5 @@
 """The preflight check: a short launch that trains on the longest batch, evaluates and saves, and one that resumes."""
 
-import dataclasses
-import json
 import math
 import os
 import re
@@ -10,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import takewhile
 from pathlib import Path
@@ -22,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hf_efficient.errors import HfEfficientError, PreflightError, writing
 from hf_efficient.estimate.cost import checkpoints_at_once
+from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.checkpoints import remove
 from hf_efficient.launch.exits import ended
 from hf_efficient.launch.preflight_wanted import preflight_path, write_preflight
@@ -29,8 +28,7 @@ from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder,
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import FailureKind, Preflight, PreflightFailure
 from hf_efficient.reporting.run_rows import preflight_words
-from hf_efficient.run_dir.json_file import write_whole
-from hf_efficient.text import seconds, size
+from hf_efficient.text import counted, seconds, size
 
 STEPS = 2  # before the save, and the next, which the optimizer's state makes larger and a resumed run must repeat
 MOST_MICRO_BATCHES = 2  # of a step: the second finds the gradients of the first, and is as large as any that follows
@@ -40,18 +38,7 @@ LOSS_TOLERANCE = 1e-3
 Part = Literal["save", "load"]  # which of the two launches
 Stage = Literal["starting", "data", "building", "training", "evaluation", "saving", "loading", "next", "final", "done"]
 
-STAGES: dict[Stage, str] = {  # in words, in the order of the first launch
-    "starting": "starting",
-    "data": "reading the data",
-    "building": "building model and trainer",
-    "training": "the training step on the longest batch",
-    "evaluation": "the evaluation of the longest batch",
-    "saving": "saving a checkpoint",
-    "loading": "loading the checkpoint back",
-    "next": "the step after it",
-    "final": "saving the model as at the end of the run",
-    "done": "ending",
-}
+STAGES: dict[Stage, str] = key_table("report_words")["preflight_stages"]
 
 _SHORT: dict[str, Any] = {
     "train.max_steps": STEPS,
@@ -100,11 +87,6 @@ class RankNotes:
     weights: dict[str, str] = field(default_factory=dict)
     optimizer: dict[str, str] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
-
-
-def write_notes(folder: Path, part: Part, notes: RankNotes) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{part}-{notes.rank}.json", json.dumps(dataclasses.asdict(notes)))
 
 
 def notes_of(folder: Path, part: Part) -> list[RankNotes]:
@@ -255,17 +237,12 @@ def _wait(
 
 def _bytes_moved(launcher: int) -> int:
     total = 0
-    try:
+    with suppress(psutil.NoSuchProcess):
         process = psutil.Process(launcher)
-        family = [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return 0
-    for one in family:
-        try:
-            moved = one.io_counters()
-        except (psutil.Error, AttributeError):
-            continue
-        total += getattr(moved, "read_chars", moved.read_bytes) + getattr(moved, "write_chars", moved.write_bytes)
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.Error, AttributeError):  # it has ended; macOS does not say
+                moved = one.io_counters()
+                total += moved.read_chars + moved.write_chars
     return total
 
 
@@ -355,9 +332,9 @@ def disk_failure(figures: Mapping[str, Any], keys: str = "train.") -> PreflightF
     if needed is None or free is None or needed <= free:
         return None
     message = (
-        f"the disk is too small: {figures['checkpoints_to_come']} checkpoints of {size(figures['checkpoint_bytes'])} "
-        f"and the model in the end need {size(needed)}, and {size(free)} are free. Write {keys}save_total_limit=1, a "
-        f"larger {keys}save_steps, or an output_dir=... on another disk."
+        f"the disk is too small: {counted(figures['checkpoints_to_come'], 'checkpoint')} of "
+        f"{size(figures['checkpoint_bytes'])} and the model in the end need {size(needed)}, and {size(free)} are free. "
+        f"Write {keys}save_total_limit=1, a larger {keys}save_steps, or an output_dir=... on another disk."
     )
     return PreflightFailure("disk", "the disk", message)
 

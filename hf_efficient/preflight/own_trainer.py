@@ -12,6 +12,7 @@ import torch
 from accelerate.state import GradientState
 from transformers import Trainer, TrainingArguments
 
+from hf_efficient.callbacks.shrink import is_out_of_memory
 from hf_efficient.errors import HfEfficientError, PreflightError, SetupError, first_line, writing
 from hf_efficient.launch.checkpoints import remove
 from hf_efficient.planning.arguments import two_steps
@@ -25,7 +26,7 @@ from hf_efficient.planning.own_trainer import (
     untrained_copy,
 )
 from hf_efficient.preflight.launches import STAGES, STEPS, disk_failure, figures_of
-from hf_efficient.preflight.process import Notebook, PreflightWatch, is_out_of_memory, note_saved, run_facts
+from hf_efficient.preflight.process import Notebook, PreflightWatch, note_saved, run_facts
 from hf_efficient.recording.activations import kept_modes, kept_random_state
 from hf_efficient.records.account import Preflight, PreflightFailure
 from hf_efficient.reporting.run_rows import preflight_words
@@ -135,9 +136,8 @@ def _copy(trainer: Trainer, directory: Path) -> Any:
 
 
 def _longest_evaluation(trainer: Trainer) -> list[Any] | None:
-    strategy = trainer.args.eval_strategy
     held = evaluation_data(trainer)
-    if held is None or str(getattr(strategy, "value", strategy)) == "no":
+    if held is None or trainer.args.eval_strategy == "no":
         return None
     rows = min(trainer.args.per_device_eval_batch_size, len(held))
     return list(batch_rows(held, row_lengths(trainer, held, "eval_dataset"), 1, rows))

@@ -1,14 +1,14 @@
 """One process of a preflight check: it trains on the longest rows and saves, or loads, and notes what it saw."""
 
+import hashlib
 import json
 import math
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,47 +21,34 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import DPOConfig, SFTConfig
 
+from hf_efficient.callbacks.shrink import is_out_of_memory
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.prompts import PromptData
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.launch.arguments import settle, training_arguments
 from hf_efficient.launch.build import build
 from hf_efficient.launch.checkpoints import written_by_the_run
-from hf_efficient.launch.exits import cause_of
+from hf_efficient.launch.exits import cause_of, is_full_disk
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import locked, plan_output
 from hf_efficient.launch.preflight_wanted import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
-from hf_efficient.planning.batches import Lengths
+from hf_efficient.planning.batches import Lengths, RunRows, run_shapes
 from hf_efficient.planning.run_data import rows_of
-from hf_efficient.planning.run_shapes import RunRows, run_shapes
 from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.preflight import launches
 from hf_efficient.preflight.launches import STAGES, Part, RankNotes, Stage
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recording.memory import peak_rss_bytes
+from hf_efficient.recording.process import peak_rss_bytes
 from hf_efficient.records.account import FailureKind
 from hf_efficient.run_dir.checkpoints import checkpoints
-
-_CHUNK = 1 << 20  # words at a time: eight times as many bytes are taken for a moment
-_BITS = (1 << 64) - 1
-_ODD, _OTHER = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
+from hf_efficient.run_dir.json_file import write_whole
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """Type, shape, and a 64-bit sum in any order over a tensor's words, each mixed with its place by SplitMix64."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    whole = flat.numel() * flat.element_size()
-    words = flat.view(torch.int32 if whole % 4 == 0 else torch.uint8) if whole else flat.view(torch.uint8)
-    total = 0
-    for start in range(0, words.numel(), _CHUNK):
-        chunk = words[start : start + _CHUNK].to(torch.int64)
-        chunk += torch.arange(start, start + chunk.numel(), device=chunk.device) * _ODD
-        chunk ^= chunk >> 29
-        chunk *= _OTHER
-        chunk ^= chunk >> 32
-        total += int(chunk.sum())
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} {total & _BITS:016x}"
+    """Type, shape, and a hash of its bytes."""
+    held: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} {hashlib.sha256(held).hexdigest()}"
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -160,8 +147,6 @@ def file_bytes(paths: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|CUDA_ERROR_OUT_OF_MEMORY", re.I)
-_FULL_DISK = re.compile(r"No space left on device|os error 28|unexpected pos|Disk quota exceeded")
 _BEFORE_TRAINING = ("starting", "data", "building")
 
 
@@ -189,13 +174,8 @@ def describe_failure(
     return "fault", fault
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-    return known or (isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None)
-
-
 def _save_remedy(error: Exception, recipe: Recipe) -> str:
-    if _FULL_DISK.search(str(error)):
+    if is_full_disk(error):
         return f"No room is left for {recipe.output_dir}: make room, or write an output_dir=... on another disk."
     if isinstance(error, PermissionError):
         return f"{recipe.output_dir} cannot be written by this user: write another output_dir=..."
@@ -237,7 +217,8 @@ class Notebook:
         self._mark = time.monotonic()
 
     def write(self) -> None:
-        launches.write_notes(self.folder, self.part, self.notes)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / f"{self.part}-{self.notes.rank}.json", json.dumps(asdict(self.notes)))
 
     def enter(self, stage: Stage) -> None:
         self.notes.stage = stage
@@ -307,12 +288,11 @@ class PreflightWatch(TrainerCallback):
 
     def _note_peak(self, args: TrainingArguments, name: str) -> None:
         if args.device.type == "cuda":
-            peak: int | None = int(torch.cuda.max_memory_allocated(args.device))
+            peak = int(torch.cuda.max_memory_allocated(args.device))
             torch.cuda.reset_peak_memory_stats(args.device)
         else:
             peak = peak_rss_bytes()
-        if peak is not None:
-            self._book.note(**{name: max(peak, self._book.notes.figures.get(name, 0))})
+        self._book.note(**{name: max(peak, self._book.notes.figures.get(name, 0))})
 
 
 def check_part(recipe: Recipe, part: Part) -> None:
@@ -344,7 +324,10 @@ def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: Notebook) -> None:
     book.enter("data")
     saves = book.part == "save"
     if args.process_index == 0 and saves:
-        book.note(free_bytes=shutil.disk_usage(book.folder).free + _freed(recipe))
+        plan = plan_output(recipe)
+        freed = written_by_the_run(plan.directory) if plan.replaces else []
+        freed_bytes = sum(file_bytes([path, *path.rglob("*")]) for path in freed)
+        book.note(free_bytes=shutil.disk_usage(book.folder).free + freed_bytes)
 
     def on_data(data: Any, short_args: SFTConfig | DPOConfig, plan: Any) -> Any:
         if args.process_index == 0 and saves:
@@ -403,12 +386,6 @@ def run_facts(args: TrainingArguments, saves: int | None, checkpoints_there: int
         "keeps_best": bool(args.load_best_model_at_end),
         "recipe_micro_batches": args.gradient_accumulation_steps,
     }
-
-
-def _freed(recipe: Recipe) -> int:
-    plan = plan_output(recipe)
-    found = written_by_the_run(plan.directory) if plan.replaces else []
-    return sum(file_bytes([path, *path.rglob("*")]) for path in found)
 
 
 def _merged_bytes(model: nn.Module) -> int:

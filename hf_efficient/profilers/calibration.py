@@ -3,6 +3,7 @@
 Matrices are made without a random number, but hold no constant: products of zeros draw less power and run faster.
 """
 
+import functools
 import hashlib
 import json
 import logging
@@ -11,9 +12,10 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import torch
@@ -39,53 +41,16 @@ _CHAIN = 200
 """Operators of the chain: forward and backward stay under what a CUDA stream queues before the host has to wait."""
 _CHAIN_ROUNDS = 20
 _BUSY_PERCENT = 5
-_ROUNDS = 5
-_ROUND_SECONDS = 0.03
-_MOST_REPETITIONS = 1000
+_RUN_SECONDS = 0.15
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-class HostStopwatch:
-    """For a CPU, which has done the work when the call returns."""
+def steady_seconds(work: Callable[[], object]) -> float:
+    """Seconds of the current device for one call, by torch's own timer: the median of blocks between which it waits."""
+    from torch.utils.benchmark import Timer
 
-    def seconds(self, work: Callable[[], object], times: int) -> float:
-        """Of the device for one call of ``work``: the mean over ``times`` of them, one after the other."""
-        before = time.perf_counter()
-        for _ in range(times):
-            work()
-        return (time.perf_counter() - before) / times
-
-    def settle(self) -> None:
-        """Return when the device has done all that was queued."""
-
-
-class EventStopwatch(HostStopwatch):
-    """For a CUDA device: two events on its stream, so that launching is not part of the time while it is kept busy."""
-
-    def __init__(self, event: Callable[[], Any], synchronize: Callable[[], object]) -> None:
-        """``event`` makes one, as ``torch.cuda.Event(enable_timing=True)``; ``synchronize`` waits for the device."""
-        self._event, self._synchronize = event, synchronize
-
-    def seconds(self, work: Callable[[], object], times: int) -> float:
-        start, end = self._event(), self._event()
-        start.record()
-        for _ in range(times):
-            work()
-        end.record()
-        self._synchronize()
-        return float(start.elapsed_time(end)) / 1e3 / times  # events count milliseconds
-
-    def settle(self) -> None:
-        self._synchronize()
-
-
-def steady_seconds(watch: HostStopwatch, work: Callable[[], object]) -> float:
-    """Seconds of one call: the median of five rounds, after a first call that is not counted."""
-    work()
-    watch.settle()
-    once = watch.seconds(work, 1)
-    times = min(_MOST_REPETITIONS, max(1, round(_ROUND_SECONDS / once))) if once > 0 else _MOST_REPETITIONS
-    return statistics.median(watch.seconds(work, times) for _ in range(_ROUNDS))
+    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
+    return float(timer.blocked_autorange(min_run_time=_RUN_SECONDS).median)
 
 
 @dataclass(frozen=True)
@@ -108,38 +73,19 @@ class MatmulPeak:
 def cpu_matmul_peak(dtype: torch.dtype) -> MatmulPeak:
     """The peak in this dtype with torch's present number of threads, from the user's cache where it is known. Measured
     in a second at most, for each ``key``; what a busy machine gave is not kept."""
-    key: dict[str, object] = {
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "dtype": str(dtype),
-        # What oneDNN may compute products of float32 in; None before torch 2.9.
-        "fp32_precision": getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None),
-    }
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    path = cache_dir() / "matmul_peaks" / f"{name}.json"
-    known = _read_peak(path, key)
-    if known is not None:
-        return known
+    # What oneDNN may compute products of float32 in; None before torch 2.9.
+    fp32_precision = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
+    key = (cpu_model(), os.cpu_count(), torch.get_num_threads(), torch.__version__, str(dtype), fp32_precision)
+    path = cache_dir() / "matmul_peaks" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+    with suppress(OSError, ValueError, TypeError):  # there is none, or no whole one
+        return MatmulPeak(**json.loads(path.read_bytes()))
     peak = measure_matmul(dtype)
     if not peak.is_of_a_busy_machine:
         try:
-            _keep(path, {"key": key, "peak": asdict(peak)})
+            _keep(path, asdict(peak))
         except OSError as error:
             logger.debug("%s cannot be kept: %s", path, error)
     return peak
-
-
-def _read_peak(path: Path, key: dict[str, object]) -> MatmulPeak | None:
-    try:
-        held = json.loads(path.read_bytes())
-        peak = MatmulPeak(**held["peak"])
-        # Versions that did not see a busy machine wrote no share.
-        is_whole = held["key"] == key and peak.flops_per_second > 0 and "cpu_share" in held["peak"]
-        return peak if is_whole else None
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 @torch.no_grad()
@@ -151,9 +97,8 @@ def measure_matmul(dtype: torch.dtype) -> MatmulPeak:
         if fastest and flops / fastest > _PRODUCT_SECONDS:
             break
         seconds, cpu_seconds = _fastest_product(size, dtype)
-        rate, share = flops / seconds, 1.0
-        if cpu_seconds > 0:
-            share = round(min(1.0, cpu_seconds / (seconds * torch.get_num_threads())), 3)
+        rate, of_cpu = flops / seconds, cpu_seconds / (seconds * torch.get_num_threads())
+        share = round(min(1.0, of_cpu), 3) if of_cpu else 1.0  # the clock did not tick
         if rate > fastest:
             fastest, best_size, least_share = rate, size, 1.0
         least_share = min(least_share, share)
@@ -179,107 +124,80 @@ def _factors(size: int, dtype: torch.dtype, device: torch.device) -> tuple[torch
     return left, left.t().contiguous()
 
 
-@dataclass(frozen=True)
-class Bench:
-    """A device, and how it is measured; ``products`` says whether others held it up (None: not known)."""
-
-    device: torch.device
-    name: str
-    device_type: Literal["cuda", "cpu"]
-    watch: HostStopwatch
-    products: Callable[[], tuple[tuple[MatmulRate, ...], bool | None]]
-    copy_bytes: int
-    threads: int | None = None
+def devices() -> Iterator[torch.device]:
+    """A GPU of each name, then the CPU."""
+    indices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    names = [torch.cuda.get_device_name(index) for index in indices]
+    yield from (torch.device("cuda", names.index(name)) for name in dict.fromkeys(names))
+    yield torch.device("cpu")
 
 
-def benches() -> Iterator[Bench]:
-    seen = set()
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        name = torch.cuda.get_device_name(index)
-        if name not in seen:
-            seen.add(name)
-            yield cuda_bench(index)
-    yield cpu_bench()
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model() or "CPU"
 
 
-def cuda_bench(index: int) -> Bench:
-    device = torch.device("cuda", index)
-    watch = EventStopwatch(lambda: torch.cuda.Event(enable_timing=True), lambda: torch.cuda.synchronize(device))
-    sixteen = ("bf16", "fp16") if torch.cuda.is_bf16_supported(including_emulation=False) else ("fp16",)
-
-    def products() -> tuple[tuple[MatmulRate, ...], bool | None]:
-        busy = _gpu_is_busy(index)  # before this process keeps it busy itself
-        return tuple(rate for dtype in (*sixteen, "fp32") for rate in product_rates(dtype, device, watch)), busy
-
-    free, _ = torch.cuda.mem_get_info(index)
-    name = torch.cuda.get_device_name(index)
-    return Bench(device, name, "cuda", watch, products, copy_bytes=min(_COPY_BYTES, free // 4))
-
-
-def cpu_bench() -> Bench:
-    def products() -> tuple[tuple[MatmulRate, ...], bool | None]:
-        peaks = {dtype: measure_matmul(_DTYPES[dtype]) for dtype in ("bf16", "fp32")}
-        rates = tuple(MatmulRate(dtype, peak.size, peak.flops_per_second) for dtype, peak in peaks.items())
-        return rates, any(peak.is_of_a_busy_machine for peak in peaks.values())
-
-    return Bench(
-        torch.device("cpu"),
-        cpu_model() or "CPU",
-        "cpu",
-        HostStopwatch(),
-        products,
-        copy_bytes=min(_COPY_BYTES, psutil.virtual_memory().available // 8),
-        threads=torch.get_num_threads(),
-    )
-
-
-def calibrate(bench: Bench) -> Calibration:
+def calibrate(device: torch.device) -> Calibration:
     """Measure a device, in some seconds. Nothing else should run on it; what runs there is slowed down."""
-    rates, busy = bench.products()
-    return Calibration(
-        device_name=bench.name,
-        device_type=bench.device_type,
-        torch_version=torch.__version__,
-        measured_on=time.strftime("%Y-%m-%d"),
-        matmul=rates,
-        bandwidth_bytes_per_second=copy_rate(bench),
-        launch_seconds=launch_seconds(bench),
-        busy=busy,
-        threads=bench.threads,
-    )
+    on_gpu = device.type == "cuda"
+    with torch.cuda.device(device) if on_gpu else nullcontext():
+        rates, busy = _gpu_products(device) if on_gpu else _cpu_products()
+        return Calibration(
+            device_name=device_name(device),
+            device_type="cuda" if on_gpu else "cpu",
+            torch_version=torch.__version__,
+            measured_on=time.strftime("%Y-%m-%d"),
+            matmul=rates,
+            bandwidth_bytes_per_second=copy_rate(device),
+            launch_seconds=launch_seconds(device),
+            busy=busy,
+            threads=None if on_gpu else torch.get_num_threads(),
+        )
+
+
+def _gpu_products(device: torch.device) -> tuple[tuple[MatmulRate, ...], bool | None]:
+    """With whether others held it up; None: not known."""
+    busy = _gpu_is_busy(device)  # before this process keeps it busy itself
+    sixteen = ("bf16", "fp16") if torch.cuda.is_bf16_supported(including_emulation=False) else ("fp16",)
+    return tuple(rate for dtype in (*sixteen, "fp32") for rate in product_rates(dtype, device)), busy
+
+
+def _cpu_products() -> tuple[tuple[MatmulRate, ...], bool]:
+    peaks = {dtype: measure_matmul(_DTYPES[dtype]) for dtype in ("bf16", "fp32")}
+    rates = tuple(MatmulRate(dtype, peak.size, peak.flops_per_second) for dtype, peak in peaks.items())
+    return rates, any(peak.is_of_a_busy_machine for peak in peaks.values())
 
 
 @torch.no_grad()
-def product_rates(
-    dtype: str, device: torch.device, watch: HostStopwatch, sizes: Iterable[int] = _SIZES
-) -> Iterator[MatmulRate]:
+def product_rates(dtype: str, device: torch.device, sizes: Iterable[int] = _SIZES) -> Iterator[MatmulRate]:
     """Products of square matrices of growing size, as far as one takes a tenth of a second at most."""
     fastest = 0.0
     for size in sizes:
         flops = 2 * size**3
         if fastest and flops / fastest > _PRODUCT_SECONDS:
             return
-        seconds = steady_seconds(watch, _product(*_factors(size, _DTYPES[dtype], device)))
+        left, right = _factors(size, _DTYPES[dtype], device)
+        seconds = steady_seconds(functools.partial(torch.mm, left, right, out=torch.empty_like(left)))
         fastest = max(fastest, flops / seconds)
         yield MatmulRate(dtype, size, flops / seconds)
 
 
-def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
-    result = torch.empty_like(left)
-    return lambda: torch.mm(left, right, out=result)
-
-
 @torch.no_grad()
-def copy_rate(bench: Bench) -> float:
-    source = torch.linspace(-1, 1, bench.copy_bytes // 4, device=bench.device)
+def copy_rate(device: torch.device) -> float:
+    source = torch.linspace(-1, 1, _copy_bytes(device) // 4, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / steady_seconds(bench.watch, lambda: target.copy_(source))
+    return 2 * source.nbytes / steady_seconds(lambda: target.copy_(source))
+
+
+def _copy_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return min(_COPY_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
+    return min(_COPY_BYTES, psutil.virtual_memory().available // 8)
 
 
 @torch.enable_grad()
-def launch_seconds(bench: Bench, clock: Callable[[], float] = time.perf_counter) -> float:
+def launch_seconds(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of the host per tiny kernel, forward and backward: the median of rounds; on a CPU with the kernel."""
-    start = torch.ones(8, device=bench.device, requires_grad=True)
+    start = torch.ones(8, device=device, requires_grad=True)
 
     def chain() -> None:
         end = start
@@ -290,20 +208,21 @@ def launch_seconds(bench: Bench, clock: Callable[[], float] = time.perf_counter)
     chain()
     found = []
     for _ in range(_CHAIN_ROUNDS):
-        bench.watch.settle()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         before = clock()
         chain()
         found.append((clock() - before) / (2 * _CHAIN))
     return statistics.median(found)
 
 
-def _gpu_is_busy(index: int) -> bool | None:
+def _gpu_is_busy(device: torch.device) -> bool | None:
     """Whether somebody's kernels ran there over the last moments; None where the driver does not say."""
     try:
-        return torch.cuda.utilization(index) >= _BUSY_PERCENT
+        return torch.cuda.utilization(device) >= _BUSY_PERCENT
     except Exception:
         # The management libraries, NVIDIA's and AMD's, each have errors of their own.
-        logger.debug("the load of GPU %d is not known", index, exc_info=True)
+        logger.debug("the load of %s is not known", device, exc_info=True)
         return None
 
 

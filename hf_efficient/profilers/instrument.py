@@ -1,4 +1,5 @@
-"""What a deeper instrument is, and how one is driven through a training: its cost measured, its faults caught."""
+"""What a deeper instrument is, and how one is driven through a training: its cost measured, its faults caught. The two
+for Nsight Systems and Nsight Compute: NVTX ranges of steps and phases, and which steps to capture."""
 
 import atexit
 import importlib
@@ -6,16 +7,21 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hf_efficient.errors import SetupError, first_line
 from hf_efficient.estimate.throughput import slowdown
 from hf_efficient.facts.libraries import is_installed
+from hf_efficient.recording.events import mark_phases
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.profile import InstrumentAccount
-from hf_efficient.run_dir.json_file import PROFILE, table_path, write_table
+from hf_efficient.run_dir.json_file import PROFILE, strict_json, table_path, write_whole
+from hf_efficient.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +32,11 @@ NO_CUDA = "needs a CUDA device, and there is none"
 
 @dataclass(frozen=True)
 class Place:
-    """Where an instrument works: the folder of its files, its rank, the loader and the model where they are known."""
+    """Where an instrument works: the folder of its files, its rank, and the loader where it is known."""
 
     directory: Path
     rank: int
     loader: Any = None
-    model: Any = None
 
 
 class Instrument:
@@ -56,7 +61,7 @@ class Instrument:
 
     def write(self, place: Place, name: str, table: Any, part: str = "") -> None:
         path = table_path(place.directory, name, place.rank, part)
-        write_table(path, table)
+        write_whole(path, strict_json(table))
         if path not in self.files:
             self.files.append(path)
 
@@ -66,9 +71,7 @@ class WindowedInstrument(Instrument):
 
     def __init__(self, after_step: int = AFTER_STEPS, steps: int | None = None) -> None:
         super().__init__()
-        if steps is None and after_step < 0:
-            raise ValueError(f"after_step is {after_step}; write at least 0")
-        if steps is not None and (after_step < 0 or steps < 1):
+        if after_step < 0 or (steps is not None and steps < 1):
             raise ValueError(f"after_step is {after_step}, steps is {steps}; write at least 0 and 1")
         self._first, self._steps = after_step, steps
         self._done = self._measured = 0
@@ -91,7 +94,7 @@ class WindowedInstrument(Instrument):
             self.active = False
             self.finish(place)
         elif self._done < self._first:
-            self.notes.append(f"training ended after {self._done} steps, and it begins after {self._first}")
+            self.notes.append(f"training ended after {counted(self._done, 'step')}, and it begins after {self._first}")
 
     def begin(self, place: Place) -> None: ...
 
@@ -124,7 +127,7 @@ class InstrumentRun:
         self._was_active = False
         self._stated_files = 0
 
-    def begin(self, directory: Path, rank: int, loader: Any = None, model: Any = None) -> None:
+    def begin(self, directory: Path, rank: int, loader: Any = None) -> None:
         """Training begins; ``directory`` is the ``profile`` folder of the run, which is made."""
         self.end()
         self._running, self._own_seconds, self._steps, self._stated_files = True, 0.0, 0, 0
@@ -134,7 +137,7 @@ class InstrumentRun:
 
         def start() -> None:
             directory.mkdir(parents=True, exist_ok=True)
-            self._instrument.start(Place(directory, rank, loader, model))
+            self._instrument.start(Place(directory, rank, loader))
 
         self._call(start)
 
@@ -181,21 +184,16 @@ class InstrumentRun:
             name = self._instrument.name
             logger.warning("profile.%s ends here, because of a fault; training continues.", name, exc_info=True)
             self._instrument.notes.append(f"ended by a fault: {type(error).__name__}: {error}")
-            self._stop_after_fault()
+            with suppress(Exception):
+                self._instrument.stop()
+            if self._running:
+                self._leave()
         now = self._now()
         self._own_seconds += now - began
         if between:
             self._since, self._was_active = now, self._instrument.active
         else:
             self._since += now - began  # the step continues
-
-    def _stop_after_fault(self) -> None:
-        try:
-            self._instrument.stop()
-        except Exception:
-            logger.debug("It could not be stopped either.", exc_info=True)
-        if self._running:
-            self._leave()
 
     def _leave(self) -> None:
         self._running = False
@@ -206,6 +204,62 @@ class InstrumentRun:
         stated = vars(self.account).copy()
         self._stated_files = len(self._instrument.files)
         self._timeline.state("profile", {stated.pop("name"): stated})
+
+
+class NvtxRanges(Instrument):
+    """A range ``step 6`` per optimizer step, of the process; inside it those of its phases, where they are recorded."""
+
+    name = "nvtx"
+
+    def __init__(self, marker: Any = None) -> None:
+        super().__init__()
+        self._given = marker
+        self._marker: Any = None
+        self._open: Any = None
+
+    def start(self, place: Place) -> None:
+        self._marker = self._given or (torch.cuda.nvtx if torch.cuda.is_available() else None)
+        if self._marker is None:
+            self.notes.append(NO_CUDA)
+        mark_phases(self._marker)
+
+    def step_begins(self, step: int) -> None:
+        if self._marker is not None:
+            self.step_ends(step)
+            self._open = self._marker.range_start(f"step {step}")
+
+    def step_ends(self, step: int) -> None:
+        if self._open is not None:
+            self._marker.range_end(self._open)
+            self._open = None
+
+    def stop(self) -> None:
+        self.step_ends(0)
+        mark_phases(None)
+
+
+class Capture(WindowedInstrument):
+    """``cudaProfilerStart`` before the first of the steps, ``cudaProfilerStop`` after the last."""
+
+    name = "capture"
+
+    def __init__(self, after_step: int = 5, steps: int = 3, profiler: Any = None) -> None:
+        super().__init__(after_step, steps)
+        self._given = profiler
+        self._profiler: Any = None
+
+    def start(self, place: Place) -> None:
+        self._profiler = self._given or (torch.cuda.profiler if torch.cuda.is_available() else None)
+        if self._profiler is None:
+            self.notes.append(NO_CUDA)
+        else:
+            super().start(place)
+
+    def begin(self, place: Place) -> None:
+        self._profiler.start()
+
+    def finish(self, place: Place) -> None:
+        self._profiler.stop()
 
 
 def require(module: str) -> None:

@@ -15,26 +15,23 @@ from hf_efficient.accounting.memory_history import code_place
 from hf_efficient.profilers.instrument import AFTER_STEPS, Place, WindowedInstrument
 from hf_efficient.recording.loader import torch_loader
 from hf_efficient.records import profile
-from hf_efficient.run_dir.json_file import table_path, write_table
+from hf_efficient.run_dir.json_file import strict_json, table_path, write_whole
 
 logger = logging.getLogger(__name__)
 
 _MOST_FUNCTIONS = 50
-_INTERVAL_SECONDS = 0.001
 
 
 class PythonProfile(WindowedInstrument):
-    """Writes ``python.rank0.pstats`` or ``.html``, and the dearest functions as JSON; the same for each worker, from
-    its start. ``tool`` is ``cprofile`` or ``pyinstrument``; ``after_step`` steps of this training go by before."""
+    """Writes ``python.rank0.pstats``, by cProfile, and the dearest functions as JSON; the same for each worker, from
+    its start. ``after_step`` steps of this training go by before."""
 
     name = "python"
 
-    def __init__(self, tool: str = "cprofile", after_step: int = AFTER_STEPS, workers: bool = True) -> None:
+    def __init__(self, after_step: int = AFTER_STEPS, workers: bool = True) -> None:
         super().__init__(after_step)
-        if tool not in _TOOLS:
-            raise ValueError(f"tool is {tool!r}; write cprofile or pyinstrument")
-        self._tool, self._workers = tool, workers
-        self._profiler: Any = None
+        self._workers = workers
+        self._profiler = cProfile.Profile()
         self._wrapped: _WorkerProfile | None = None
         self._loader: Any = None
 
@@ -43,20 +40,18 @@ class PythonProfile(WindowedInstrument):
             old.unlink()  # else a worker would add to what one of an earlier training wrote
         self._loader = torch_loader(place.loader)
         if self._workers and getattr(self._loader, "num_workers", 0) > 0:
-            self._wrapped = _WorkerProfile(self._tool, place.directory, place.rank, self._loader.worker_init_fn)
+            self._wrapped = _WorkerProfile(place.directory, place.rank, self._loader.worker_init_fn)
             self._loader.worker_init_fn = self._wrapped
         super().start(place)
 
     def begin(self, place: Place) -> None:
-        self._profiler = _TOOLS[self._tool]()
-        self._profiler.start()
+        self._profiler = cProfile.Profile()
+        self._profiler.enable()
 
     def finish(self, place: Place) -> None:
-        table = table_path(place.directory, "python", place.rank)
-        found, path = self._profiler.stop(table.with_suffix(""), "main")
-        self._profiler = None
+        path = table_path(place.directory, "python", place.rank).with_suffix(".pstats")
         self.files.append(path)
-        self.write(place, "python", found)
+        self.write(place, "python", _ended(self._profiler, path, "main"))
 
     def stop(self) -> None:
         place, wrapped, self._wrapped = self._place, self._wrapped, None
@@ -72,7 +67,6 @@ class PythonProfile(WindowedInstrument):
 class _WorkerProfile:
     """A ``worker_init_fn`` around the loader's own, also if spawned; writes ``python.rank0.worker0...`` at its end."""
 
-    tool: str
     directory: Path
     rank: int
     inner: Callable[[int], Any] | None = None
@@ -81,85 +75,38 @@ class _WorkerProfile:
         if self.inner is not None:
             self.inner(worker)
         try:
-            profiler = _TOOLS[self.tool]()
-            profiler.start()
+            profiler = cProfile.Profile()
+            profiler.enable()
             # Workers end without atexit; multiprocessing calls this.
             util.Finalize(None, self._write, args=(profiler, worker), exitpriority=1)
         except Exception:
             logger.warning("Worker %d is not profiled, because of a fault; it works on.", worker, exc_info=True)
 
-    def _write(self, profiler: Any, worker: int) -> None:
+    def _write(self, profiler: cProfile.Profile, worker: int) -> None:
         try:
             table = table_path(self.directory, "python", self.rank, f"worker{worker}")
-            found, _ = profiler.stop(table.with_suffix(""), f"worker {worker}")
-            write_table(table, found)
+            found = _ended(profiler, table.with_suffix(".pstats"), f"worker {worker}")
+            write_whole(table, strict_json(found))
         except Exception:
             logger.warning("The profile of worker %d could not be written.", worker, exc_info=True)
 
 
-class _CProfile:
-    """Profiles the thread that starts it; ``stop`` gives the table of the process, and the file written."""
-
-    def __init__(self) -> None:
-        self._profile = cProfile.Profile()
-
-    def start(self) -> None:
-        self._profile.enable()
-
-    def stop(self, stem: Path, process: str) -> tuple[profile.FunctionTable, Path]:
-        self._profile.disable()
-        path = stem.with_name(f"{stem.name}.pstats")
-        stats = pstats.Stats(self._profile)
-        if path.exists():  # a worker of the epoch before
-            stats.add(str(path))
-        stats.dump_stats(path)
-        held: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
-        functions = [
-            profile.FunctionTime(code_place(*place), self_seconds, total_seconds, calls)
-            for place, (_, calls, self_seconds, total_seconds, _) in held.items()
-        ]
-        return _function_table(process, "cprofile", functions), path
-
-
-class _Pyinstrument:
-    def __init__(self) -> None:
-        from pyinstrument import Profiler
-
-        self._profiler = Profiler(interval=_INTERVAL_SECONDS, async_mode="disabled")
-
-    def start(self) -> None:
-        self._profiler.start()
-
-    def stop(self, stem: Path, process: str) -> tuple[profile.FunctionTable, Path]:
-        session = self._profiler.stop()
-        path = stem.with_name(f"{stem.name}.html")
-        self._profiler.write_html(path)
-        own: dict[str, float] = {}
-        total: dict[str, float] = {}
-        for stack, seconds in session.frame_records:
-            places = [_pyinstrument_place(frame) for frame in stack if "<thread>" not in frame]
-            if places:
-                own[places[-1]] = own.get(places[-1], 0.0) + seconds
-            for place in set(places):
-                total[place] = total.get(place, 0.0) + seconds
-        functions = [profile.FunctionTime(place, own.get(place, 0.0), seconds) for place, seconds in total.items()]
-        return _function_table(process, "pyinstrument", functions), path
-
-
-_TOOLS: dict[str, Callable[[], _CProfile | _Pyinstrument]] = {"cprofile": _CProfile, "pyinstrument": _Pyinstrument}
-
-
-def _pyinstrument_place(frame: str) -> str:
-    """A frame is ``name NUL file NUL line``, with attributes behind it."""
-    name, file, line = frame.split("\x01")[0].split("\x00")[:3]
-    return code_place(file, int(line or 0), name)
-
-
-def _function_table(process: str, tool: str, functions: list[profile.FunctionTime]) -> profile.FunctionTable:
+def _ended(profiler: cProfile.Profile, path: Path, process: str) -> profile.FunctionTable:
+    """Writes ``path``, where a worker of the epoch before may have written its own, which is added."""
+    profiler.disable()
+    stats = pstats.Stats(profiler)
+    if path.exists():
+        stats.add(str(path))
+    stats.dump_stats(path)
+    held: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
+    functions = [
+        profile.FunctionTime(code_place(*place), self_seconds, total_seconds, calls)
+        for place, (_, calls, self_seconds, total_seconds, _) in held.items()
+    ]
     ordered = sorted(functions, key=lambda function: (-function.self_seconds, function.place))
     seconds = sum(function.self_seconds for function in functions)
     left_out = max(0, len(ordered) - _MOST_FUNCTIONS)
-    return profile.FunctionTable(process, tool, seconds, ordered[:_MOST_FUNCTIONS], left_out)
+    return profile.FunctionTable(process, "cprofile", seconds, ordered[:_MOST_FUNCTIONS], left_out)
 
 
 class LineTimes(WindowedInstrument):

@@ -6,10 +6,9 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,15 +19,9 @@ from hf_efficient.profilers.instrument import Place, WindowedInstrument
 
 _MOST_SITES = 100
 _ON_THE_HOST = (
-    "there is no device here, so that nothing waited: these are the reads that would wait on one; those of the data "
-    "loader and of the optimizer's step counters are left out"
+    "there is no device here, so nothing waited: these are the reads that would wait on one. Those of the data loader "
+    "and of the optimizer's step counters are left out"
 )
-
-
-@dataclass
-class _Reads:
-    count: int = 0
-    seconds: float = 0.0
 
 
 class Synchronisations(WindowedInstrument):
@@ -46,12 +39,12 @@ class Synchronisations(WindowedInstrument):
         self._state = state
         self._modes = contextlib.ExitStack()
         self._thread = 0
-        self._reads: dict[tuple[Site, str], _Reads] = {}
+        self._seconds: dict[tuple[Site, str], list[float]] = {}
         self._on_device = False
         self._lock = threading.Lock()
 
     def begin(self, place: Place) -> None:
-        self._reads, self._on_device = {}, torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._seconds, self._on_device = {}, torch.cuda.is_available() and torch.cuda.is_initialized()
         self._modes, self._thread = contextlib.ExitStack(), threading.get_ident()
         self._modes.enter_context(OperatorReads(self._saw))
         self._modes.enter_context(PythonReads(self._saw))
@@ -69,18 +62,16 @@ class Synchronisations(WindowedInstrument):
         if site is None:
             return
         with self._lock:  # the backward of a device runs in a thread of its own
-            reads = self._reads.setdefault((site, operator), _Reads())
-            reads.count += 1
-            reads.seconds += seconds
+            self._seconds.setdefault((site, operator), []).append(seconds)
 
     def _facts(self) -> dict[str, Any]:
         steps = self._measured
-        ordered = sorted(self._reads.items(), key=lambda one: (-one[1].count, one[0]))
+        ordered = sorted(self._seconds.items(), key=lambda one: (-len(one[1]), one[0]))
         if not self._on_device:
             self.notes.append(_ON_THE_HOST)
         sites = []
-        for (site, operator), reads in ordered[:_MOST_SITES]:
-            taken = {"count_per_step": reads.count / steps, "seconds_per_step": round(reads.seconds / steps, 7)}
+        for (site, operator), each in ordered[:_MOST_SITES]:
+            taken = {"count_per_step": len(each) / steps, "seconds_per_step": round(sum(each) / steps, 7)}
             sites.append({**site._asdict(), "operator": operator, **taken})
         return {"steps": steps, "on_device": self._on_device, "sites": sites}
 
@@ -176,36 +167,16 @@ class Site(NamedTuple):
 def site_of_caller(*, on_device: bool) -> Site | None:
     """The line outside torch that made this thread call into it, if any; unless ``on_device`` none of the data loader,
     an optimizer's step counter or this package, whose tensors always lie on the host."""
-    inner: FrameType | None = None
-    user: FrameType | None = None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        owner = owner_of(frame.f_code.co_filename)
-        if not on_device and (owner == "loader" or (inner is None and owner in ("optimizer", "this package"))):
-            return None
-        if inner is None and owner not in ("torch", "optimizer", "loader"):
-            inner = frame
-        if owner == "user":
-            user = frame
-            break
-        frame = frame.f_back
-    if inner is None or (not on_device and _called_by_loader(user)):
+    frames = list(traceback.walk_stack(sys._getframe(1)))
+    owners = [owner_of(frame.f_code.co_filename) for frame, _ in frames]
+    place = next((at for at, owner in enumerate(owners) if owner not in ("torch", "optimizer", "loader")), None)
+    if place is None:
         return None
-    code = inner.f_code
-    return Site(
-        file=code.co_filename,
-        line=inner.f_lineno,
-        function=str(getattr(code, "co_qualname", code.co_name)),  # since Python 3.11
-        inside_library=owner_of(code.co_filename) != "user",
-    )
-
-
-def _called_by_loader(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if owner_of(frame.f_code.co_filename) == "loader":
-            return True
-        frame = frame.f_back
-    return False
+    if not on_device and ("loader" in owners or not {"optimizer", "this package"}.isdisjoint(owners[: place + 1])):
+        return None
+    frame, line = frames[place]
+    name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)  # since Python 3.11
+    return Site(frame.f_code.co_filename, line, str(name), inside_library=owners[place] != "user")
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import torch
 
 from hf_efficient.profilers.instrument import Instrument, Place
 from hf_efficient.records.profile import OperatorTable, OperatorTime
+from hf_efficient.text import counted
 
 _MOST_OPERATORS = 100
 _PACKING = 3  # of 9, which takes nine times as long for a file a quarter smaller (a trace of 38 MB)
@@ -73,14 +74,14 @@ class TorchTrace(Instrument):
             with_flops=wanted.flops,
         )
         _quietly(self._profiler.start)
-        self.active = self._is_under()
+        self.active = self._profiler.current_action is not torch.profiler.ProfilerAction.NONE
 
     def step_ends(self, step: int) -> None:
         if self._profiler is None:
             return
         self._done += 1
         _quietly(self._profiler.step)
-        self.active = self._is_under()
+        self.active = self._profiler.current_action is not torch.profiler.ProfilerAction.NONE
         if self._done == self.schedule.cycle * self.schedule.repeat:
             self.stop()
 
@@ -90,15 +91,12 @@ class TorchTrace(Instrument):
             return
         kept = self._done % self.schedule.cycle - self.schedule.wait - self.schedule.warmup
         if self._done < self.schedule.cycle * self.schedule.repeat and kept >= 0:
-            self.notes.append(f"training ended after {kept} of the {self.schedule.active} steps of a cycle")
+            self.notes.append(f"training ended after {kept} of the {counted(self.schedule.active, 'step')} of a cycle")
         elif not self.files:
             first = self.schedule.wait + self.schedule.warmup + 1
-            self.notes.append(f"training ended after {self._done} steps, before the first that is kept, step {first}")
+            done = counted(self._done, "step")
+            self.notes.append(f"training ended after {done}, before the first that is kept, step {first}")
         _quietly(profiler.stop)
-
-    def _is_under(self) -> bool:
-        cycle, place = divmod(self._done, self.schedule.cycle)
-        return cycle < self.schedule.repeat and place >= self.schedule.wait
 
     def _write_cycle(self, profiler: Any) -> None:
         if (place := self._place) is None:

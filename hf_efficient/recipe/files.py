@@ -2,6 +2,8 @@
 
 The layers, lowest first: the files of ``extends`` (in the order written, each after its own ``extends``; paths from the
 file's folder, or shipped names), the file itself, the command line. Mappings are merged, lists and scalars replaced.
+
+Layers may be written in short forms; evaluation data goes with its training data.
 """
 
 import functools
@@ -14,9 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hf_efficient.errors import Problem, RecipeError
-from hf_efficient.recipe.forms import own_path, with_own_evaluation, written_out
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.tree import Node, any_of, found, merge, nearest, parse_yaml
+from hf_efficient.recipe.tree import KeyPath, Node, any_of, found, merge, nearest, parse_yaml
 
 SUFFIXES = (".yaml", ".yml")
 _BASES = "bases"  # layers to extend: nothing that can be run by itself
@@ -26,6 +27,26 @@ _LARGEST_FILE_BYTES = 256 * 1024
 
 _KEY = re.compile(r"[^\s.=]+(\.[^\s.=]+)*\Z")
 _FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.path=chats.jsonl."
+
+ALIASES: dict[KeyPath, str] = {
+    ("adapter", "lora_alpha"): "alpha",
+    ("adapter", "lora_dropout"): "dropout",
+    ("adapter", "use_dora"): "dora",
+    ("adapter", "use_rslora"): "rslora",
+}
+"""PEFT's own names of a key."""
+
+_TEXT: dict[KeyPath, str] = {("model",): "id", ("data",): "train", ("distill", "teacher"): "id"}
+"""Sections that may be one text: the key that it stands for."""
+
+_PIPELINE: KeyPath = ("data", "pipeline")
+_CLASSIFIER: KeyPath = (*_PIPELINE, "quality", "classifier")
+_SOURCES: tuple[KeyPath, ...] = (
+    ("data", "train"), ("data", "eval"), (*_PIPELINE, "contamination", "against"), (*_CLASSIFIER, "good"),
+    (*_CLASSIFIER, "bad"),
+)  # fmt: skip
+_REWARDS: KeyPath = ("rewards",)
+_HELD_OUT = 0.05
 
 
 class ShippedRecipe(NamedTuple):
@@ -75,7 +96,6 @@ class ShippedPlan:
 
 
 def shipped_plans(root: Path | None = None) -> dict[str, ShippedPlan]:
-    """By the name of the recipe, in the order of the names; none where the file is missing."""
     file = (shipped_root() if root is None else root) / "plans.json"
     held = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     return {row["recipe"]: ShippedPlan(**row) for row in held}
@@ -130,65 +150,57 @@ def _is_file(path: Path) -> bool:
 def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Problem]]:
     """The unchecked tree of a recipe file with all layers merged, and what is wrong with the overrides. Raises
     ``RecipeError``: an unreadable file, bad YAML, a missing or circular ``extends``; with all problems together."""
-    reader = _Reader()
-    tree = reader.read(path, ())
+    problems: list[Problem] = []
+    tree = _read(path, (), problems)
     if tree is None:
-        _, problems = apply_overrides(None, overrides)
-        raise RecipeError([*reader.problems, *problems])
+        raise RecipeError([*problems, *apply_overrides(None, overrides)[1]])
     return apply_overrides(tree, overrides)
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
+def _read(path: Path, chain: tuple[Path, ...], problems: list[Problem], said_at: Origin | None = None) -> Node | None:
+    """The tree of one file with its bases merged in; None where a problem was found."""
+    chain = (*chain, path)
+    try:
+        tree = written_out(file_tree(path, "a recipe", "name: my-run"))
+    except RecipeError as error:
+        problems.extend(error.problems if said_at is None else _missing_base(error, path, chain, said_at))
+        return None
+    said = tree.value.pop("extends", None)
+    entries = [] if said is None or said.value is None else said.value if isinstance(said.value, list) else [said]
+    layers = [base for entry in entries if (base := _base(entry, path, chain, problems)) is not None]
+    if len(layers) < len(entries):
+        return None
+    return functools.reduce(lambda below, above: with_own_evaluation(below, merge(below, above)), [*layers, tree])
 
-    def read(self, path: Path, chain: tuple[Path, ...], said_at: Origin | None = None) -> Node | None:
-        """The tree of one file with its bases merged in; None where a problem was found."""
-        chain = (*chain, path)
-        try:
-            tree = written_out(file_tree(path, "a recipe", "name: my-run"))
-        except RecipeError as error:
-            problems = error.problems if said_at is None else _missing_base(error, path, chain, said_at)
-            self.problems.extend(problems)
-            return None
-        said = tree.value.pop("extends", None)
-        entries = [] if said is None or said.value is None else said.value if isinstance(said.value, list) else [said]
-        bases = [self._base(entry, path, chain) for entry in entries]
-        layers = [base for base in bases if base is not None]
-        if len(layers) < len(bases):
-            return None
-        return functools.reduce(lambda below, above: with_own_evaluation(below, merge(below, above)), [*layers, tree])
 
-    def _base(self, entry: Node, path: Path, chain: tuple[Path, ...]) -> Node | None:
-        if not isinstance(entry.value, str) or not entry.value:
-            self._complain(entry.origin, "must be a recipe file, the name of a shipped one, or a list of these.", "")
-            return None
-        base = self._named(entry, path)
-        if base is None:
-            return None
+def _base(entry: Node, path: Path, chain: tuple[Path, ...], problems: list[Problem]) -> Node | None:
+    try:
+        base = _named(entry, path)
         if os.path.realpath(base) in map(os.path.realpath, chain):
             links = " -> ".join(str(link) for link in (*chain, base))
-            self._complain(entry.origin, f"goes in a circle: {links}.", "Remove one of these links.")
-            return None
-        return self.read(base, chain, entry.origin)
-
-    def _named(self, entry: Node, path: Path) -> Path | None:
-        """The file that an entry stands for: a path from the file's folder, else the name of a shipped one."""
-        base = Path(os.path.normpath(path.parent / entry.value))
-        if Path(entry.value).suffix in SUFFIXES or _is_file(base):
-            return base
-        shipped = shipped_files(shipped_root(), bases=True)
-        if entry.value in shipped:
-            return shipped[entry.value]
-        if os.path.lexists(base):  # a folder, for instance: the reader says so
-            return base
-        near = near_names(entry.value, shipped)
-        message = f"{entry.value} is neither a file ({base}) nor the name of a shipped recipe or base."
-        self._complain(entry.origin, message, f"Did you mean {any_of(near)}?" if near else "Check the path.")
+            raise refused(entry.origin, "extends", f"goes in a circle: {links}.", "Remove one of these links.")
+    except RecipeError as error:
+        problems.extend(error.problems)
         return None
+    return _read(base, chain, problems, entry.origin)
 
-    def _complain(self, origin: Origin, message: str, remedy: str) -> None:
-        self.problems.append(Problem(str(origin), "extends", message, remedy))
+
+def _named(entry: Node, path: Path) -> Path:
+    """The file that an entry stands for: a path from the file's folder, else the name of a shipped one."""
+    if not isinstance(entry.value, str) or not entry.value:
+        message = "must be a recipe file, the name of a shipped one, or a list of these."
+        raise refused(entry.origin, "extends", message, "")
+    base = Path(os.path.normpath(path.parent / entry.value))
+    if Path(entry.value).suffix in SUFFIXES or _is_file(base):
+        return base
+    shipped = shipped_files(shipped_root(), bases=True)
+    if entry.value in shipped:
+        return shipped[entry.value]
+    if os.path.lexists(base):  # a folder, for instance: the reader says so
+        return base
+    near = near_names(entry.value, shipped)
+    message = f"{entry.value} is neither a file ({base}) nor the name of a shipped recipe or base."
+    raise refused(entry.origin, "extends", message, f"Did you mean {any_of(near)}?" if near else "Check the path.")
 
 
 def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_at: Origin) -> list[Problem]:
@@ -258,10 +270,10 @@ def apply_overrides(tree: Node | None, overrides: Sequence[str]) -> tuple[Node, 
 def _split(flag: str, origin: Origin) -> tuple[str, Node]:
     key, equals, text = flag.partition("=")
     if not equals or not _KEY.match(key):
-        raise _refused(origin, "", "is no override.", _FORM)
+        raise refused(origin, "", "is no override.", _FORM)
     if key == "extends" or key.startswith("extends."):
         message = "can only be written in a recipe file."
-        raise _refused(origin, "extends", message, "Override the values themselves.")
+        raise refused(origin, "extends", message, "Override the values themselves.")
     return key, parse_yaml(text, origin)
 
 
@@ -276,7 +288,7 @@ def _set(node: Node | None, parts: list[str], value: Node, depth: int) -> Node:
         return Node(_set_in_list(held or [], parts, value, depth), origin if held else value.origin)
     if held is not None and not isinstance(held, dict):
         message = "holds a single value, so nothing can be set below it."
-        raise _refused(value.origin, ".".join(parts[:depth]), message, _FORM)
+        raise refused(value.origin, ".".join(parts[:depth]), message, _FORM)
     entries = dict(held or {})
     entries[part] = _set(entries.get(part), parts, value, depth + 1)
     return Node(entries, origin)
@@ -289,10 +301,64 @@ def _set_in_list(held: list[Node], parts: list[str], value: Node, depth: int) ->
     if not 0 <= index <= len(items):
         remedy = f"Write an index from 0 to {len(items)} ({len(items)} appends)."
         message = f"is a list of {len(items)}, which has no entry {part}."
-        raise _refused(value.origin, ".".join(parts[:depth]), message, remedy)
+        raise refused(value.origin, ".".join(parts[:depth]), message, remedy)
     items[index : index + 1] = [_set(items[index] if index < len(items) else None, parts, value, depth + 1)]
     return items
 
 
-def _refused(origin: Origin, key: str, message: str, remedy: str) -> RecipeError:
-    return RecipeError([Problem(str(origin), key, message, remedy)])
+def refused(where: object, key: str, message: str, remedy: str) -> RecipeError:
+    return RecipeError([Problem(str(where), key, message, remedy)])
+
+
+def own_path(path: KeyPath) -> KeyPath:
+    return (*path[:-1], ALIASES.get(path, path[-1])) if path else path
+
+
+def written_out(node: Node, path: KeyPath = ()) -> Node:
+    """The value at ``path`` without short forms: ``model: NAME``, ``data: FILE``, a source alone in place of a list, a
+    text in place of a source or a reward, PEFT's names. A key that is written under both names stays as it is."""
+    is_text = isinstance(node.value, str)
+    if is_text and path in _TEXT:
+        node = Node({_TEXT[path]: node}, node.origin)
+    elif path in (*_SOURCES, _REWARDS) and node.value and isinstance(node.value, (str, dict)):
+        node = Node([node], node.origin)
+    elif is_text and path[:-1] in _SOURCES:
+        node = Node({"path": node}, node.origin)
+    elif is_text and path[:-1] == _REWARDS:
+        node = Node({"function" if ":" in node.value else "name": node}, node.origin)
+    if isinstance(node.value, dict):
+        entries: dict[str, Node] = {}
+        for key, child in node.value.items():
+            own = str(own_path((*path, key))[-1])
+            entries[key if own in node.value else own] = written_out(child, (*path, key))
+        return Node(entries, node.origin)
+    if isinstance(node.value, list):
+        return Node([written_out(item, (*path, index)) for index, item in enumerate(node.value)], node.origin)
+    return node
+
+
+def with_own_evaluation(below: Node, tree: Node) -> Node:
+    """``tree``, which is a layer laid over ``below``, without the evaluation data of another task: other training data
+    take ``data.eval`` away, and a share of them is held out. A layer's ``eval`` or ``eval_fraction`` replaces both."""
+    before, after = below.child("data"), tree.child("data")
+    if before is None or after is None or not (isinstance(before.value, dict) and isinstance(after.value, dict)):
+        return tree
+    evaluation, fraction, train = map(after.child, ("eval", "eval_fraction", "train"))
+    new_eval, new_fraction = (after.child(key) is not before.child(key) for key in ("eval", "eval_fraction"))
+    changes: dict[str, Node] = {}
+    if evaluation is not None and new_eval and fraction is not None and not new_fraction:
+        changes["eval_fraction"] = Node(None, evaluation.origin)
+    elif evaluation is not None and evaluation.value and not new_eval:
+        if fraction is not None and new_fraction and fraction.value is not None:
+            changes["eval"] = Node([], fraction.origin)
+        elif train is not None and not _sources(before) & _sources(after):
+            changes["eval"] = Node([], train.origin)
+            changes["eval_fraction"] = fraction if new_fraction and fraction else Node(_HELD_OUT, train.origin)
+    return Node({**tree.value, "data": Node({**after.value, **changes}, after.origin)}, tree.origin)
+
+
+def _sources(data: Node) -> set[tuple[str, ...]]:
+    train = data.child("train")
+    sources = train.value if train is not None and isinstance(train.value, list) else []
+    named = [[source.child(key) for key in ("path", "name")] for source in sources]
+    return {tuple("" if one is None else str(one.value) for one in pair) for pair in named}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hf_efficient.recipe.forms import ALIASES
+from hf_efficient.recipe.files import ALIASES
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import checked_recipe
@@ -83,9 +83,9 @@ def _narrowed(objective: str, others: list[str]) -> dict[str, Any]:
 
 
 def _allow_short_forms(schema: dict[str, Any]) -> None:
-    """What ``forms.py`` writes out: a text for a section or a source, a source for a list, other names of keys."""
+    """What ``files.py`` writes out: a text for a section or a source, a source for a list, other names of keys."""
     for name, section in schema["$defs"].items():
-        is_text = name in ("ModelSection", "DataSection", "SourceSection", "RewardSection")
+        is_text = name in ("ModelSection", "TeacherSection", "DataSection", "SourceSection", "RewardSection")
         section["type"] = ["object", "null", *(["string"] if is_text else [])]
     sections: dict[tuple[str | int, ...], Any] = {(): schema, ("adapter",): schema["$defs"]["AdapterSection"]}
     for path, key in ALIASES.items():

@@ -66,8 +66,10 @@ NO_INSTRUMENTS = {f"profile.{name}": value for name, value in ProfileSection().m
 
 
 def in_a_folder(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """Changes for a trial of a recipe: an output directory and an accumulation of its own, no budget."""
+    """Changes for a trial of a recipe: an output directory and an accumulation of its own, no budget, no mirror."""
     changes = {"output_dir": str(folder), "existing_output": "refuse", **unnamed_batch(recipe)}
+    if recipe.checkpoints.mirror is not None:
+        changes["checkpoints.mirror"] = None
     return changes if recipe.budget is None else {**changes, "budget": None}
 
 
@@ -129,7 +131,8 @@ def _contradictions(tree: Node, objective: str, findings: list[Finding]) -> Iter
         return
     settings = Settings(_build(sound, None), train_fields(objective))
     for rule in RULES:
-        if not any(_touches(path, _key_path(key)) for path in wrong for key in rule.reads):
+        reads = [_key_path(key) for key in rule.reads]
+        if not any(path[: len(key)] == key[: len(path)] for path in wrong for key in reads):
             yield from (Finding(_key_path(key), message, remedy) for key, message, remedy in rule.check(settings))
 
 
@@ -141,11 +144,6 @@ def _fill(sound: Node) -> None:
         held = parent.child(path[-1])
         if isinstance(parent.value, dict) and not (held is not None and held.value):
             parent.value[path[-1]] = wrap(value, _DEFAULT)
-
-
-def _touches(path: KeyPath, other: KeyPath) -> bool:
-    shorter = min(len(path), len(other))
-    return path[:shorter] == other[:shorter]
 
 
 def _key_path(key: str) -> KeyPath:
@@ -174,7 +172,7 @@ def missing_file(name: str) -> tuple[str, str] | None:
     """What is wrong, and the nearest file; None where it is there, or names a builtin or a data set of the hub."""
     try:
         path = Path(name).expanduser()
-        if name.startswith("builtin:") or path.exists():
+        if name.startswith("builtin:") or "://" in name or path.exists():
             return None
         if path.is_symlink():
             return f"{name} is a symbolic link to a missing file: {path.readlink()}.", ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-ObjectiveName = Literal["sft", "dpo", "kto", "reward", "orpo", "cpo", "grpo"]
+ObjectiveName = Literal["sft", "dpo", "kto", "reward", "orpo", "cpo", "grpo", "distill"]
 DataNeed = Literal["examples", "pairs", "labelled", "prompts"]
 
 
@@ -16,6 +16,7 @@ class TrainingObjective:
         data: ``examples`` to imitate, ``pairs`` of a better and a worse answer, answers ``labelled`` good or bad, or
             ``prompts`` that the model answers itself.
         reference: a reference model takes part; ``scores``: the model gives a number, and writes no text.
+        teacher: another model's predictions are learned.
         rows: of a micro-batch, for each example of ``per_device_train_batch_size``.
     """
 
@@ -25,6 +26,7 @@ class TrainingObjective:
     module: str = "trl"
     reference: bool = False
     scores: bool = False
+    teacher: bool = False
     rows: int = 1
 
     @property
@@ -38,6 +40,11 @@ class TrainingObjective:
     @property
     def is_experimental(self) -> bool:
         return self.module != "trl"
+
+    @property
+    def imitates(self) -> bool:
+        """Whether it reads the examples of supervised fine-tuning, and runs in its loop."""
+        return self.data == "examples"
 
     @property
     def is_of_preferences(self) -> bool:
@@ -65,4 +72,5 @@ OBJECTIVES: dict[str, TrainingObjective] = {
     "orpo": TrainingObjective("odds ratio preference optimization", "ORPO", "pairs", "trl.experimental.orpo", rows=2),
     "cpo": TrainingObjective("contrastive preference optimization", "CPO", "pairs", "trl.experimental.cpo", rows=2),
     "grpo": TrainingObjective("group relative policy optimization", "GRPO", "prompts"),
+    "distill": TrainingObjective("distillation", "SFT", "examples", teacher=True),
 }

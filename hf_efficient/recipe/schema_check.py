@@ -10,21 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from hf_efficient.errors import Problem
+from hf_efficient.facts.tables import key_table
 from hf_efficient.recipe.schema import CostSection, Origin, Recipe, Section
 from hf_efficient.recipe.tree import KeyPath, Node, any_of, dotted, found, nearest, read_scalar
 
-_KINDS = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "finite_number": "a finite number",
-    "none_required": "left out: it cannot be written in YAML",
-}
+_WORDS = key_table("recipe_words")
 _BOUNDS = {
     "greater_than": ("greater than", "gt"),
     "greater_than_equal": ("at least", "ge"),
@@ -36,19 +26,8 @@ _TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
 # Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
 _MOST_SHOWN = 20
 
-_DATA = "Write your training data: a file, `{0}: chats.jsonl`, or a hub name, `{0}: tatsu-lab/alpaca`."
-_MODEL = "Write a hub name or a local folder, for instance `{}: meta-llama/Llama-3.2-1B-Instruct`."
-_MISSING = {"data": _DATA, "data.train": _DATA, "model": _MODEL, "model.id": _MODEL}
-
-# Fields of the configuration class that a recipe sets in another place.
-ELSEWHERE = {
-    "output_dir": "Write `output_dir` at the top of the recipe.",
-    "model_init_kwargs": "Write the settings under `model`: dtype, attn_implementation, revision.",
-    "trust_remote_code": "Write `model.trust_remote_code`.",
-    "dataset_kwargs": "Write the settings under `data`.",
-    "reward_weights": "Write `weight` at each of `rewards`.",
-    "hub_token": "Run `hf auth login` or set HF_TOKEN: a recipe is copied into the run directory and the model card.",
-}
+ELSEWHERE: dict[str, str] = _WORDS["elsewhere"]
+"""Fields of the configuration class that a recipe sets in another place, and where."""
 
 # Keys that have another name now.
 RENAMED: dict[KeyPath, KeyPath] = {
@@ -57,26 +36,7 @@ RENAMED: dict[KeyPath, KeyPath] = {
     **{("efficiency", name): ("cost", name) for name in CostSection.model_fields},
 }
 
-# What other tools call a setting, and where it is here. Exact names only.
-_OTHERS = {
-    "model.id": "base_model model_id model_name_or_path",
-    "model.dtype": "torch_dtype",
-    "adapter.quantization.bits": "load_in_4bit load_in_8bit",
-    "adapter.quantization.type": "bnb_4bit_quant_type",
-    "adapter.quantization.double_quant": "bnb_4bit_use_double_quant",
-    "adapter.quantization.compute_dtype": "bnb_4bit_compute_dtype",
-    "adapter.r": "lora_r rank",
-    "adapter.alpha": "lora_alpha",
-    "adapter.dropout": "lora_dropout",
-    "adapter.target_modules": "lora_target_modules",
-    "data.train": "datasets dataset",
-    "data.eval_fraction": "val_set_size",
-    "train.learning_rate": "lr",
-    "train.per_device_train_batch_size": "batch_size micro_batch_size",
-    "train.num_train_epochs": "num_epochs epochs",
-    "train.max_length": "sequence_len max_seq_length",
-}
-_OTHER_NAMES = {name: tuple(key.split(".")) for key, names in _OTHERS.items() for name in names.split()}
+_OTHER_NAMES = {name: tuple(key.split(".")) for key, names in _WORDS["others"].items() for name in names}
 
 
 @dataclass(frozen=True)
@@ -121,7 +81,11 @@ def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe
             elif errors[0]["type"] == "missing":
                 section = _section_at(path[:-1], root)
                 help_text = section.model_fields[str(path[-1])].description if section is not None else None
-                remedy = _MISSING.get(dotted(path), f"Add it: {help_text or 'it is required.'}").format(dotted(path))
+                remedy = (
+                    _WORDS["missing"]
+                    .get(dotted(path), f"Add it: {help_text or 'it is required.'}")
+                    .format(dotted(path))
+                )
                 findings.append(Finding(path, "is missing.", remedy))
             else:
                 findings.append(_wrong_value(path, errors, tree))
@@ -168,8 +132,9 @@ def _unknown_key(path: KeyPath, root: type[Section], kind: str) -> Finding:
 def _meant_key(key: str, around: KeyPath, names: list[str], root: type[Section]) -> KeyPath | None:
     """The valid path that an unknown one was meant to be: the same name elsewhere, or a close one."""
     others = [path for path in _key_paths(root) if path[-1] == key and path[:-1] != around]
-    if len(others) == 1:
-        return others[0]
+    nearest_ones = [path for path in others if len(path) == min(map(len, others))]
+    if len(nearest_ones) == 1:
+        return nearest_ones[0]
     if key in _OTHER_NAMES and issubclass(root, Recipe):
         return _OTHER_NAMES[key]
     close = nearest(key, names)
@@ -220,8 +185,8 @@ def _wrong_value(path: KeyPath, errors: list[Any], tree: Node) -> Finding:
 
 def _expected(error: Any) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    if kind in _KINDS:
-        return _KINDS[kind]
+    if kind in _WORDS["kinds"]:
+        return _WORDS["kinds"][kind]
     if kind in _BOUNDS:
         words, name = _BOUNDS[kind]
         return f"{words} {context[name]:.15g}"
@@ -257,7 +222,6 @@ def _choices(error: Any) -> list[str]:
 
 
 def _number(text: str) -> int | float | None:
-    """The number that a text would be without its quotes; None where it is none."""
     try:
         value = read_scalar(text)
     except ValueError:

@@ -22,7 +22,7 @@ from pydantic import Field, create_model
 
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.libraries import missing_package, quiet_imports
-from hf_efficient.facts.tables import cache_dir
+from hf_efficient.facts.tables import cache_dir, key_table
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, Section
 from hf_efficient.recipe.schema_check import ELSEWHERE
@@ -30,28 +30,15 @@ from hf_efficient.run_dir.json_file import write_whole
 
 logger = logging.getLogger(__name__)
 
-# Kinds that a class accepts beyond its annotation: DPOConfig makes a list of one name by itself.
-_ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",)}
+# Kinds accepted beyond a class's annotation: DPOConfig makes a list of one name; callbacks/stop.py settles "auto".
+_ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",), **{(name, "save_steps"): ("str",) for name in OBJECTIVES}}
 # transformers takes null for the name of an integration.
 _NULL_IS_NO_VALUE = ("report_to",)
 _KINDS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "mapping"}
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "mapping": dict[str, Any], "null": None}
-_FORMAT = 8
+_FORMAT = 10
 
-# Values beyond these are refused by the libraries only after the model was loaded, or train nothing at all.
-# NumPy takes no larger seed.
-_FROM_1 = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "max_length")
-_FROM_0 = ("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "eval_steps", "adam_epsilon")
-_MOST = 2**31 - 1  # of rows, tokens and steps
-_BOUNDS: dict[str, dict[str, Any]] = {
-    **{name: {"ge": 1, "le": _MOST} for name in _FROM_1},
-    **{name: {"ge": 0, "lt": 1} for name in ("adam_beta1", "adam_beta2")},
-    **{name: {"ge": 0} for name in (*_FROM_0, "dataloader_num_workers")},
-    **{name: {"ge": 0, "le": 2**32 - 1} for name in ("seed", "data_seed")},
-    "num_train_epochs": {"gt": 0},
-    "save_steps": {"gt": 0},
-    "max_steps": {"le": _MOST},
-}
+_BOUNDS: dict[str, dict[str, Any]] = key_table("train_fields")["bounds"]
 
 
 class TrainField(msgspec.Struct, frozen=True):
@@ -113,7 +100,8 @@ def _read_fields(objective: str) -> dict[str, TrainField]:
 
             # What transformers can report to, which its annotations leave out.
             more_choices: dict[str, tuple[str, ...]] = {"report_to": ("none", "all", *sorted(INTEGRATION_TO_CALLBACK))}
-            if objective == "sft":
+            more_choices["save_steps"] = ("auto",)
+            if OBJECTIVES[objective].imitates:
                 more_choices["loss_type"] = ("auto",)
     except (ImportError, RuntimeError, AttributeError) as error:
         if OBJECTIVES[objective].is_experimental:
@@ -128,9 +116,7 @@ def _read_fields(objective: str) -> dict[str, TrainField]:
     }
 
 
-def _describe(
-    objective: str, field: dataclasses.Field[Any], hint: Any, more_choices: tuple[str, ...] = ()
-) -> TrainField:
+def _describe(objective: str, field: dataclasses.Field[Any], hint: Any, more_choices: tuple[str, ...]) -> TrainField:
     kinds: list[str] = []
     items: list[str] = []
     choices: list[str] = [*more_choices]

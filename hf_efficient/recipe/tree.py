@@ -87,7 +87,6 @@ class Node:
     origin: Origin
 
     def child(self, part: str | int) -> Node | None:
-        """The node below under a key (mapping) or index (list); None where there is none."""
         if isinstance(self.value, dict):
             return self.value.get(part)
         if isinstance(self.value, list) and isinstance(part, int) and 0 <= part < len(self.value):
@@ -131,6 +130,11 @@ def wrap(value: Any, origin: Origin) -> Node:
     if isinstance(value, list):
         return Node([wrap(item, origin) for item in value], origin)
     return Node(value, origin)
+
+
+def flat(data: dict[str, Any]) -> dict[str, Any]:
+    """The leaves of plain data by dotted key."""
+    return {dotted(path): node.value for path, node in wrap(data, Origin("default")).leaves()}
 
 
 def merge(below: Node, above: Node) -> Node:

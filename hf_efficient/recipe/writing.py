@@ -1,7 +1,8 @@
 """Recipes written and read back: YAML, new files, and the resolved recipe in a run directory."""
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +11,8 @@ import yaml
 
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.recipe.files import SUFFIXES, shipped_files, shipped_root
-from hf_efficient.recipe.schema import Origin, Recipe
-from hf_efficient.recipe.tree import dotted, read_scalar, wrap
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.tree import flat, read_scalar
 
 
 class _Dumper(yaml.SafeDumper):
@@ -51,6 +52,23 @@ def dump_yaml(data: Any, *, blocks: bool = False) -> str:
     return yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
+def rendered(template: Path, **values: Any) -> str:
+    """A text file from a template beside the code that writes it; its filter ``yaml`` writes a value on one line."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(template.parent),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        autoescape=False,
+    )
+    environment.filters["yaml"] = lambda value: yaml.dump(
+        [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf
+    )[1:-2]
+    return environment.get_template(template.name).render(values)
+
+
 def check_new_file(path: Path, flag: str, force: bool | None = None) -> None:
     """``OutputError``: it exists, has no folder, or no recipe's name. ``force`` None: there is no flag ``--force``."""
     if path.suffix not in SUFFIXES:
@@ -74,7 +92,8 @@ def fixed_recipe(
     """A recipe that extends another one, command line included; ``comments`` stand behind the lines of their keys."""
     assert recipe.path is not None
     values: dict[str, Any] = {"extends": _name_of(recipe.path, path.parent)}
-    for key, value in {**_from_command_line(recipe), **overrides}.items():
+    flags = (key for key, origin in recipe.provenance.items() if origin.source == "command line")
+    for key, value in {**whole_values(recipe.model_dump(), flags), **overrides}.items():
         put_nested(values, key, value)
     return f"# {remark}\n{_commented(dump_yaml(values), comments or {})}"
 
@@ -93,7 +112,8 @@ def put_nested(values: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for section in sections:
         values = values.setdefault(section, {})
-    values[last] = value
+    held = values.get(last)
+    values[last] = {**held, **value} if isinstance(held, dict) and isinstance(value, dict) else value
 
 
 def _name_of(original: Path, folder: Path) -> str:
@@ -104,20 +124,19 @@ def _name_of(original: Path, folder: Path) -> str:
     return Path(os.path.relpath(whole, folder.resolve())).as_posix()
 
 
-def _from_command_line(recipe: Recipe) -> dict[str, Any]:
-    """What was overridden, by dotted key; a list as a whole, which is how a recipe replaces it."""
-    held = recipe.model_dump()
+def whole_values(recipe: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """What the keys of leaves hold, by dotted key; a list as a whole, which is how a recipe replaces it."""
     found: dict[str, Any] = {}
-    for key, origin in recipe.provenance.items():
-        if origin.source != "command line":
-            continue
-        value, parts = held, []
+    for key in keys:
+        value: Any = recipe
+        parts: list[str] = []
         for part in key.split("."):
-            if not isinstance(value, dict):
+            if not isinstance(value, dict) or part not in value:
                 break
             value = value[part]
             parts.append(part)
-        found[".".join(parts)] = value
+        if parts:
+            found[".".join(parts)] = value
     return found
 
 
@@ -157,28 +176,19 @@ def resolved_parts(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str
 def read_resolved(path: Path) -> ResolvedRecipe:
     """The same as rows; raises as ``resolved_parts``."""
     recipe, origins, environment = resolved_parts(path)
-    leaves = ((dotted(keys), node.value) for keys, node in wrap(recipe, Origin("default")).leaves())
     return ResolvedRecipe(
         name=str(recipe.get("name") or ""),
         description=str(recipe.get("description") or ""),
         values=[
             ResolvedValue(key, dump_yaml([value])[2:-1], str(origins[key]) if origins.get(key) is not None else None)
-            for key, value in leaves
+            for key, value in flat(recipe).items()
         ],
         environment=environment,
     )
 
 
-class DifferingKey(NamedTuple):
-    """A key in which recipes differ: its values recipe by recipe, None where one has no such key."""
-
-    key: str
-    values: list[str | None]
-
-
-def differing_keys(recipes: Sequence[ResolvedRecipe]) -> list[DifferingKey]:
-    """Keys whose values are not all alike, in the order of the first recipe that has them."""
+def differing_keys(recipes: Sequence[ResolvedRecipe]) -> dict[str, list[str | None]]:
+    """Keys whose values are not all alike, with these recipe by recipe; None where one has no such key."""
     held = [{value.key: value.value for value in recipe.values} for recipe in recipes]
-    keys = dict.fromkeys(key for each in held for key in each)
-    rows = (DifferingKey(key, [each.get(key) for each in held]) for key in keys)
-    return [row for row in rows if len(set(row.values)) > 1]
+    rows = {key: [each.get(key) for each in held] for key in dict.fromkeys(key for each in held for key in each)}
+    return {key: values for key, values in rows.items() if len(set(values)) > 1}

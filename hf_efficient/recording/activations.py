@@ -168,8 +168,8 @@ def foreign_hooks() -> bool:
 
 class ForwardWatch:
     """Counts what a forward keeps, which computes what it would unwatched, bit for bit. Call ``start``, the forward,
-    ``stop``, and ``kept`` before the backward. A checkpointed layer keeps its inputs alone. Recomputed tensors and what
-    a custom autograd function keeps beside ``save_for_backward`` are not counted. ``vocabulary``: of logits, if any."""
+    ``close``, and ``kept`` before the backward. Of a checkpointed layer the inputs count. Recomputed tensors and what a
+    custom autograd function keeps beside ``save_for_backward`` are not counted. ``vocabulary``: of logits, if any."""
 
     def __init__(self, model: nn.Module, checkpointed: Iterable[nn.Module], vocabulary: int | None) -> None:
         self.checkpointed, self.vocabulary = list(checkpointed), vocabulary
@@ -187,7 +187,7 @@ class ForwardWatch:
         if self.vocabulary is not None:
             self._handles.append(self._model.register_forward_hook(self._keep_logits))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._hooks.__exit__(None, None, None)
         for handle in self._handles:
             handle.remove()

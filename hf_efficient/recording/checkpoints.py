@@ -1,74 +1,183 @@
-"""A checkpoint that its ranks write together: begun and ended with its manifest, and what becomes of one that fails."""
+"""A checkpoint that its ranks write together: begun and ended with its manifest, and what becomes of one that fails.
 
+In the background, rank 0 copies what it would write, and a thread writes it, hashes the files and ends the manifest.
+"""
+
+import copy
 import errno
+import functools
 import logging
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
-from hf_efficient.run_dir.checkpoints import begin_manifest, discard, end_manifest, files_in, prune, read_files
+from hf_efficient.errors import first_line
+from hf_efficient.run_dir.checkpoints import (
+    SavedFile,
+    begin_manifest,
+    discard,
+    end_manifest,
+    files_in,
+    prune,
+    read_files,
+)
+from hf_efficient.run_dir.mirror import Mirror
 from hf_efficient.text import size
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_SAID = ("unexpected pos", "PytorchStreamWriter", "os error", "I/O error", "No space left on device")
+_SAID = ("unexpected pos", "PytorchStreamWriter", "iostream error", "os error", "I/O error", "No space left on device")
 """What torch, safetensors and DeepSpeed say where the system could not write: an error of their own."""
+
+
+_OF_THE_HUB = ("transformers.modeling_utils", "peft.peft_model")
+_WRITERS = (("torch", "save"), ("safetensors.torch", "save_file"), *((name, "safe_save_file") for name in _OF_THE_HUB))
+"""By what a Trainer writes tensors: modules, and the names under which they call it."""
+
+Writes = list[Callable[[], Any]]
+
+
+@contextmanager
+def deferred(folder: Path) -> Iterator[Writes]:
+    """Within, mappings that this thread writes below ``folder`` by ``_WRITERS`` are copied, and nothing of them is
+    written; what is yielded does that, with the same functions and so the same bytes. All else is written at once."""
+    thread, writes = threading.get_ident(), Writes()
+
+    def later(write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(held: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+            is_mine = threading.get_ident() == thread and folder in Path(str(file)).parents
+            if not is_mine or not isinstance(held, Mapping):
+                return write(held, file, *args, **kwargs)
+            writes.append(functools.partial(write, copied(held), file, *args, **kwargs))
+
+        return call
+
+    with ExitStack() as undo:
+        for module, name in ((sys.modules[module], name) for module, name in _WRITERS if module in sys.modules):
+            undo.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, later(getattr(module, name)))
+        yield writes
+
+
+def copied(held: Any) -> Any:
+    """A copy in which tensors share storage where they did; those of a device are in the host's memory."""
+    tensors = [leaf for leaf in tree_leaves(held) if isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu"]
+    return copy.deepcopy(held, {id(tensor): tensor.detach().to("cpu") for tensor in tensors})
+
+
+@dataclass(frozen=True)
+class SavePolicy:
+    """``background``: write copies while the training continues, where one process writes all. ``mirror``: a second
+    place for checkpoints, a folder or a URL of fsspec."""
+
+    background: bool = False
+    mirror: str | None = None
 
 
 @dataclass(frozen=True)
 class Save:
     """One checkpoint. ``write`` does it; ``several_writers``: its ranks meet inside (DeepSpeed, FSDP), so that one
     which fails there cannot go on alone. ``keep``: of all checkpoints, the newest among them, and the one whose name
-    ``best`` gives after the save."""
+    ``best`` gives after the save. ``background``: return when all is copied."""
 
     folder: Path
     write: Callable[[], None]
     several_writers: bool = False
     keep: int | None = None
     best: Callable[[], str] = str
+    background: bool = False
 
 
 class CheckpointWriter:
-    """Saves the checkpoints of one trainer; every rank has one."""
+    """Saves the checkpoints of one trainer; every rank has one. ``on_failed`` is called for a save that may fail."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    def __init__(
+        self, rank: int, world_size: int, mirror: str | None = None, on_failed: Callable[[Path], object] = str
+    ) -> None:
         self._is_main = rank == 0
         self._rank, self._world_size = rank, world_size
         self._shared = world_size > 1 and dist.is_available() and dist.is_initialized()
         self._bytes = 0  # of the last one
+        self.mirror = Mirror(mirror) if mirror is not None and self._is_main else None
+        self._on_failed = on_failed
+        self._behind: Path | None = None  # is being written in the background, by rank 0
+        self._written: Future[None] | None = None
 
     def save(self, save: Save, *, may_fail: bool = False) -> bool:
-        """Write a checkpoint, then remove old ones; returns whether it stands. ``may_fail``: a system that does not
-        write is a warning. Else ``OSError``, or a library's error, on every rank."""
+        """Write a checkpoint after the one before, then remove old ones; returns whether it stands, or will.
+        ``may_fail``: a system that does not write is a warning; else it is ``OSError``, or a library's error, on every
+        rank."""
+        self.settle(may_fail=may_fail)
+        copies = deferred(save.folder) if save.background and self._is_main else nullcontext(Writes())
         try:
             self._on_all(lambda: self._begin(save.folder) if self._is_main else None)
             if save.several_writers:
                 save.write()
-            self._on_all(lambda: None if save.several_writers else save.write())
-            self._end(save)
+            with copies as writes:
+                self._on_all(lambda: None if save.several_writers else save.write())
+            if not save.background:
+                self._end(save)
         except Exception as error:
-            if not is_write_error(error):
+            if not self._passed_over(error, save.folder, may_fail and not save.several_writers):
                 raise
-            if self._is_main:
-                with suppress(OSError):  # room for the next one
-                    discard(save.folder)
-            if not may_fail or save.several_writers:
-                raise
-            if self._is_main:
-                said = "%s could not be saved: %s. The run continues; the checkpoints before it stay."
-                logger.warning(said, save.folder.name, _reason(error))
             return False
-        if save.keep and self._is_main:
-            with suppress(OSError):  # what cannot be removed now is tried again after the next save
-                prune(save.folder.parent, save.keep, save.folder, save.best())
+        best = save.best()
+        if not save.background:
+            self._stands(save, best)
+            return True
+        self._behind = save.folder
+        if self._is_main:
+            self._written = ThreadPoolExecutor(1, "checkpoint").submit(self._write, save, writes, best)
         return True
+
+    def settle(self, *, may_fail: bool = False) -> None:
+        """Wait for the save in the background, if any; raises as ``save`` does."""
+        (folder, written), self._behind, self._written = (self._behind, self._written), None, None
+        try:
+            if folder is not None:
+                self._on_all(lambda: written and written.result())
+        except Exception as error:
+            if folder is None or not self._passed_over(error, folder, may_fail):
+                raise
+
+    def _write(self, save: Save, writes: Writes, best: str) -> None:
+        while writes:
+            writes.pop(0)()
+        self._list(save.folder, read_files(save.folder, files_in(save.folder), sync=bool(save.keep)))
+        self._stands(save, best)
+
+    def _stands(self, save: Save, best: str) -> None:
+        if self._is_main and self.mirror is not None and save.folder.is_dir():
+            self.mirror.add(save.folder, save.keep, best)
+        if self._is_main and save.keep:
+            with suppress(OSError):  # what cannot be removed now is tried again after the next save
+                prune(save.folder.parent, save.keep, save.folder, best, () if self.mirror is None else self.mirror.busy)
+
+    def _passed_over(self, error: Exception, folder: Path, may_fail: bool) -> bool:
+        """Whether the run continues after this failure of a save, of which nothing is left."""
+        if not is_write_error(error):
+            return False
+        if self._is_main:
+            with suppress(OSError):  # room for the next one
+                discard(folder)
+        if self._is_main and may_fail:
+            said = "%s could not be saved: %s. The run continues; the checkpoints before it stay."
+            logger.warning(said, folder.name, _reason(error))
+        if may_fail:
+            self._on_failed(folder)
+        return may_fail
 
     def _begin(self, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -86,13 +195,16 @@ class CheckpointWriter:
 
         def end() -> None:
             files.update(read_files(save.folder, [name for name in names if name not in files]))
-            self._bytes = sum(file.bytes for file in files.values())
-            if files:
-                end_manifest(save.folder, dict(sorted(files.items())))
-            else:  # a trainer's own ``_save_checkpoint`` writes elsewhere
-                discard(save.folder)
+            self._list(save.folder, files)
 
         self._on_all(lambda: end() if self._is_main else None)
+
+    def _list(self, folder: Path, files: dict[str, SavedFile]) -> None:
+        self._bytes = sum(file.bytes for file in files.values())
+        if files:
+            end_manifest(folder, dict(sorted(files.items())))
+        else:  # a trainer's own ``_save_checkpoint`` writes elsewhere
+            discard(folder)
 
     def _on_all(self, action: Callable[[], _T]) -> list[_T]:
         """What each rank's action gives; the system's error of one of them is raised on all."""
@@ -122,5 +234,4 @@ def is_write_error(error: BaseException) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    text = str(getattr(error, "strerror", None) or error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return getattr(error, "strerror", None) or first_line(error)

@@ -37,11 +37,6 @@ class CompilationWatch:
                 self._callbacks.callback_handler.remove_end_callback(self._ends)
             self._callbacks = None
 
-    @property
-    def tells_backward(self) -> bool:
-        """Whether this torch reports when it compiles a backward later than its forward."""
-        return hasattr(self._callbacks, "CallbackTrigger")
-
     def _starts(self, *_: object) -> None:
         thread = threading.get_ident()
         if self._open is not None:

@@ -3,49 +3,36 @@
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from hf_efficient.recording.guard import guard
-from hf_efficient.recording.memory import keep_device_peaks
+from hf_efficient.recording.process import keep_device_peaks
 from hf_efficient.records.steps import StepMemory
 
 logger = logging.getLogger(__name__)
 
 _guarded = guard("Time and memory of the device are no longer recorded")
-_TIMED = frozenset({"generation", "forward", "backward", "optimizer", "forward_backward", "communication"})
+_TIMED = frozenset({"generation", "teacher", "forward", "backward", "optimizer", "forward_backward", "communication"})
 _APART = frozenset({"evaluation", "checkpointing"})
 
 
-class Event(Protocol):
-    """A mark in the device's queue of work; ``torch.cuda.Event(enable_timing=True)`` is one."""
-
-    def record(self) -> None:
-        """Put the mark behind the work that is queued now; a mark that was put before moves here."""
-
-    def query(self) -> bool: ...
-
-    def elapsed_time(self, end: Any, /) -> float:
-        """Milliseconds from this mark to another; both must have been passed."""
+Event = Any
+"""A mark in the device's queue of work, as ``torch.cuda.Event(enable_timing=True)``; ``record`` moves it to the end."""
 
 
 class EventPool:
     """Events to be used again, since making one costs more than recording it."""
 
-    def __init__(self, make: Callable[[], Event], most: int = 4096) -> None:
-        self._make, self._left = make, most
+    def __init__(self, make: Callable[[], Event]) -> None:
+        self._make = make
         self._free: list[Event] = []
 
-    def take(self) -> Event | None:
-        if self._free:
-            return self._free.pop()
-        if self._left == 0:
-            return None
-        self._left -= 1
-        return self._make()
+    def take(self) -> Event:
+        return self._free.pop() if self._free else self._make()
 
     def give(self, events: list[Event]) -> None:
         self._free.extend(events)
@@ -55,43 +42,34 @@ class EventPool:
 class _Interval:
     name: str
     start: Event
-    end: Event | None = None
+    end: Event = None
 
 
 @dataclass
 class DeviceTimes:
-    """The events of one step, until they can be read; ``whole``: none is missing."""
+    """The events of one step, until they can be read."""
 
     pool: EventPool
     intervals: list[_Interval] = field(default_factory=list)
     owned: list[Event] = field(default_factory=list)
-    whole: bool = True
 
     def ready(self) -> bool:
-        try:
-            return all(event.query() for event in self._events())
+        try:  # the last first: while the device is behind, one question is enough
+            return all(event.query() for one in reversed(self.intervals) for event in (one.end, one.start))
         except RuntimeError:  # training will meet it as well, and say more
-            self.whole = False
+            self.intervals = []
             return True
 
     def read(self) -> dict[str, float] | None:
-        """Seconds per phase, and the events go back to the pool; None where an event is missing or not yet passed."""
-        if not self.intervals or not self.ready() or not self.whole:
+        """Seconds per phase, and the events go back to the pool; None where there is none, or one is not yet passed."""
+        if not self.ready() or not self.intervals:
             return None
         found: dict[str, float] = {}
         for one in self.intervals:
-            assert one.end is not None
             found[one.name] = found.get(one.name, 0.0) + one.start.elapsed_time(one.end) / 1e3
         self.pool.give(self.owned)
         self.owned = []
         return found
-
-    def _events(self) -> Iterator[Event]:
-        """The last first: while the device is behind, one question is enough."""
-        for one in reversed(self.intervals):
-            if one.end is not None:
-                yield one.end
-            yield one.start
 
 
 class DeviceClock:
@@ -106,7 +84,7 @@ class DeviceClock:
         self._open: _Interval | None = None
         self._last: _Interval | None = None
         self._depth = 0
-        self._idle_since: Event | None = None
+        self._idle_since: Event = None
         self._paused = False
         self._waits: list[_Interval] = []
 
@@ -138,17 +116,15 @@ class DeviceClock:
         self._depth = 0
         return done
 
-    def _begin(self, name: str) -> _Interval | None:
+    def _begin(self, name: str) -> _Interval:
         start = self._mark()
-        if start is None:
-            return None
         if not self._times.intervals:
             self._wait_ends(start)
             self._times.intervals, self._waits = self._waits, []
         return _Interval(name, start)
 
-    def _wait_ends(self, event: Event | None) -> None:
-        if self._idle_since is not None and event is not None:
+    def _wait_ends(self, event: Event) -> None:
+        if self._idle_since is not None:
             self._waits.append(_Interval("exposed_wait", self._idle_since, event))
         self._idle_since = None
 
@@ -156,16 +132,13 @@ class DeviceClock:
         self._open, self._last = None, interval
         if interval.end is not None:
             interval.end.record()
-        elif (end := self._mark()) is not None:
-            interval.end = end
+        else:
+            interval.end = self._mark()
             self._times.intervals.append(interval)
         self._idle_since = interval.end
 
-    def _mark(self) -> Event | None:
+    def _mark(self) -> Event:
         event = self._pool.take()
-        if event is None:
-            self._times.whole = False
-            return None
         event.record()
         self._times.owned.append(event)
         return event

@@ -41,7 +41,7 @@ class Span:
     waits_ns: dict[str, int] = field(default_factory=dict)
     """Communication inside opaque phases, by the phase around it."""
     step: Any = None
-    """What the step that ends here is known by; None outside the training loop."""
+    """The ``StepDraft`` of the step that ends here; None outside the training loop."""
     open_phase: str | None = None
     """Of a span under way."""
 

@@ -3,24 +3,18 @@
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
-
-
-class Part(Protocol):
-    """A part that does nothing once it is broken."""
-
-    broken: bool
-
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_S = TypeVar("_S", bound=Part)
+_S = TypeVar("_S", bound=Any)
 
 
 def guard(
     consequence: str, then: Callable[[Any], object] = lambda part: None
 ) -> Callable[[Callable[Concatenate[_S, _P], _R]], Callable[Concatenate[_S, _P], _R | None]]:
-    """Guard the methods of a part, which return None where it is broken; ``consequence`` says what is lost."""
+    """Guard the methods of a part with an attribute ``broken``, which return None once it is; ``consequence`` says what
+    is lost."""
 
     def decorated(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R | None]:
         logger = logging.getLogger(method.__module__)

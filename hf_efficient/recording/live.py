@@ -1,17 +1,17 @@
 """The run under way: sums over its steps, what it has spent and will have spent, and the figures that join its logs."""
 
+import math
 import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hf_efficient.estimate.cost import cost_usd
-from hf_efficient.estimate.energy import JOULES_PER_KWH
+from hf_efficient.estimate.cost import JOULES_PER_KWH, cost_usd
 from hf_efficient.estimate.forecast import RECENT_STEPS, Earlier, Pace, Schedule, Spent, forecast, recent_step_seconds
 from hf_efficient.estimate.statistics import percentile, warm_up_count
 from hf_efficient.estimate.throughput import utilization
@@ -22,22 +22,17 @@ WHOLE_PREFIX = f"{PREFIX}run/"
 """Of the closing summary, so that its sums are no last point of a curve."""
 
 _FEWEST_STEADY, _STEADY_SHARE = 5, 0.25
-_TIMES = ("wall_seconds", "training_seconds", "data_wait_seconds", "unattributed_seconds")
-_COUNTS = ("processed", "non_padding", "target", "model_flops", "hardware_flops")
-_KNOWN, _UNKNOWN = 1 + len(_TIMES), 1 + len(_TIMES) + len(_COUNTS)
-_NOTHING = np.zeros(_UNKNOWN + len(_COUNTS))
-"""Steps, times, counts, and for each count of how many steps it is not known."""
 
 
 @dataclass(frozen=True)
 class WindowSums:
     """Sums over some steps of one rank, without evaluation and checkpointing; a count is None where a step lacks it."""
 
-    steps: int
     wall_seconds: float
     training_seconds: float
     data_wait_seconds: float
     unattributed_seconds: float
+    steps: int
     processed: int | None
     non_padding: int | None
     target: int | None
@@ -45,6 +40,12 @@ class WindowSums:
     hardware_flops: int | None
     peak_allocated_bytes: int | None
     step_seconds: Sequence[float]
+
+
+_SUMS = [one.name for one in fields(WindowSums)][:-2]
+_NOTHING = np.zeros(len(_SUMS))
+"""The sums of times and counts; NaN: not known of a step."""
+_STEPS = _SUMS.index("steps")
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ class RunningFigures:
         self.evaluations = Durations(self.earlier.evaluations, self.earlier.evaluation_seconds)
         self.saves = Durations(self.earlier.saves, self.earlier.save_seconds)
         self._catch_up, self._lock = catch_up, threading.Lock()
-        self._sums = self._mark = _NOTHING
+        self._before = self._since = _NOTHING  # the last window's end
         self._step_seconds = array("d")
-        self._recent: deque[tuple[float, int | None, int | None]] = deque(maxlen=RECENT_STEPS)
+        self._recent: deque[npt.NDArray[np.float64]] = deque(maxlen=RECENT_STEPS)
         self._peak: int | None = None
         self._window_peak: int | None = None
 
@@ -101,38 +102,36 @@ class RunningFigures:
     def add(self, record: StepRecord) -> None:
         row = _row(record)
         with self._lock:
-            self._sums = self._sums + row
-            self._step_seconds.append(row[2])
-            flops = None if record.work is None else record.work.model_flops
-            self._recent.append((row[2], record.tokens.non_padding, flops))
+            self._since = self._since + row
+            self._step_seconds.append(row[1])
+            self._recent.append(row)
             self._window_peak = _larger_peak(self._window_peak, record)
             self._peak = _larger_peak(self._peak, record)
 
     def whole(self) -> WindowSums:
         self._catch_up()
         with self._lock:
-            return _window(self._sums, self._step_seconds[:], self._peak)
+            return _window(self._before + self._since, self._step_seconds[:], self._peak)
 
     def take_window(self, under_way: StepRecord | None) -> WindowSums:
         """The steps since the last call; ``under_way``, whose update is done, counts as far as it has come."""
         self._catch_up()
         with self._lock:
-            now, peak = self._sums, self._window_peak
-            times = self._step_seconds[int(self._mark[0]) :]
+            window, peak, ahead = self._since, self._window_peak, _NOTHING
+            times = self._step_seconds[int(self._before[_STEPS]) :]
             if under_way is not None:
-                row = _row(under_way)
-                now, peak = now + row, _larger_peak(peak, under_way)
-                times.append(row[2])
-            window = _window(now - self._mark, times, peak)
-            self._mark, self._window_peak = now, None
-            return window
+                ahead, peak = _row(under_way), _larger_peak(peak, under_way)
+                times.append(ahead[1])
+            window = window + ahead
+            self._before, self._since, self._window_peak = self._before + window, -np.nan_to_num(ahead), None
+            return _window(window, times, peak)
 
     def step_seconds(self) -> float | None:
-        return recent_step_seconds([seconds for seconds, _, _ in self._steady()])
+        return recent_step_seconds([row[1] for row in self._steady()])
 
     def is_steady(self) -> bool:
         """Whether a forecast can stand on the last steps: enough of them, whose halves take about the same."""
-        times = [seconds for seconds, _, _ in self._steady()]
+        times = [row[1] for row in self._steady()]
         half = len(times) // 2
         if len(times) < _FEWEST_STEADY:
             return False
@@ -140,19 +139,15 @@ class RunningFigures:
         return before is not None and after is not None and abs(after - before) <= _STEADY_SHARE * max(after, before)
 
     def rates(self) -> RecentSpeed:
-        steady = self._steady()
-        seconds = sum(one for one, _, _ in steady)
+        recent = _window(sum(self._steady(), start=_NOTHING), (), None)
+        seconds = recent.training_seconds
         if seconds <= 0:
             return RecentSpeed(None, None, None)
-        tokens = [count for _, count, _ in steady if count is not None]
-        flops = [count for _, _, count in steady if count is not None]
         return RecentSpeed(
-            seconds / len(steady),
-            sum(tokens) / seconds if len(tokens) == len(steady) else None,
-            sum(flops) / seconds if len(flops) == len(steady) else None,
+            seconds / recent.steps, _ratio(recent.non_padding, seconds), _ratio(recent.model_flops, seconds)
         )
 
-    def _steady(self) -> list[tuple[float, int | None, int | None]]:
+    def _steady(self) -> list[npt.NDArray[np.float64]]:
         """The last steps, as of a second ago at most; with the warm-up's in a call that has not done many more."""
         with self._lock:
             recent, steps = list(self._recent), len(self._step_seconds)
@@ -164,9 +159,8 @@ def _row(record: StepRecord) -> npt.NDArray[np.float64]:
     training = record.wall_seconds - phases.get("evaluation", 0.0) - phases.get("checkpointing", 0.0)
     unattributed = record.wall_seconds - sum(phases.values())
     flops = (None, None) if work is None else (work.model_flops, work.hardware_flops)
-    counts = (tokens.processed, tokens.non_padding, tokens.target, *flops)
-    times = (1, record.wall_seconds, training, phases.get("data_wait", 0.0), unattributed)
-    return np.array([*times, *(count or 0 for count in counts), *(count is None for count in counts)], dtype=np.float64)
+    times = (record.wall_seconds, training, phases.get("data_wait", 0.0), unattributed)
+    return np.array([*times, 1, tokens.processed, tokens.non_padding, tokens.target, *flops], dtype=np.float64)
 
 
 def _larger_peak(peak: int | None, record: StepRecord) -> int | None:
@@ -174,16 +168,9 @@ def _larger_peak(peak: int | None, record: StepRecord) -> int | None:
 
 
 def _window(sums: npt.NDArray[np.float64], times: Sequence[float], peak: int | None) -> WindowSums:
-    values = sums.tolist()
-    counts = zip(_COUNTS, values[_KNOWN:_UNKNOWN], values[_UNKNOWN:], strict=True)
-    sums_by_name: dict[str, Any] = {name: None if unknown else int(count) for name, count, unknown in counts}
-    return WindowSums(
-        steps=int(values[0]),
-        **dict(zip(_TIMES, values[1:_KNOWN], strict=True)),
-        **sums_by_name,
-        peak_allocated_bytes=peak,
-        step_seconds=times,
-    )
+    found: dict[str, Any] = dict(zip(_SUMS, sums.tolist(), strict=True))
+    found |= {name: None if math.isnan(found[name]) else int(found[name]) for name in _SUMS[_STEPS:]}
+    return WindowSums(**found, peak_allocated_bytes=peak, step_seconds=times)
 
 
 @dataclass(frozen=True)
@@ -272,29 +259,7 @@ class LiveRun:
 
 
 def log_figures(window: WindowSums, live: LiveRun, outlook: Outlook | None, prefix: str = PREFIX) -> dict[str, float]:
-    """The figures of some steps and of the run so far, by the key that they are logged under.
-
-    ==================================== ===== ========= =======================================================
-    key, after the prefix                unit  over      what
-    ==================================== ===== ========= =======================================================
-    step_seconds_p50, step_seconds_p95   s     window    an optimizer step, without its evaluation and saving
-    non_padding_tokens_per_second        1/s   window    tokens that are no padding, over the same time; of all
-                                                         ranks, taken as this rank's times their number
-    padding_share                        0..1  window    padding among the positions that were computed
-    mfu, hfu                             0..1  window    FLOPs of the model, of the hardware, over the peak
-    data_wait_share                      0..1  window    of that time, waiting for data
-    unattributed_share                   0..1  window    of the steps' wall time, what no phase claimed
-    peak_allocated_bytes                 B     window    tensors on this rank's device
-    wall_seconds                         s     run       time of its processes, from their start
-    cost_usd                             USD   run       that time at the price of what the run occupies
-    energy_kwh                           kWh   run       energy, once a meter has been read twice
-    forecast_wall_seconds                s     whole run wall_seconds when the training is over
-    forecast_cost_usd                    USD   whole run cost_usd when the training is over
-    ==================================== ===== ========= =======================================================
-
-    ``window`` is since the last log; ``run`` has earlier processes of a resumed run. Unknown figures are left out. The
-    closing summary has the same keys below ``efficiency/run/``, over the whole ``train()`` call.
-    """
+    """The figures of some steps and of the run so far, by the keys of docs/metrics.md; unknown ones are left out."""
     spent, seconds = live.spent(), window.training_seconds
     ordered, computed, unpadded = sorted(window.step_seconds), window.processed or 0, window.non_padding
     peak = live.peak_flops_per_second

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import time
 import weakref
 from array import array
@@ -15,8 +16,8 @@ import msgspec
 import torch
 from torch.utils.data import IterableDataset
 
-from hf_efficient.recording.clocks import core_wait_seconds
 from hf_efficient.recording.guard import guard
+from hf_efficient.recording.process import core_wait_seconds
 from hf_efficient.records.steps import StepLoader
 
 logger = logging.getLogger(__name__)
@@ -107,26 +108,19 @@ def counts_in(raw: bytes) -> Sequence[float]:
     return [sum(values[at::names]) for at in range(names)]
 
 
-class _WatchedCollate:
-    __slots__ = ("_collate", "_times")
-
-    def __init__(self, collate: Callable[[Any], Any], times: BatchTimes) -> None:
-        self._collate, self._times = collate, times
-
-    def __call__(self, rows: Any) -> Any:
-        self._times.collate_begins()
-        return self._collate(rows)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._collate, name)
-
-
 class WatchedFetcher:
     """Stands in for ``torch.utils.data._utils.fetch._BaseDatasetFetcher`` in one process."""
 
     def __init__(self, fetcher: Any, counts: memoryview[float]) -> None:
-        self._fetcher, self._times = fetcher, BatchTimes(counts)
-        fetcher.collate_fn = _WatchedCollate(fetcher.collate_fn, self._times)
+        self._fetcher = fetcher
+        self._times = times = BatchTimes(counts)
+        collate = fetcher.collate_fn
+
+        def watched(rows: Any) -> Any:
+            times.collate_begins()
+            return collate(rows)
+
+        fetcher.collate_fn = watched
 
     def fetch(self, index: Any) -> Any:
         self._times.fetch_begins()
@@ -176,22 +170,22 @@ class Taken(msgspec.Struct):
 
     batches: int = 0
     wait_seconds: float = 0.0
-    rows: int | None = 0
+    rows: float = 0  # NaN: unknown of a batch, as ``ready`` without workers
     bytes: int = 0
     start_seconds: float = 0.0
     end_seconds: float = 0.0
     first_wait_seconds: float = 0.0
-    ready: int | None = None
+    ready: float = 0
 
     def add(self, batch: Any) -> None:
-        """Count the batch's rows (first dimensions; None where one has none) and bytes."""
+        """Count the batch's rows (first dimensions) and bytes."""
         rows = None
         for tensor in batch_tensors(batch):
             self.bytes += tensor.nbytes
             if rows is None and tensor.ndim:
                 rows = tensor.shape[0]
         self.batches += 1
-        self.rows = None if self.rows is None or rows is None else self.rows + rows
+        self.rows += math.nan if rows is None else rows
 
 
 def batch_tensors(batch: Any) -> list[torch.Tensor]:
@@ -211,22 +205,13 @@ class LoaderMark(msgspec.Struct, frozen=True):
 
 def step_loader(since: LoaderMark, until: LoaderMark) -> StepLoader:
     """What the loader did between two marks, to the tenth of a microsecond."""
-    taken, earlier = until.taken, since.taken
-    ends = zip(until.before, counts_in(until.raw), since.before, counts_in(since.raw), strict=True)
-    fetched, *seconds, read = (
-        round(gone + here - gone_then - here_then, 7) for gone, here, gone_then, here_then in ends
-    )
-    times = ("wait_seconds", "start_seconds", "end_seconds", "first_wait_seconds")
-    return StepLoader(
-        batches=taken.batches - earlier.batches,
-        rows=None if taken.rows is None or earlier.rows is None else taken.rows - earlier.rows,
-        bytes=taken.bytes - earlier.bytes,
-        ready=None if taken.ready is None else taken.ready - (earlier.ready or 0),
-        fetched=int(fetched),
-        read_bytes=int(read),
-        **{name: round(getattr(taken, name) - getattr(earlier, name), 7) for name in times},
-        **dict(zip(COUNTS[1:-1], seconds, strict=True)),
-    )
+    sums: dict[str, Any] = {
+        name: round(getattr(until.taken, name) - getattr(since.taken, name), 7) for name in Taken.__struct_fields__
+    }
+    ends = zip(COUNTS, until.before, counts_in(until.raw), since.before, counts_in(since.raw), strict=True)
+    sums |= {name: round(gone + here - gone_then - here_then, 7) for name, gone, here, gone_then, here_then in ends}
+    whole = {name: int(sums[name]) for name in ("fetched", "read_bytes")}
+    return StepLoader(**{name: value for name, value in (sums | whole).items() if not math.isnan(value)})
 
 
 def torch_loader(loader: Any) -> Any:
@@ -267,6 +252,7 @@ class LoaderWatch:
 
         setattr(owner, _GET_ITERATOR, watched)
         self.broken, self._loader, self._first_batch, self._undo = False, inner, first_batch, undo
+        self._taken.ready = 0 if inner.num_workers else math.nan
 
     def close(self) -> None:
         self.let_go()
@@ -285,7 +271,7 @@ class LoaderWatch:
 
     def _next_data(self, reference: weakref.ref[Any]) -> Any:
         iterator: Any = reference()
-        if self._taken.ready is not None:
+        if not math.isnan(self._taken.ready):
             self._asked()
         asked_ns = time.perf_counter_ns()
         try:
@@ -345,7 +331,6 @@ class LoaderWatch:
         reference = weakref.ref(iterator)
         if has_workers:
             iterator._reset = functools.partial(self._reset, reference)
-            self._taken.ready = self._taken.ready or 0
         else:
             iterator._dataset_fetcher = WatchedFetcher(iterator._dataset_fetcher, self._counts)
         iterator._next_data = functools.partial(self._next_data, reference)
@@ -373,8 +358,7 @@ class LoaderWatch:
             taken.first_wait_seconds += seconds
             self._is_first = False
         self._handed_out += 1
-        if taken.ready is not None:
-            taken.ready += self._ready
+        taken.ready += self._ready
         taken.add(batch)
         if self._first_batch is not None:
             report, self._first_batch = self._first_batch, None
@@ -393,17 +377,13 @@ def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, 
 
 
 def loader_facts(loader: Any) -> dict[str, Any]:
-    """Facts of topic ``loader``; what is unknown is left out. ``batches`` are per epoch, ``rows`` of the data set."""
+    """Facts of topic ``loader``; what is unknown is left out. ``rows``: of the data set."""
     inner = torch_loader(loader)
     facts = {
-        "loader": type(loader).__name__,
         "dataset": _kind(inner.dataset),
         "collator": _kind(getattr(inner.collate_fn, "data_collator", inner.collate_fn)),  # inside transformers' own
-        "sampler": None if isinstance(inner.dataset, IterableDataset) else _kind(inner.sampler),
         "iterable": isinstance(inner.dataset, IterableDataset),
         "rows": _length(inner.dataset),
-        "batches": _length(loader),
-        "batch_size": getattr(inner.batch_sampler, "batch_size", inner.batch_size),
         "workers": int(inner.num_workers),
         "prefetch_factor": inner.prefetch_factor,
         "persistent_workers": bool(inner.persistent_workers),

@@ -9,18 +9,17 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_efficient.estimate.energy import energy_from_cpu_seconds, energy_from_tdp
+from hf_efficient.estimate.cost import energy_from_cpu_seconds, energy_from_tdp
 from hf_efficient.facts.accelerators import accelerator_of_device
-from hf_efficient.facts.energy import cpu_power
 from hf_efficient.facts.environment import usable_cpus
+from hf_efficient.facts.prices import cpu_power
+from hf_efficient.recording.process import device_memory
 
 _POWERCAP = Path("/sys/class/powercap")
-# Where launchers say it; the same names as accelerate's.
-_LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
 
 
 class MeterError(Exception):
@@ -45,52 +44,44 @@ class EnergyMeter:
         return facts | ({} if self.range_joules is None else {"range_joules": self.range_joules})
 
 
-@dataclass
-class Found:
-    """Meters, each of another part of the machine; and by the name of a part what is wrong with its meter."""
-
-    meters: list[EnergyMeter] = field(default_factory=list)
-    faults: dict[str, str] = field(default_factory=dict)
-
-
-def host_meters(root: Path = _POWERCAP) -> Found:
+def host_meters(root: Path = _POWERCAP) -> list[EnergyMeter]:
     """RAPL once per machine; where it cannot be read, an estimate to which every process adds its part."""
     try:
         meters = rapl_meters(root)
     except MeterError as error:
-        return Found([cpu_estimate(usable_cpus() if is_first_on_machine() else 0.0, str(error))])
-    return Found(meters if is_first_on_machine() else [])
+        return [cpu_estimate(usable_cpus() if is_first_on_machine() else 0.0, str(error))]
+    return meters if is_first_on_machine() else []
 
 
-def gpu_meters(devices: list[CudaDevice]) -> Found:
-    """NVML for each; else an estimate. That nothing measures a GPU is a fault, as CUDA cannot be there without NVML."""
-    found = Found()
+def gpu_meters(devices: list[CudaDevice]) -> tuple[list[EnergyMeter], dict[str, str]]:
+    """NVML for each, else an estimate; and by the name of a part what is wrong with its meter. That nothing measures a
+    GPU is a fault, as CUDA cannot be there without NVML."""
+    meters, faults = list[EnergyMeter](), dict[str, str]()
     for device in devices:
         try:
-            found.meters.append(nvml_meter(device))
+            meters.append(nvml_meter(device))
         except Exception as error:  # noqa: BLE001  NVML may answer anything
             why = str(error) if isinstance(error, MeterError) else f"{type(error).__name__}: {error}"
-            found.faults[f"GPU {device.index}"] = why
+            faults[f"GPU {device.index}"] = why
             try:
-                found.meters.append(gpu_estimate(device, why))
+                meters.append(gpu_estimate(device, why))
             except MeterError as also:
-                found.faults[f"GPU {device.index}"] = str(also)
-    return found
+                faults[f"GPU {device.index}"] = str(also)
+    return meters, faults
 
 
 def is_first_on_machine() -> bool:
     """Whether this process is the one that reads what all processes of the machine share."""
-    return next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name)), "0") == "0"
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A device by every name; ``index`` is torch's, ``pci`` is ``00000000:3B:00.0``, ``cuda`` is False under ROCm."""
+    """``index`` is torch's; ``cuda`` is False under ROCm."""
 
     index: int
     name: str
-    uuid: str | None
-    pci: str | None
+    uuid: str
     cuda: bool = True
 
 
@@ -109,25 +100,14 @@ def cuda_devices(current: int | None) -> list[CudaDevice]:
     if current is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return [_described(torch, current)]
     seen = range(torch.cuda.device_count())
-    return [_described(torch, index) for index in seen if index == current or _holds_memory(torch, index)]
-
-
-def _holds_memory(torch: Any, index: int) -> bool:
-    try:
-        return bool(torch.cuda.memory_reserved(index) > 0)
-    except RuntimeError:  # somebody else's allocator, which keeps no books
-        return False
+    held = (index for index in seen if index == current or device_memory(index).get("device_reserved_bytes"))
+    return [_described(torch, index) for index in held]
 
 
 def _described(torch: Any, index: int) -> CudaDevice:
     facts = torch.cuda.get_device_properties(index)
-    uuid, bus = getattr(facts, "uuid", None), getattr(facts, "pci_bus_id", None)
-    pci = None
-    if bus is not None:
-        pci = f"{getattr(facts, 'pci_domain_id', 0):08X}:{bus:02X}:{getattr(facts, 'pci_device_id', 0):02X}.0"
-    if uuid is not None:
-        uuid = str(uuid) if str(uuid).startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    return CudaDevice(index, facts.name, uuid, pci, cuda=torch.version.hip is None)
+    uuid = str(facts.uuid) if str(facts.uuid).startswith(("GPU-", "MIG-")) else f"GPU-{facts.uuid}"
+    return CudaDevice(index, facts.name, uuid, cuda=torch.version.hip is None)
 
 
 def nvml_meter(device: CudaDevice) -> EnergyMeter:
@@ -141,7 +121,6 @@ def nvml_meter(device: CudaDevice) -> EnergyMeter:
         if pynvml.nvmlDeviceGetMigMode(handle)[0]:
             raise MeterError("it is a MIG slice, and NVML meters the whole GPU only")
     name = f"GPU {index}"
-    identity = device.uuid or device.pci or name
 
     def joules() -> float:
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
@@ -156,35 +135,21 @@ def nvml_meter(device: CudaDevice) -> EnergyMeter:
             watts()
         except pynvml.NVMLError as error:
             raise MeterError(f"NVML has neither energy ({no_counter}) nor power ({error}) of it") from error
-        return EnergyMeter(name, identity, "nvml", "watts", watts, note=f"power samples, {device.name}")
-    return EnergyMeter(name, identity, "nvml", "joules", joules, note=f"energy counter, {device.name}")
+        return EnergyMeter(name, device.uuid, "nvml", "watts", watts, note=f"power samples, {device.name}")
+    return EnergyMeter(name, device.uuid, "nvml", "joules", joules, note=f"energy counter, {device.name}")
 
 
 def nvml_handle(device: CudaDevice) -> tuple[Any, Any, int]:
-    """NVML, its handle of this device (by UUID or bus, since NVML counts hidden ones), and its number there. Raises
+    """NVML, its handle of this device (by UUID, since NVML counts hidden ones), and its number there. Raises
     ``MeterError``: there is no NVML here, or it does not know the device."""
-    try:
-        import pynvml
-    except ImportError as error:
-        raise MeterError("the package nvidia-ml-py is not installed (pip install nvidia-ml-py)") from error
+    import pynvml
+
     try:
         pynvml.nvmlInit()
-        handle = _handle(pynvml, device)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
         return pynvml, handle, int(pynvml.nvmlDeviceGetIndex(handle))
     except pynvml.NVMLError as error:
         raise MeterError(f"NVML: {error}") from error
-
-
-def _handle(pynvml: Any, device: CudaDevice) -> Any:
-    if device.uuid is not None:
-        try:
-            return pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-        except pynvml.NVMLError:
-            if device.pci is None:
-                raise
-    if device.pci is None:
-        raise MeterError("torch reports neither its UUID nor its place on the bus")
-    return pynvml.nvmlDeviceGetHandleByPciBusId(device.pci)
 
 
 def rapl_meters(root: Path = _POWERCAP) -> list[EnergyMeter]:
@@ -257,5 +222,4 @@ def gpu_estimate(device: CudaDevice, why: str) -> EnergyMeter:
         return energy_from_tdp(tdp, time.perf_counter() - began)
 
     note = f"its TDP of {tdp:g} W all the time, an upper bound ({known.name}); {why}"
-    identity = device.uuid or device.pci or f"{platform.node()} GPU {device.index}"
-    return EnergyMeter(f"GPU {device.index}", identity, "estimate", "joules", joules, note=note)
+    return EnergyMeter(f"GPU {device.index}", device.uuid, "estimate", "joules", joules, note=note)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,41 +10,11 @@ from typing import Any
 
 import psutil
 
-from hf_efficient.recording.clocks import core_wait_of
-from hf_efficient.recording.meters import CudaDevice, MeterError, nvml_handle
+from hf_efficient.recording.meters import CudaDevice, nvml_handle
+from hf_efficient.recording.process import core_wait_of
 
 _LEAST_SECONDS = 0.2
 _IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user; what a host steals nobody here has
-
-
-class LoadSample:
-    """The load of the machine and its GPUs, put into a sample of the system; ``at``: seconds on a monotonic clock."""
-
-    def __init__(self, guarded: Callable[[str, Callable[[], None]], None]) -> None:
-        self._guarded = guarded
-        self._host: tuple[CoresProbe | DisksProbe | NetworkProbe, ...] = (CoresProbe(), DisksProbe(), NetworkProbe())
-        self._gpus: dict[str, GpuProbe] = {}
-
-    def add_gpus(self, devices: Iterable[CudaDevice]) -> None:
-        """GPUs that turned up; one that NVML does not know has no load, and its energy meter says so."""
-        for device in devices:
-            if device.cuda:
-                with contextlib.suppress(MeterError):
-                    probe = GpuProbe(device)
-                    self._gpus[str(probe.index)] = probe
-
-    def sample(self, at: float, sample: dict[str, Any]) -> None:
-        host: dict[str, float] = {}
-        for probe in self._host:
-            self._guarded(probe.name, functools.partial(lambda one: host.update(one.read(at)), probe))
-        sample["host"] = host
-        for number, gpu in self._gpus.items():
-            self._guarded(gpu.name, functools.partial(self._gpu, number, gpu, at, sample))
-
-    def _gpu(self, number: str, gpu: GpuProbe, at: float, sample: dict[str, Any]) -> None:
-        sample.setdefault("gpus", {})[number] = gpu.read(at)
-        if gpu.throttled:
-            sample.setdefault("throttled", {})[number] = gpu.throttled
 
 
 class Rates:
@@ -75,11 +44,9 @@ class CoresProbe:
         ranks_cores           the other ranks of the same launch on this machine, with their children
         other_cores           everybody else on the machine, this container or not
         busy_cores            all of them
-        busiest_core          the busiest one
         stolen_cores          what the host of a virtual machine took
         load_1_minute         the system's load average
         main_thread_core_wait share of its time that the main thread was ready to run and waited for a core
-        threads, children     how many this process has
 
     CPU times come in hundredths of a second, so over a second a figure is good to about 0.01.
     """
@@ -87,7 +54,7 @@ class CoresProbe:
     name = "load of the processor"
 
     def __init__(self) -> None:
-        self._rates, self._cores, self._me = Rates(), Rates(), psutil.Process()
+        self._rates, self._cores = Rates(), Rates()
         self._core_wait = core_wait_of(os.getpid())  # Linux: the id of the main thread
 
     def read(self, at: float) -> dict[str, float]:
@@ -106,8 +73,7 @@ class CoresProbe:
         if "busy_cores" in machine and "process_cores" in found:
             known = sum(found.get(name, 0.0) for name in ("process_cores", "children_cores", "ranks_cores"))
             machine["other_cores"] = max(0.0, machine["busy_cores"] - known)
-        rounded = {name: round(value, 3) for name, value in {**found, **machine}.items()}
-        return {**rounded, "threads": self._me.num_threads(), "children": len(children)}
+        return {name: round(value, 3) for name, value in {**found, **machine}.items()}
 
     def _machine(self, at: float) -> dict[str, float]:
         counters: dict[str, float] = {"stolen_cores": 0.0}
@@ -119,10 +85,8 @@ class CoresProbe:
         loads = [min(1.0, rates[f"{number}"]) for number in range(len(cores)) if f"{number}" in rates]
         found = {name: rate for name, rate in rates.items() if name == "stolen_cores"}
         if loads:
-            found |= {"busy_cores": sum(loads), "busiest_core": max(loads)}
-        if hasattr(os, "getloadavg"):
-            found["load_1_minute"] = os.getloadavg()[0]
-        return found
+            found["busy_cores"] = sum(loads)
+        return {**found, "load_1_minute": os.getloadavg()[0]}
 
 
 class DisksProbe:
@@ -203,8 +167,8 @@ class GpuProbe:
         self._nvml = nvml
         self.name = f"load of GPU {self.index}"
         self.throttled: list[str] = []
-        self._reasons = functools.partial(self._ask, lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         self._questions: dict[str, Callable[[], float]] = {
+            "reasons": lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
             "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
             "memory_utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory,
             "memory_used_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
@@ -214,10 +178,10 @@ class GpuProbe:
         }
 
     def read(self, at: float) -> dict[str, float]:
-        reasons = int(self._reasons() or 0)
+        asked = {name: self._ask(question) for name, question in self._questions.items()}
+        reasons = int(asked.pop("reasons") or 0)
         self.throttled = [name for bit, name in THROTTLES.items() if reasons & bit]
-        answers = {name: self._ask(question) for name, question in self._questions.items()}
-        return {name: value for name, value in answers.items() if value is not None}
+        return {name: value for name, value in asked.items() if value is not None}
 
     def _ask(self, question: Callable[[], Any]) -> float | None:
         try:

@@ -4,6 +4,8 @@
     backward  the loss's own hook queues a final callback before DDP's, which waits for all ranks.
     elsewhere collectives that Python calls: gathers of figures, barriers, a backend's own exchange.
 
+DeepSpeed's engine steps inside accelerate's backward: its step is told apart too.
+
 No collective, no tensor and no order of work changes.
 """
 
@@ -11,7 +13,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ _COLLECTIVES = (
     "reduce_scatter_tensor", "scatter",
 )  # fmt: skip
 """Of ``torch.distributed``, whose callers (transformers, accelerate, DeepSpeed) look them up at each call."""
+_WATCHED = "_watched_by_hf_efficient"
 
 
 class RankMarks:
@@ -54,18 +57,13 @@ class RankMarks:
 
     def exchange(self) -> dict[str, Any]:
         """DDP's own log of the exchange of gradients: means over its first ten steps and each hundredth, or empty."""
-        tell = getattr(self._ddp, "_get_ddp_logging_data", None)
-        if tell is None:
-            return {}
-        try:
-            log = tell()
-        except RuntimeError:  # no backward has ended
-            return {}
+        log: dict[str, Any] = {}
+        if self._ddp is not None:
+            with suppress(RuntimeError):  # no backward has ended
+                log = self._ddp._get_ddp_logging_data()
         seconds = log.get("avg_backward_comm_time", 0) / 1e9
-        if seconds <= 0:
-            return {}
         covered = log.get("avg_backward_compute_comm_overlap_time", 0) / 1e9
-        return {"seconds": seconds, "covered_seconds": min(max(covered, 0.0), seconds)}
+        return {"seconds": seconds, "covered_seconds": min(max(covered, 0.0), seconds)} if seconds > 0 else {}
 
     def remove(self) -> None:
         for hook in self._hooks:
@@ -146,3 +144,23 @@ class CollectiveWatch:
                 self._inside = False
 
         return timed
+
+
+def watch_engine_steps(accelerator: Any, log: EventLog, end_wait: Callable[[], None]) -> None:
+    """From here on ``engine.step`` is the phase ``optimizer``, its exchanges communication; once per engine."""
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    if engine is None or getattr(engine.step, _WATCHED, False):
+        return
+    step = engine.step
+
+    @functools.wraps(step)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        end_wait()
+        token = log.enter("optimizer", instead_of="backward")
+        try:
+            return step(*args, **kwargs)
+        finally:
+            log.leave(token, "optimizer")
+
+    setattr(watched, _WATCHED, True)
+    engine.step = watched

@@ -2,26 +2,27 @@
 and samples the machine. Training waits for it at the end alone."""
 
 import functools
+import logging
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from hf_efficient.recording.clocks import ProcessStart
 from hf_efficient.recording.events import EventLog, Fold, Span
-from hf_efficient.recording.memory import device_peaks, peak_rss_bytes
 from hf_efficient.recording.meters import current_device
+from hf_efficient.recording.process import ProcessStart, device_peaks, peak_rss_bytes
 from hf_efficient.recording.stop import RunStopped
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import SCHEMA_VERSION, StepRecord
+from hf_efficient.run_dir.jsonl import JsonlFile, last_record
 from hf_efficient.run_dir.paths import records_path
-from hf_efficient.run_dir.reading import TAIL_BYTES, last_record, parse_line
-from hf_efficient.run_dir.stream import FaultLatch, JsonlFile
+
+logger = logging.getLogger(__name__)
 
 Way = Literal["recipe", "trainer", "callback"]
 
@@ -54,19 +55,10 @@ def ending_of(error: BaseException | None) -> Ending:
     return Ending("error", f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__)
 
 
-class Draft(Protocol):
-    """A step that has ended, on its way to a record."""
-
-    def ready(self, *, wait: bool, patient: bool) -> bool:
-        """Whether its figures have arrived from the device: ``wait`` until they have; not ``patient``: without them."""
-
-    def record(self, span: Span) -> StepRecord: ...
-
-
 class RunFiles:
     """Of one run in one process. The thread runs from ``start`` to ``stop``; a run that continues starts it again.
     ``way`` is that of the last training. ``gone``: somebody removed the directory after the run ended; ``dirty``:
-    something came since the end was written; ``latch`` logs once what cannot be written."""
+    something came since the end was written; ``told``: what cannot be written was logged."""
 
     def __init__(
         self, directory: Path, rank: int, way: Way, log: EventLog, fold: Fold, started: ProcessStart, began_ns: int
@@ -74,14 +66,13 @@ class RunFiles:
         self.directory, self.rank, self.way = directory, rank, way
         self.ended: Ending | None = None
         self.gone, self.dirty = False, True
-        self.latch = FaultLatch()
-        self.finished: Any = None
+        self.told = False
         self.on_step: Callable[[StepRecord], None] = lambda record: None
         self._log, self._fold, self._start_ns = log, fold, started.perf_ns
         self._folding, self._writing = threading.Lock(), threading.RLock()
         self._files: dict[str, JsonlFile] = {}
         self._lines: dict[str, list[bytes]] = {"spans": [], "steps": []}
-        self._waiting: deque[tuple[Draft, Span]] = deque()
+        self._waiting: deque[Span] = deque()
         self._later: deque[tuple[str, Callable[[], Mapping[str, Any]]]] = deque()
         self._device_peaks: dict[str, int] = {}
         self._segment: int | None = None
@@ -136,7 +127,7 @@ class RunFiles:
         try:
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is going down
-            self.latch.tell(self.directory, error)
+            self.tell(self.directory, error)
             return
         self._thread = thread
 
@@ -166,7 +157,7 @@ class RunFiles:
 
     def _write_last(self) -> None:
         if not self._writing.acquire(timeout=0.1):
-            self.latch.tell(self.directory, TimeoutError(f"no answer within {_PATIENCE_SECONDS:g} s"))
+            self.tell(self.directory, TimeoutError(f"no answer within {_PATIENCE_SECONDS:g} s"))
             return
         try:
             self._write(last=True)
@@ -195,8 +186,7 @@ class RunFiles:
             self._device_peaks[name] = max(value, self._device_peaks.get(name, 0))
 
     def _memory(self) -> dict[str, int]:
-        rss = peak_rss_bytes()
-        return {**({} if rss is None else {"peak_rss_bytes": rss}), **self._device_peaks}
+        return {"peak_rss_bytes": peak_rss_bytes(), **self._device_peaks}
 
     def _run(self, stopping: threading.Event) -> None:
         while True:
@@ -225,7 +215,7 @@ class RunFiles:
         if not isinstance(one, Span):
             self._lines["spans"].append(_line({**one, "process": self.process}))
         elif one.step is not None:
-            self._waiting.append((one.step, one))
+            self._waiting.append(one)
         else:
             wall_seconds, phases = (one.end_ns - one.start_ns) / 1e9, in_seconds(one.phase_ns)
             times = {"started_at_seconds": self.seconds(one.start_ns), "wall_seconds": wall_seconds}
@@ -233,11 +223,11 @@ class RunFiles:
 
     def _take_steps(self, wait: bool) -> None:
         while self._waiting:
-            draft, span = self._waiting[0]
-            if not draft.ready(wait=wait, patient=len(self._waiting) <= _MOST_WAITING):
+            span = self._waiting[0]
+            if not span.step.ready(wait=wait, patient=len(self._waiting) <= _MOST_WAITING):
                 return
             self._waiting.popleft()
-            record = draft.record(span)
+            record = span.step.record(span)
             self._lines["steps"].append(_line(record.to_json()))
             self.on_step(record)
             time.sleep(0)  # the training thread may wait for the interpreter's lock
@@ -263,11 +253,17 @@ class RunFiles:
         return self._files[kind]
 
     def _try(self, path: Path, do: Callable[[], object]) -> None:
-        if not self.latch.told:
+        if not self.told:
             try:
                 do()
             except Exception as error:  # noqa: BLE001  whatever it is, the training must not notice
-                self.latch.tell(path, error)
+                self.tell(path, error)
+
+    def tell(self, path: Path, error: Exception) -> None:
+        """Of one fault of several files that fail together."""
+        told, self.told = self.told, True
+        if not told:
+            logger.warning("%s cannot be written (%s). Training continues; its steps are not recorded.", path, error)
 
     def _alive(self) -> bytes:
         """Until when the process has lived, and what the span under way has come to, should it be killed."""
@@ -292,19 +288,11 @@ def await_other_ranks(directory: Path, most_seconds: float = 3.0) -> bool:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     for rank in range(1, int(os.environ.get("WORLD_SIZE", "1"))):
         path = records_path(directory, "spans", rank)
-        while (rank < here or path.exists()) and not _has_ended(path):
+        while rank < here or path.exists():
+            last = last_record(path, kinds=("process", "end"))
+            if last is not None and last["kind"] == "end":
+                break
             if time.monotonic() >= until:
                 return False
             time.sleep(0.01)
     return True
-
-
-def _has_ended(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return False
-    kinds = (record.get("kind") for line in reversed(lines) if (record := parse_line(line)) is not None)
-    return next((kind for kind in kinds if kind in ("end", "process")), None) == "end"

@@ -20,7 +20,7 @@ from hf_efficient.estimate.flops import WorkFormula
 from hf_efficient.facts.environment import environment_facts
 from hf_efficient.recording.compilation import CompilationWatch
 from hf_efficient.recording.device import DeviceTimes, DeviceWatch, watch_device
-from hf_efficient.recording.events import EventLog, Span
+from hf_efficient.recording.events import Span
 from hf_efficient.recording.guard import guard
 from hf_efficient.recording.holders import Held, Holders, held_seconds
 from hf_efficient.recording.live import WHOLE_PREFIX, LiveRun, RunningFigures, log_figures
@@ -86,6 +86,7 @@ class StepDraft:
         self.held_ns: Held = {}
 
     def ready(self, *, wait: bool, patient: bool) -> bool:
+        """Whether its figures have arrived from the device: ``wait`` until they have; not ``patient``: without them."""
         if wait:
             self.tally.wait()
         if not self.tally.ready():
@@ -143,15 +144,13 @@ _guarded = guard("Steps are no longer recorded", then=lambda recorder: recorder.
 
 
 class StepRecorder:
-    """Writes one StepRecord per optimizer step; without a timeline nothing. Call ``open``, then per step ``next_step``
+    """Writes one StepRecord per optimizer step, on ``no_timeline`` none. Call ``open``, then per step ``next_step``
     (which ends the previous one), ``add_batches``, phases and marks, ``step_done``; at the end ``end_loop`` and
     ``close``. No method raises, and only ``close`` waits for a device."""
 
-    def __init__(self, timeline: Timeline | None) -> None:
+    def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self.log = EventLog(time.perf_counter_ns) if timeline is None else timeline.log
-        if timeline is None:
-            self.log.broken = True
+        self.log = timeline.log
         self.holders = Holders(self.log)
         self.broken = self.recording = self.has_device = False
         self.several_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -160,9 +159,8 @@ class StepRecorder:
         self._loader = LoaderWatch()
         self._draft = self._nothing()
         self._device: DeviceWatch | None = None
-        self._compilation = CompilationWatch(
-            self._compiling, lambda: self.log.marked in ("backward", "forward_backward")
-        )
+        compiling = functools.partial(self.phase, "compilation")
+        self._compilation = CompilationWatch(compiling, lambda: self.log.marked in ("backward", "forward_backward"))
         waiting = functools.partial(self.log.phase, "communication")
         self._collectives = CollectiveWatch(waiting) if self.several_ranks else None
         self._live: LiveRun | None = None
@@ -197,11 +195,11 @@ class StepRecorder:
         are the facts ``price`` and ``grid``, which a recipe's run has stated. ``memory``: the allocator's peaks may be
         reset. The time until the loop belongs to ``phase``."""
         timeline = self.timeline
-        if timeline is None:
-            return
         open_run(timeline, directory, rank, world_size, way, resumed=resumed)
-        if self.recording:  # a training that never ended, and a timeline that is broken
+        if self.recording:  # a training that never ended
             self.close()
+        if timeline.broken:
+            return
         if timeline.way != "recipe":
             for topic, stated in rates.items():
                 timeline.state(topic, stated)
@@ -212,12 +210,10 @@ class StepRecorder:
     def end(self, error: BaseException | None = None) -> None:
         """It is over, and with it the run, unless it is a recipe's, which has more to do and ends itself."""
         self.close(error)
-        timeline = self.timeline
-        if timeline is not None:
-            timeline.leave_all()
-            timeline.note_memory()
-            if timeline.way != "recipe":
-                timeline.end(error)
+        self.timeline.leave_all()
+        self.timeline.note_memory()
+        if self.timeline.way != "recipe":
+            self.timeline.end(error)
 
     def open(self, device: DeviceWatch | None = None) -> None:
         """A ``train()`` begins in the run that holds the timeline, on a device that keeps a time of its own, if any."""
@@ -228,7 +224,7 @@ class StepRecorder:
     @_guarded
     def _open(self) -> None:
         timeline = self.timeline
-        if timeline is None or timeline.broken or timeline.files is None:
+        if timeline.broken or timeline.files is None:
             self.recording = False
             return
         files = timeline.files
@@ -251,7 +247,7 @@ class StepRecorder:
     @_guarded
     def watch_loader(self, loader: Any) -> None:
         """The training takes its batches from this ``DataLoader``, also as accelerate wraps it; None: not known."""
-        if loader is not None and self.timeline is not None and self.recording:
+        if loader is not None and self.recording:
             watch_stated(self._loader, loader, functools.partial(self.timeline.state, "loader"))
             self._draft.loader_from = self._loader.mark()
 
@@ -314,24 +310,22 @@ class StepRecorder:
                 self._draft.logged["preferences"] = held
 
     def evaluated(self, step: int, seconds: float, metrics: Mapping[str, Any], prefix: str = "eval") -> None:
-        if self.timeline is not None:
-            noted = metrics_to_note(metrics, prefix)
-            self.timeline.note("evaluation", step=step, seconds=round(seconds, 6), metrics=noted)
-            if self.timeline.live is not None:
-                self.timeline.live.figures.evaluations.add(step, seconds)
+        noted = metrics_to_note(metrics, prefix)
+        self.timeline.note("evaluation", step=step, seconds=round(seconds, 6), metrics=noted)
+        if self.timeline.live is not None:
+            self.timeline.live.figures.evaluations.add(step, seconds)
 
     def saved(self, step: int, seconds: float) -> None:
-        if self.timeline is not None:
-            self.timeline.note("save", step=step, seconds=round(seconds, 6))
-            if self.timeline.live is not None:
-                self.timeline.live.figures.saves.add(step, seconds)
+        self.timeline.note("save", step=step, seconds=round(seconds, 6))
+        if self.timeline.live is not None:
+            self.timeline.live.figures.saves.add(step, seconds)
 
     def now_seconds(self) -> float:
         return self.log.now() / 1e9
 
     def figures(self, step: int, *, whole: bool = False) -> dict[str, float]:
         """What a log may carry (see ``live.log_figures``), since the last one or of the ``whole`` call."""
-        live = None if self.timeline is None else self.timeline.live
+        live = self.timeline.live
         if live is None or not self.recording or self._figures_broken:
             return {}
         try:
@@ -345,7 +339,7 @@ class StepRecorder:
 
     def under_way(self) -> StepRecord | None:
         """What the record of the step under way would hold now; None while its update or its token counts lack."""
-        draft, files = self._draft, None if self.timeline is None else self.timeline.files
+        draft, files = self._draft, self.timeline.files
         if files is None or not self.in_loop or draft.step is None or not draft.tally.ready():
             return None
         return draft.record(files.so_far())
@@ -369,7 +363,7 @@ class StepRecorder:
         self._loader.close()
         self.recording = False
         timeline, live, self._live = self.timeline, self._live, None
-        if timeline is None or live is None:
+        if live is None:
             return
         self.log.loop(False)  # also after a fault
         if timeline.files is not None:
@@ -384,12 +378,6 @@ class StepRecorder:
         self._remove_watches()
         if self.log.in_loop:
             self.log.loop(False)
-
-    def _compiling(self) -> AbstractContextManager[None]:
-        if not self._compilation.tells_backward and self.timeline is not None:
-            why = "torch reports it since 2.8; it is in `backward`"
-            self.timeline.state("compilation", {"missing": [{"what": "compilation of the backward", "why": why}]})
-        return self.phase("compilation")
 
     def _remove_watches(self) -> None:
         self._compilation.remove()

@@ -24,6 +24,10 @@ class EndedBySignal(BaseException):
         return signal.Signals(self.args[0]).name
 
 
+class EvaluationCut(EndedBySignal):
+    """An evaluation ended in its middle: what it would have said is lost, and the training before it is not."""
+
+
 class RunStopped(BaseException):
     """The run ended as it was asked to: after a step, with a checkpoint of it."""
 

@@ -1,15 +1,17 @@
 """What is seen of the machine about once per second: memory, load of the machine and its GPUs, energy meters."""
 
+import contextlib
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
 
-from hf_efficient.estimate.energy import believable, joules_between
-from hf_efficient.recording.memory import device_memory
-from hf_efficient.recording.meters import EnergyMeter, Found, cuda_devices, gpu_meters, host_meters
-from hf_efficient.recording.probes import LoadSample
+from hf_efficient.estimate.cost import believable, joules_between
+from hf_efficient.recording.meters import EnergyMeter, MeterError, cuda_devices, gpu_meters, host_meters
+from hf_efficient.recording.probes import CoresProbe, DisksProbe, GpuProbe, NetworkProbe
+from hf_efficient.recording.process import device_memory
 from hf_efficient.records.steps import SCHEMA_VERSION
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,8 @@ class SystemSampler:
         self._warned = False
         self._news: dict[str, Any] = {}
         self._samples = 0
-        self._load = LoadSample(self._probe)
+        self._host = (CoresProbe(), DisksProbe(), NetworkProbe())
+        self._gpus: list[GpuProbe] = []
 
     @property
     def energy_joules(self) -> float | None:
@@ -73,7 +76,11 @@ class SystemSampler:
             self._probe("GPU", self._look_for_devices)
         for name, meter in self._meters.items():
             self._read(name, meter, at, sample)
-        self._load.sample(at, sample)
+        sample["host"] = {}
+        for probe in self._host:
+            self._probe(probe.name, functools.partial(lambda one: sample["host"].update(one.read(at)), probe))
+        for gpu in self._gpus:
+            self._probe(gpu.name, functools.partial(self._read_gpu, gpu, at, sample))
         self._samples += 1
         news, self._news = self._news, {}
         return {**sample, **news}
@@ -81,15 +88,19 @@ class SystemSampler:
     def _look_for_devices(self) -> None:
         new = [device for device in cuda_devices(self.device) if device.index not in self._looked_for]
         self._looked_for.update(device.index for device in new)
-        self._load.add_gpus(new)
-        self._add(gpu_meters(new))
+        for device in new:
+            if device.cuda:
+                with contextlib.suppress(MeterError):  # its energy meter says so
+                    self._gpus.append(GpuProbe(device))
+        meters, faults = gpu_meters(new)
+        self._add(meters)
+        for name, why in faults.items():
+            self._fault_of(name, why)
 
-    def _add(self, found: Found) -> None:
-        for meter in found.meters:
+    def _add(self, meters: Sequence[EnergyMeter]) -> None:
+        for meter in meters:
             self._meters[meter.name] = meter
             self._news.setdefault("meters", {})[meter.name] = meter.described()
-        for name, why in found.faults.items():
-            self._fault_of(name, why)
 
     def _probe(self, name: str, probe: Callable[[], None]) -> None:
         try:
@@ -110,6 +121,11 @@ class SystemSampler:
                 sample.setdefault("watts", {}).setdefault(name, round(joules / (at - before[0]), 3))
 
         self._probe(name, read)
+
+    def _read_gpu(self, gpu: GpuProbe, at: float, sample: dict[str, Any]) -> None:
+        sample.setdefault("gpus", {})[str(gpu.index)] = gpu.read(at)
+        if gpu.throttled:
+            sample.setdefault("throttled", {})[str(gpu.index)] = gpu.throttled
 
     def _fault_of(self, name: str, why: str) -> None:
         if name not in self._faults:

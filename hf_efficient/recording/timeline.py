@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.forecast import Earlier
 from hf_efficient.facts.environment import machine_facts
-from hf_efficient.recording.clocks import ProcessStart, process_start
 from hf_efficient.recording.events import EventLog, Fold
 from hf_efficient.recording.guard import guard
 from hf_efficient.recording.live import LiveRun
+from hf_efficient.recording.process import ProcessStart, process_start
 from hf_efficient.recording.run_files import DONE, Ending, RunFiles, Way, await_other_ranks, ending_of
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import PhaseName
@@ -29,19 +29,13 @@ _EXITED = Ending("error", "the process exited before its training ended")
 _guarded = guard("The time of this process is no longer recorded")
 
 
-class Finish(Protocol):
-    """What makes of a run's records what is to be looked at."""
-
-    def __call__(self, directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> Any:
-        """Write the account beside the records; with ``page`` the diagnosis and the page too; ``tell`` logs a finding.
-        ``earlier`` is what an earlier call returned for this run. Raises OSError or OutputError."""
-
-
 _FINISHED_BY = "hf_efficient.reporting.finish_run"
 """The hook that ends a run where nobody handed another one down; named, since what is presented lies above."""
 
 
 def _finish(directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> Any:
+    """Write the account beside the records; with ``page`` the diagnosis and the page too; ``tell`` logs a finding.
+    ``earlier`` is what an earlier call returned for this run. Raises OSError or OutputError."""
     return importlib.import_module(_FINISHED_BY).finish_run(directory, earlier, page=page, tell=tell)
 
 
@@ -62,7 +56,7 @@ class Timeline:
         self.earlier = Earlier()
         self.live: LiveRun | None = None
         self.recorded_training: object | None = None
-        self.finish: Finish = _finish
+        self.finish: Callable[..., Any] = _finish
         self.finished: Any = None
         self._fold = Fold(started.perf_ns)
         self._began_ns: int | None = started.perf_ns
@@ -97,9 +91,6 @@ class Timeline:
 
     def has_held(self, directory: Path) -> bool:
         return directory.resolve() in self._held
-
-    def now_seconds(self) -> float:
-        return self.log.now() / 1e9
 
     def lived_seconds(self) -> float:
         """How long the run has held this process: its wall time so far, as the account counts it."""
@@ -252,7 +243,7 @@ class Timeline:
     def exits(self) -> None:
         """The process exits: the last thing that can be recorded."""
         files = self.files
-        if files is None or files.latch.told:
+        if files is None or files.told:
             return
         self._leave_training()
         self.log.end_phases()
@@ -316,19 +307,18 @@ class Timeline:
         if files is None or files.ended is None or files.gone:
             return
         if was_over and not files.directory.is_dir():
-            files.gone = files.latch.told = True  # whoever removed it knows
+            files.gone = files.told = True  # whoever removed it knows
             files.stop(sample=False)
             return
         files.end(at_ns)
-        if files.rank > 0 or files.latch.told:
+        if files.rank > 0 or files.told:
             return
         if files.ended.how != "error":  # after which the others may hang
             await_other_ranks(files.directory)
         try:
-            files.finished = self.finish(files.directory, files.finished, page=page, tell=files.way != "recipe")
-            self.finished = files.finished
+            self.finished = self.finish(files.directory, self.finished, page=page, tell=files.way != "recipe")
         except (OSError, OutputError) as fault:
-            files.latch.tell(files.directory / "run.json", fault)
+            files.tell(files.directory / "run.json", fault)
 
 
 def open_run(timeline: Timeline, directory: Path, rank: int, world_size: int, way: Way, *, resumed: bool) -> None:
@@ -349,6 +339,13 @@ def process_timeline() -> Timeline:
     return _timeline
 
 
+def no_timeline() -> Timeline:
+    """One that records nothing."""
+    timeline = Timeline()
+    timeline.broken = True
+    return timeline
+
+
 def _forget_timeline() -> None:
     global _timeline
     _timeline = None
@@ -360,5 +357,4 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)  # early: what was registered later runs before, and is counted
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_timeline)
+os.register_at_fork(after_in_child=_forget_timeline)

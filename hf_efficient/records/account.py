@@ -16,6 +16,7 @@ from hf_efficient.records.amounts import (
     WorkAccount,
 )
 from hf_efficient.records.events import Ended, RecordedBy, StartFrom
+from hf_efficient.records.prepared import PreparedFacts
 from hf_efficient.records.profile import ProfileAccount
 
 
@@ -80,9 +81,25 @@ class RestartAccount:
 
 
 @dataclass(frozen=True)
+class BadputAccount:
+    """What checkpoints and failures cost, in host time of rank 0: waiting for saves, starts of the processes after the
+    first, steps done again. ``share``: of the run's wall time; ``cost_usd``: of all three. ``undone_seconds``: what one
+    more failure would undo, an estimate: half of the training time between two saves; None where there is no save."""
+
+    saves: int
+    checkpoint_seconds: float
+    restart_seconds: float
+    again_seconds: float
+    share: float
+    cost_usd: float | None
+    undone_seconds: float | None
+
+
+@dataclass(frozen=True)
 class FaultAccount:
     """Steps of rank 0 that came out wrong, over all processes of the run, and what became of them. ``rolled_back``:
-    of them, those that went back to a checkpoint; ``out_of_memory``: times, not steps."""
+    of them, those that went back to a checkpoint; ``out_of_memory``: times, not steps; ``saves_failed``,
+    ``mirrors_failed``: checkpoints that were not written, or not copied to their second place."""
 
     not_finite: int = 0
     spikes: int = 0
@@ -90,6 +107,7 @@ class FaultAccount:
     rolled_back: int = 0
     out_of_memory: int = 0
     saves_failed: int = 0
+    mirrors_failed: int = 0
 
 
 @dataclass(frozen=True)
@@ -315,3 +333,5 @@ class RunAccount:
     restarts: list[RestartAccount] = field(default_factory=list)
     preferences: PreferenceAccount | None = None
     faults: FaultAccount | None = None  # None: nothing went wrong, or nobody looked
+    badput: BadputAccount | None = None  # None: no save, and no restart
+    prepared: PreparedFacts | None = None  # None: the recipe has no data.pipeline

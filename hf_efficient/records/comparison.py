@@ -65,8 +65,8 @@ Judgement = Literal["", "better", "worse", "alike"]
 @dataclass(frozen=True)
 class FigureChange:
     """A figure of a side against that of the first. ``relative``: to it, - 1; None where unknown or the first is 0.
-    ``judgement``: ``alike`` within the noise; empty where neither way is better, or totals are of other lengths.
-    ``compared`` is None of a figure with one value a side, such as a peak: its difference is as measured."""
+    ``judgement``: ``alike`` within the noise; empty where neither way is better, totals are of other lengths, or
+    ``compared`` is None: of a figure with one value a side, such as a peak, whose difference is as measured."""
 
     relative: float | None
     judgement: Judgement

@@ -12,6 +12,8 @@ Confidence = Literal["measured", "likely", "possible"]
 Verdict = Literal["confirmed", "smaller", "larger", "retracted", "unknown"]
 """``confirmed``: at least half and at most twice of what was predicted came; ``unknown``: the runs do not show it."""
 
+FEWEST_STEPS = 8  # with fewer, start-up outweighs what a step costs
+
 
 @dataclass(frozen=True)
 class Evidence:

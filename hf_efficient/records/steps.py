@@ -5,10 +5,11 @@ Phases are exclusive: a second belongs to the innermost phase that was open; wha
     startup     imports, before_trainer (a script's own work before its trainer), model_load, data_preparation,
                 planning (the run simulated before it begins), trainer_setup, compilation (inside the steps that
                 torch.compile holds up)
-    step        data_wait, host_to_device, generation and reward (of the completions that GRPO trains on), forward,
-                backward, device_wait (the host reads a micro-batch's loss back, and waits for the GPU), optimizer,
-                communication (the host waits for other ranks), bookkeeping (what the Trainer itself does between these:
-                its NaN filter, its count of FLOPs, callbacks), logging, evaluation, checkpointing
+    step        data_wait, host_to_device, generation and reward (of the completions that GRPO trains on), teacher (the
+                forward of the model that is learned from), forward, backward, device_wait (the host reads a
+                micro-batch's loss back, and waits for the GPU), optimizer, communication (the host waits for other
+                ranks), bookkeeping (what the Trainer itself does between these: its NaN filter, its count of FLOPs,
+                callbacks), logging, evaluation, checkpointing
     coarse      what a callback alone can see of a step: forward_backward, between_steps (data wait and logging)
     closing     merging, outside_trainer (a script's own work after its trainer was built), shutdown
 """
@@ -26,8 +27,8 @@ StartupPhase = Literal[
     "imports", "before_trainer", "model_load", "data_preparation", "planning", "trainer_setup", "compilation"
 ]
 StepPhase = Literal[
-    "data_wait", "host_to_device", "generation", "reward", "forward", "backward", "device_wait", "optimizer",
-    "communication", "bookkeeping", "logging", "evaluation", "checkpointing",
+    "data_wait", "host_to_device", "generation", "reward", "teacher", "forward", "backward", "device_wait",
+    "optimizer", "communication", "bookkeeping", "logging", "evaluation", "checkpointing",
 ]  # fmt: skip
 CoarsePhase = Literal["forward_backward", "between_steps"]
 ClosingPhase = Literal["merging", "outside_trainer", "shutdown"]

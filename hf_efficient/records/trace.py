@@ -87,7 +87,7 @@ IdleCause = Literal["host_bound", "launch_bound", "other"]
 
 @dataclass(frozen=True)
 class IdleSplit:
-    """Why a device, or a stream, ran nothing between its first event and its last; ``trace/device.py`` defines it.
+    """Why a device ran nothing between its first event and its last; ``trace/device.py`` defines it.
     ``host_bound_seconds``: long gaps at whose start the next work was not yet submitted. ``launch_bound_seconds``: gaps
     too short for the host to do more than submit the next kernel. ``other_seconds``: submitted work waited for another
     stream, an event or memory; ``unknown_seconds``, whose submission the trace does not hold, is part of it."""
@@ -103,7 +103,7 @@ class IdleSplit:
 
 @dataclass(frozen=True)
 class BusyBreakdown:
-    """The time of a device, or a stream, from the start of its first event to the end of its last. ``busy_seconds``: a
+    """The time of a device from the start of its first event to the end of its last. ``busy_seconds``: a
     kernel, copy or memset ran; overlapping ones counted once. ``compute_seconds``: a kernel ran that neither
     communicates nor copies, as HolisticTraceAnalysis counts it."""
 
@@ -113,15 +113,6 @@ class BusyBreakdown:
     idle_share: float
     compute_seconds: float
     idle: IdleSplit
-
-
-@dataclass(frozen=True)
-class StreamBreakdown:
-    """One stream of a device; its idle split is HolisticTraceAnalysis' own."""
-
-    stream: int
-    events: int
-    busy: BusyBreakdown
 
 
 @dataclass(frozen=True)
@@ -158,7 +149,6 @@ class DeviceBreakdown:
     name: str | None
     first_event_seconds: float
     busy: BusyBreakdown
-    streams: tuple[StreamBreakdown, ...]
     families: tuple[FamilyTime, ...]
     kernels: tuple[KernelTime, ...]
     launches: LaunchBreakdown | None
@@ -247,4 +237,4 @@ class TraceBreakdown:
     syncs: tuple[SyncSite, ...]
     steps: tuple[TraceStep, ...]
     remarks: tuple[str, ...]
-    schema_version: int = 1
+    schema_version: int = 2

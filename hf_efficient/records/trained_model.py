@@ -85,6 +85,16 @@ class Rounding:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """The recipe's evaluation data: mean loss of the target ``tokens`` of its first ``examples``, in nats."""
+
+    examples: int
+    tokens: int
+    loss_before: float
+    loss_after: float
+
+
+@dataclass(frozen=True)
 class ExportReport:
     """``predicted_bytes``: of the tensors, from the configuration; ``bytes``: of all files. ``lost``: tensors whose
     rounding is larger than the adapter's change, of ``adapted`` ones; ``rounding_to_change``: the median ratio."""
@@ -99,6 +109,7 @@ class ExportReport:
     files: list[str]
     agreement: Agreement
     remarks: list[str]
+    evaluation: Evaluation | None = None
     adapted: int = 0
     lost: int = 0
     rounding_to_change: float | None = None

@@ -1,10 +1,11 @@
-"""What `hf-efficient tune` measures: short trainings of a recipe, each with something changed."""
+"""What `hf-efficient tune` and `sweep` measure: short trainings of a recipe, each with something changed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 TUNING_SCHEMA_VERSION = 2
-"""Of ``tuning.json`` and of the journal."""
+"""Of ``tuning.json``, ``sweep.json`` and the journal."""
 
 Verdict = Literal["accepted", "no_gain", "undecided", "worse_loss", "over_limit", "does_not_fit", "failed", "no_time"]
 """``no_gain``: none outside the noise; ``undecided``: time or rounds ended first; ``over_limit``: of memory or p95."""
@@ -115,3 +116,65 @@ class Tuning:
     spent_seconds: float
     total: Gain | None = None
     notes: list[str] = field(default_factory=list)
+
+
+LEAST_DOUBLING = 1.1  # times the tokens/s: the knee is the last value on the way up whose doubling gives that
+
+
+@dataclass
+class SweptPoint:
+    """One combination of values, by dotted key. Rates and seconds are over the steps of all its trials; ``of_trials``:
+    tokens/s of each. ``rows``: of an optimizer step. ``gain_per_doubling``: of tokens/s, from the value of the first
+    key before it."""
+
+    name: str
+    values: dict[str, int]
+    rows: int = 0
+    verdict: Literal["measured", "does_not_fit", "failed", "no_time"] = "no_time"
+    why: str = ""
+    steps: int = 0
+    tokens_per_second: float = 0.0
+    of_trials: list[float] = field(default_factory=list)
+    p50_seconds: float = 0.0
+    p95_seconds: float = 0.0
+    p99_seconds: float = 0.0
+    peak_bytes: int | None = None
+    mfu: float | None = None
+    gain_per_doubling: float | None = None
+    is_knee: bool = False
+
+
+def named_values(values: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in values)
+
+
+def curves(points: Iterable[SweptPoint]) -> dict[str, list[SweptPoint]]:
+    """The measured points along the first key, by the values of the others."""
+    found: dict[str, list[SweptPoint]] = {}
+    for one in points:
+        if one.steps:
+            found.setdefault(named_values([*one.values.items()][1:]), []).append(one)
+    return found
+
+
+def unmeasured_beyond(points: Iterable[SweptPoint], one: SweptPoint) -> list[str]:
+    """The points of its curve that were to follow it, where none of them was measured."""
+    (_, value), *others = one.values.items()
+    beyond = [two for two in points if [*two.values.items()][1:] == others and next(iter(two.values.values())) > value]
+    return [] if any(two.steps for two in beyond) else [two.name for two in beyond]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A recipe at several values. ``answer``: place of the point of most tokens/s whose p95 is within the limit; None:
+    there is none, or no limit was named."""
+
+    schema_version: int
+    hf_efficient_version: str
+    recipe: str
+    environment: dict[str, Any]
+    settings: dict[str, Any]
+    points: list[SweptPoint]
+    spent_seconds: float
+    answer: int | None
+    notes: list[str]

@@ -1,24 +1,31 @@
-"""A run on a terminal: its account when it is over, one screen while it runs, its checkpoints."""
+"""A run on a terminal: its account, one screen while it runs, its checkpoints, and its end in at most 40 lines."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hf_efficient.accounting.live import RunView
 from hf_efficient.records.account import PlanAccount, RunAccount, TimeAccount
+from hf_efficient.records.findings import Diagnosis, Finding
+from hf_efficient.records.steps import PREFERENCES
 from hf_efficient.reporting import run_rows
-from hf_efficient.reporting.labels import phase_label
+from hf_efficient.reporting.diagnosis import gain_words, nothing_to_fix, remedy_words
+from hf_efficient.reporting.labels import or_nothing, phase_label, signed_percent
 from hf_efficient.reporting.profile_tables import profile_renderables
-from hf_efficient.reporting.terminal import FoundTable, dim_lines, drawn, grid, share_bar, table
+from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
+from hf_efficient.reporting.terminal import FoundTable, cut, dim_lines, drawn, grid, share_bar, table
 from hf_efficient.run_dir.checkpoints import MANIFEST, CheckpointState, checkpoints, fault_of
-from hf_efficient.text import clock, seconds, share, short_count, short_seconds, size, usd
+from hf_efficient.text import clock, counted, seconds, sentence, share, short_count, short_seconds, size, usd
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_SPARKS = 40
+if TYPE_CHECKING:
+    from hf_efficient.metrics.answers import Answer
+
 _MOST_PHASES = 6
 _MOST_RANKS = 16
 
@@ -62,7 +69,7 @@ def time_table(time: TimeAccount, most: int | None = None) -> Table:
         part = value / wall if wall > 0 else 0.0
         style = "dim" if label == "unattributed" else ""
         made.add_row(Text(label, style), f"{value:.2f}", f"{100 * part:.1f}%", share_bar(part))
-    made.add_row(Text("in all", "bold"), f"{wall:.2f}", "100.0%" if wall > 0 else "", "")
+    made.add_row(Text("total", "bold"), f"{wall:.2f}", "100.0%" if wall > 0 else "", "")
     return made
 
 
@@ -103,19 +110,6 @@ def live_screen(view: RunView, run_dir: Path) -> RenderableType:
     return Group(_head(view, run_dir), *_progress(view), Text(), times, Text(), grid(_facts(view)))
 
 
-def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
-    """Bars between the smallest and the largest value, each the mean of its share of them: ``█▆▅▃▂▁``."""
-    count = min(width, len(values))
-    means = []
-    for index in range(count):
-        part = values[index * len(values) // count : (index + 1) * len(values) // count]
-        means.append(sum(part) / len(part))
-    low, high = min(means, default=0.0), max(means, default=0.0)
-    if high <= low:
-        return _BLOCKS[0] * count
-    return "".join(_BLOCKS[round((mean - low) / (high - low) * (len(_BLOCKS) - 1))] for mean in means)
-
-
 def _head(view: RunView, run_dir: Path) -> Text:
     time, silence = view.account.time, seconds(view.silent_seconds)
     starts = f", {len(time.processes)} starts" if len(time.processes) > 1 else ""
@@ -143,7 +137,7 @@ def _end(account: RunAccount, starts: str) -> tuple[str, str]:
 def _progress(view: RunView) -> list[RenderableType]:
     if view.max_steps is None:
         return []
-    parts = [f"{view.step:,}/{view.max_steps:,} steps"]
+    parts = [f"{view.step:,}/{counted(view.max_steps, 'step')}"]
     if view.rest is not None:
         more = "more than " if view.rest.lower_bound else ""
         parts.append(f"{more}{clock(view.rest.seconds)} left")
@@ -157,7 +151,7 @@ def _progress(view: RunView) -> list[RenderableType]:
 
 def _facts(view: RunView) -> list[tuple[str, str]]:
     losses, steps, account = view.losses, view.account.steps, view.account
-    loss = f"{losses[0]:.4g} {sparkline(losses)} {losses[-1]:.4g}" if losses else ""
+    loss = f"{losses[0]:.4g} → {losses[-1]:.4g}" if losses else ""
     rows = [("loss", loss), ("evaluated", _evaluated(account))]
     if steps.p50_seconds is not None and steps.p95_seconds is not None:
         rows.append(("steps", f"p50 {short_seconds(steps.p50_seconds)}, p95 {short_seconds(steps.p95_seconds)}"))
@@ -174,14 +168,13 @@ def _evaluated(account: RunAccount) -> str:
 
 
 def _tokens(account: RunAccount) -> str:
-    tokens, parts = account.tokens, []
-    if tokens.non_padding_tokens_per_second is not None:
-        parts.append(f"{short_count(tokens.non_padding_tokens_per_second)} per second without padding")
-    if tokens.padding_share is not None:
-        parts.append(f"{share(tokens.padding_share)} padding")
-    if account.work.mfu is not None:
-        parts.append(f"{share(account.work.mfu)} MFU")
-    return ", ".join(parts)
+    rate = account.tokens.non_padding_tokens_per_second
+    parts = (
+        or_nothing(rate, lambda value: f"{short_count(value)} per second without padding", ""),
+        or_nothing(account.tokens.padding_share, lambda part: f"{share(part)} padding", ""),
+        or_nothing(account.work.mfu, lambda part: f"{share(part)} MFU", ""),
+    )
+    return ", ".join(filter(None, parts))
 
 
 def checkpoint_table(states: Sequence[CheckpointState], *, hashes: bool) -> list[RenderableType]:
@@ -207,3 +200,98 @@ def damage_lines(run_dir: Path) -> list[RenderableType]:
     """A line for each checkpoint of a run that is not whole by the sizes of its files; none where all are."""
     faults = {path: fault_of(path) for path in checkpoints(run_dir)}
     return [Text(f"{path.name} cannot be resumed from: {fault}.", "red") for path, fault in faults.items() if fault]
+
+
+_MOST_ANSWERS, _MOST_METRICS, _MOST_FINDINGS = 2, 3, 3
+_REWARDED = ("reward", "frac_reward_zero_std", "completions/mean_length")
+_LONGEST = 150  # characters: two lines of a terminal of 80 columns
+
+
+def answer_rows(before: "Sequence[Answer]", after: "Sequence[Answer]") -> Iterator[RenderableType]:
+    old = {answer.question: answer.generated for answer in before}
+    for answer in after[:_MOST_ANSWERS]:
+        columns = Column(style="dim", width=len("expected")), Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        made = Table.grid(*columns, padding=(0, 2, 0, 0), expand=True)
+        texts = {"asked": answer.question, "expected": answer.expected, "before": old.get(answer.question)}
+        for name, text in {**texts, "after": answer.generated}.items():
+            if text is not None:
+                made.add_row(name, cut(" ".join(text.split())))
+        yield made
+        yield Text()
+
+
+def loss_table(
+    before: Mapping[str, float], after: Mapping[str, float], training: tuple[float, float] | None
+) -> Iterator[RenderableType]:
+    """``training``: the first and last logged loss; where completions are rewarded, it is around 0 and says nothing."""
+    if "reward" in after:
+        after = {name: after[name] for name in _REWARDED if name in after}
+        training = None
+    first = (*_REWARDED, "loss", "ranking_accuracy", *PREFERENCES["margin"], *PREFERENCES["accuracy"])
+    ranked = sorted(after, key=lambda name: first.index(name) if name in first else len(first))
+    rows = [(name, before.get(name), after[name]) for name in ranked[:_MOST_METRICS]]
+    rows += [] if training is None else [("training loss", *training)]
+    if not rows:
+        return
+    made = table("", "before", "after", "change")
+    for name, old, new in rows:
+        change = "" if not old else signed_percent((new - old) / abs(old))
+        made.add_row(Text(name), "" if old is None else f"{old:.4g}", f"{new:.4g}", change)
+    yield made
+    yield Text()
+
+
+def headline(account: RunAccount) -> Iterator[RenderableType]:
+    steps, mfu, money = account.steps, account.work.mfu, account.money
+    yield account_title(account)
+    rate = account.tokens.non_padding_tokens_per_second
+    p50 = steps.p50_seconds
+    speed = [] if p50 is None else [f"{counted(steps.count, 'step')} of {short_seconds(p50)}"]
+    speed += [] if rate is None else [f"{rate:,.0f} tokens per second without padding ({run_rows.STEPS_ALONE})"]
+    speed += [] if mfu is None else [f"MFU {share(mfu)}"]
+    cost = [] if money.cost_usd is None else [usd(money.cost_usd)]
+    if cost and money.usd_per_million_non_padding_tokens is not None:
+        cost.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens")
+    planned = [] if account.plan is None else _errors(account.plan)
+    rows = {"speed": speed, "memory": [memory_peaks(account.memory)], "cost": cost, "planned": planned}
+    yield grid([(name, ", ".join(words)) for name, words in rows.items() if words])
+    yield Text()
+
+
+def _errors(plan: PlanAccount) -> list[str]:
+    """The prediction against the measurement: time first, then peaks; not what is exact by construction."""
+    rows = [row for row in plan_rows(plan) if row.error and row.label.startswith(("mean step", "peak"))]
+    return [f"{row.label} {row.predicted} ({row.error})" for row in rows]
+
+
+def short_findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    nothing = nothing_to_fix(diagnosis)
+    if nothing:
+        yield Text(nothing, "bold green")
+    for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], 1):
+        title = _shortened(sentence(finding.title))
+        yield Text(f"{number}. {title}", "bold red" if finding.severity == "critical" else "bold")
+        yield from _first_remedy(finding, diagnosis.recipe)
+    more = [sentence(one.title) for one in diagnosis.findings[_MOST_FINDINGS:]]
+    if more:
+        yield Text(_shortened(f"and {len(more)} more: {'; '.join(more)}"), "dim")
+
+
+def _first_remedy(finding: Finding, recipe: bool) -> Iterator[RenderableType]:
+    for remedy in finding.remedies[:1]:
+        changes = " ".join(remedy_words(remedy, recipe=recipe))
+        gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
+        line = f"{remedy.what}: {changes}" if changes else remedy.what
+        yield Text(f"   -> {_shortened(line, _LONGEST - len(gain))}").append(gain, "green")
+
+
+def _shortened(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 4].rsplit(' ', 1)[0]} ..."
+
+
+def where(output_dir: Path, merged_dir: Path | None, page: Path | None) -> RenderableType:
+    name = shlex.quote(str(output_dir))
+    rows = [("model", f"{output_dir}" if merged_dir is None else f"{output_dir}, merged in {merged_dir}")]
+    if page is not None:
+        rows += [("page", str(page)), ("next", f"hf-efficient report {name}; hf-efficient diagnose {name}")]
+    return grid(rows)

@@ -9,23 +9,18 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from hf_efficient.records.findings import Confirmation, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
-from hf_efficient.reporting.labels import evidence_value
+from hf_efficient.records.findings import FEWEST_STEPS, Confirmation, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
+from hf_efficient.reporting.labels import called, evidence_value
 from hf_efficient.reporting.terminal import dim_lines
-from hf_efficient.text import counted, seconds, share, short_seconds, size, usd
+from hf_efficient.text import counted, seconds, sentence, share, short_seconds, size, usd
 
 GAINS_OVERLAP = "Gains are predictions, each of its remedy alone: of several findings they do not add up."
 OF_THE_LOOP = "the loop's time"
 OF_THE_TRACE = "the traced time"
-VERDICTS = {
-    "confirmed": "Confirmed",
-    "smaller": "Smaller than predicted",
-    "larger": "Larger than predicted",
-    "retracted": "Retracted",
-    "unknown": "Unknown",
-}
+VERDICTS: dict[str, str] = called("confirmations")
 _NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be judged."
 _LITTLE_SECONDS = 0.1
+_LONGER = "a longer run"
 _MOST_NAMED = 4
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
 _VERDICT_STYLES = {"confirmed": "bold green", "larger": "bold green", "smaller": "bold yellow", "retracted": "bold red"}
@@ -37,8 +32,8 @@ def several_gains(diagnosis: Diagnosis) -> bool:
 
 def limit_words(diagnosis: Diagnosis) -> str:
     """What bounds a run that has nothing to fix, or why nothing was judged; empty where something is to fix."""
-    if diagnosis.limit is not None:
-        return f"The limit that it is at: {diagnosis.limit.text}."
+    if diagnosis.limit is not None:  # of a few steps none is known, which nothing_to_fix says
+        return f"The limit that it is at: {diagnosis.limit.text}." if diagnosis.steps >= FEWEST_STEPS else ""
     return "" if diagnosis.findings else _NOT_JUDGED
 
 
@@ -46,8 +41,8 @@ def abstentions_words(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Why, and which rules: those that lack the same thing together, and many of them by their number."""
     rules: dict[str, list[str]] = {}
     for one in diagnosis.abstentions:
-        by = f" ({instrument_words(one.instrument)})" if one.instrument else ""
-        rules.setdefault(f"{one.why}{by}", []).append(one.rule)
+        by = instrument_words(one.instrument)
+        rules.setdefault(f"{one.why} ({by})" if by else one.why, []).append(one.rule)
     return [(why, ", ".join(held) if len(held) <= _MOST_NAMED else f"{len(held)} rules") for why, held in rules.items()]
 
 
@@ -92,15 +87,24 @@ def argument_words(key: str, value: Any) -> str:
 
 
 def remedy_words(remedy: Remedy, *, recipe: bool) -> list[str]:
-    """A line per change, as a recipe's command line takes it, or a script: ``TrainingArguments(bf16=True)``."""
+    """A line per change, as a recipe's command line takes it, or a script: ``TrainingArguments(bf16=True, seed=1)``."""
     if recipe:
         return [change_words(key, value) for key, value in remedy.overrides.items()]
     lines = [argument_words(key, value) for key, value in remedy.overrides.items()]
-    return [f"TrainingArguments({line[:-1]})" if line.endswith(",") else line for line in lines]
+    arguments = " ".join(line for line in lines if line.endswith(","))
+    calls = [f"TrainingArguments({arguments[:-1]})"] if arguments else []
+    return calls + [line for line in lines if not line.endswith(",")]
 
 
 def instrument_words(instrument: str) -> str:
-    return f"{instrument} would show it" if instrument else ""
+    """Empty of a longer run: ``longer_run_words`` says it once for all rules."""
+    named = instrument.removesuffix(_LONGER).removesuffix(", or ")
+    return f"{named} would show it" if named else ""
+
+
+def longer_run_words(diagnosis: Diagnosis) -> str:
+    waiting = sum(one.instrument.endswith(_LONGER) for one in diagnosis.abstentions)
+    return f"A longer run would show what {counted(waiting, 'rule')} could not judge." if waiting else ""
 
 
 def fault_words(fault: str) -> str:
@@ -111,14 +115,10 @@ def confirmation_words(held: Confirmation) -> str:
     """``data_transform: 44% less time per token predicted, 41% came, ±3%: why``; without the verdict."""
     is_time, parts = held.of == "time", []
     if held.predicted is not None:
-        amount = (
-            f"{share(held.predicted)} less time per token"
-            if is_time
-            else f"{size(round(held.predicted))} less at the peak"
-        )
-        parts.append(f"{amount} predicted")
+        less = f"{share(held.predicted)} less time per token" if is_time else f"{size(held.predicted)} less at the peak"
+        parts.append(f"{less} predicted")
     if held.achieved is not None:
-        came = share(abs(held.achieved)) if is_time else size(round(abs(held.achieved)))
+        came = share(abs(held.achieved)) if is_time else size(abs(held.achieved))
         spread = f" ±{share(held.spread)}" if held.spread is not None else ""
         parts.append(f"{came}{spread} {'came' if held.achieved >= 0 else 'more came'}")
     if held.of == "finding" and held.verdict == "confirmed" and not held.why:
@@ -129,6 +129,7 @@ def confirmation_words(held: Confirmation) -> str:
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
     """``evidence=False``: a short form below the account, a line per finding and its first remedy."""
     abstained = [f"{rules}: {why}" for why, rules in abstentions_words(diagnosis)]
+    abstained += filter(None, [longer_run_words(diagnosis)])
     return [
         *(_end(diagnosis) if evidence else []),
         *(_confirmation(held) for held in diagnosis.confirmations),
@@ -171,13 +172,22 @@ def _confirmation(held: Confirmation) -> Text:
 def nothing_to_fix(diagnosis: Diagnosis) -> str:
     if diagnosis.limit is None:
         return ""
+    if diagnosis.steps < FEWEST_STEPS:
+        return (
+            f"{counted(diagnosis.steps, 'step')}, too few to be sure{'; what was seen:' if diagnosis.findings else '.'}"
+        )
     return "Nothing has to be fixed; what follows is worth a look." if diagnosis.findings else "Nothing to fix."
+
+
+def brief_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    yield nothing_to_fix(diagnosis) or f"The run has {counted(len(diagnosis.findings), 'finding')}:"
+    yield from (f"{place}. {sentence(one.title)}" for place, one in enumerate(diagnosis.findings, 1))
 
 
 def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
     if diagnosis.limit is not None:
         yield Text(nothing_to_fix(diagnosis), "bold green")
-        yield Text(limit_words(diagnosis))
+        yield from (Text(line) for line in (limit_words(diagnosis),) if line)
         if full and diagnosis.limit.evidence:
             yield _evidence(diagnosis.limit.evidence)
     elif not diagnosis.findings:

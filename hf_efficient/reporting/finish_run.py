@@ -1,6 +1,7 @@
 """The end of a run, once: its account, its diagnosis and its page, made from one reading of its records."""
 
 import logging
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,8 @@ from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import RunAccount
-from hf_efficient.records.findings import Diagnosis
+from hf_efficient.records.findings import FEWEST_STEPS, Diagnosis
+from hf_efficient.reporting.diagnosis import brief_lines
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.run_data import RunData, read_run_trace, run_data
 from hf_efficient.run_dir.json_file import strict_json, write_whole
@@ -37,19 +39,25 @@ def finish_run(
 ) -> FinishedRun:
     """Write what a run came to; again where the run continued, with what the earlier call returned. A fault of the
     diagnosis or of the page is logged, and leaves out only that. ``page=False`` makes the account alone; ``tell`` logs
-    the first finding. Raises ``OutputError``: there are no records, or they cannot be read; ``OSError``: ``run.json``
-    cannot be written, and an earlier one stays as it is."""
+    the findings, and where the page is. Raises ``OutputError``: there are no records, or they cannot be read;
+    ``OSError``: ``run.json`` cannot be written, and an earlier one stays as it is."""
     reader = earlier.reader if earlier is not None else RunReader(directory)
     said = earlier.said if earlier is not None else set()
     run = account_run(directory, reader)
     write_account(directory, run.account)
     diagnosis = _diagnosis_and_page(directory, run, said) if page else None
-    if tell and diagnosis is not None and not diagnosis.is_healthy and "finding" not in said:
-        said.add("finding")
-        title = diagnosis.findings[0].title
-        words = f"{title[:1].upper()}{title[1:]}"
-        logger.warning("%s. Run `hf-efficient diagnose %s` to see what to change.", words, directory)
+    if tell and diagnosis is not None and "findings" not in said and _has_news(diagnosis):
+        said.add("findings")
+        place = directory / REPORT_HTML
+        where = [f"The page: {place}"] if place.is_file() else []
+        where.append(f"More: hf-efficient diagnose {shlex.quote(str(directory))}")
+        logger.warning("\n".join([*brief_lines(diagnosis), *where]))
     return FinishedRun(run.account, diagnosis, reader, said)
+
+
+def _has_news(diagnosis: Diagnosis) -> bool:
+    """Of the first steps all is noise but what is critical."""
+    return diagnosis.steps >= FEWEST_STEPS or any(one.severity == "critical" for one in diagnosis.findings)
 
 
 def _diagnosis_and_page(directory: Path, accounted: AccountedRun, said: set[str]) -> Diagnosis | None:

@@ -27,7 +27,8 @@ def show_plan(plan: rec.Plan, *, notes: bool = False) -> None:
 
 
 def plan_renderables(plan: rec.Plan, *, notes: bool = False) -> list[RenderableType]:
-    """The answer in the first line; ``notes``: all that is taken for granted, and spot markets, at the end."""
+    """The answer in the first line; ``notes``: the largest tensors too, all that is taken for granted,
+    and spot markets, at the end."""
     gpus: list[RenderableType] = [Text(), GpuTable(plan)] if plan.gpus else []
     return [
         *([Text(answer(plan), "bold"), Text()] if plan.gpus else []),
@@ -38,8 +39,7 @@ def plan_renderables(plan: rec.Plan, *, notes: bool = False) -> list[RenderableT
         Text(),
         Text(_peak(plan), "bold"),
         _categories(plan),
-        Text(),
-        _largest_tensors(plan),
+        *(_largest_tensors(plan) if notes else ()),
         *_notes(plan, notes),
     ]
 
@@ -57,7 +57,7 @@ def answer(plan: rec.Plan) -> str:
         needs = f"needs {in_gib(gpu.needed_bytes)}{needed_error(gpu)} of {in_gib(gpu.usable_memory_bytes)} GiB"
         each = f"{plan.ranks.count} x " if plan.ranks is not None and plan.ranks.count > 1 else ""
         error = speed_error(gpu)
-        speed = f"{gpu.tokens_per_second:,.0f} tokens/s {error}" if error else ""
+        speed = f"{gpu.tokens_per_second:,.0f} tokens/s ({error})" if error else ""
         figures = ", ".join(filter(None, [*_price_and_time(gpu), speed]))
         verb = "Tight on" if gpu.tight else "Fits"
         return "; ".join(filter(None, [f"{verb} {each}{gpu.name}: {needs}", figures]))
@@ -86,10 +86,10 @@ def fits_label(gpu: rec.PlannedGpu) -> str:
 
 
 def speed_error(gpu: rec.PlannedGpu) -> str:
-    """``-15% +20%``, where a speed is planned."""
+    """``-15% to +20%``, where a speed is planned."""
     if gpu.tokens_per_second is None or gpu.tokens_per_second_range is None:
         return ""
-    return " ".join(f"{one / gpu.tokens_per_second - 1:+.0%}" for one in gpu.tokens_per_second_range)
+    return " to ".join(f"{one / gpu.tokens_per_second - 1:+.0%}" for one in gpu.tokens_per_second_range)
 
 
 def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
@@ -112,10 +112,17 @@ def _why(gpu: rec.PlannedGpu) -> str:
 def _title(plan: rec.Plan) -> Text:
     what = (
         f"{count(plan.trained_parameters)} of {count(plan.parameters)} parameters are trained ({plan.adapter}).\n"
-        f"{'A step' if plan.data is None else 'The largest step'} is {tensor_shape(plan.step_rows)} = "
+        f"{'A step' if plan.data is None else 'The largest step'} is {step_words(plan)}: "
         f"{math.prod(plan.step_rows):,} tokens and {flops(plan.flops_per_step)}FLOP."
     )
     return Text.assemble((f"{plan.recipe}: {plan.model}\n", "bold"), what)
+
+
+def step_words(plan: rec.Plan) -> str:
+    """``8 micro-batches of 2 rows of 2,048 tokens on each of 4 GPUs``."""
+    on = "" if plan.ranks is None or plan.ranks.count == 1 else f" on each of {plan.ranks.count} GPUs"
+    micro_batches, rows = counted(plan.micro_batches, "micro-batch"), counted(plan.micro_batch_rows, "row")
+    return f"{micro_batches} of {rows} of {counted(plan.row_tokens, 'token')}{on}"
 
 
 def _ranks(ranks: rec.PlannedRanks) -> Iterator[RenderableType]:
@@ -151,7 +158,7 @@ def data_renderables(data: rec.PlannedData) -> list[RenderableType]:
 
 def data_sentence(data: rec.PlannedData) -> str:
     text = (
-        f"{data.examples:,} examples of {data.tokens:,} tokens, the longest {data.longest_tokens:,}; "
+        f"{counted(data.examples, 'example')} of {data.tokens:,} tokens, the longest {data.longest_tokens:,}; "
         f"{share(data.padding_share)} of a step is padding."
     )
     if data.evaluations:
@@ -190,12 +197,13 @@ def _categories(plan: rec.Plan) -> Table:
     return made
 
 
-def _largest_tensors(plan: rec.Plan) -> Table:
+def _largest_tensors(plan: rec.Plan) -> Iterator[RenderableType]:
     made = table("largest tensors at the peak", "number", "of each", "shape", "dtype", words=(0, 3, 4))
     for one in plan.memory.largest:
         of = (f"{one.count:,}", size(one.bytes), tensor_shape(one.shape), one.dtype)
         made.add_row(f"  {category_label(one.category)}", *of)
-    return made
+    yield Text()
+    yield made
 
 
 def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
@@ -208,7 +216,7 @@ def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
     yield from (Text(f"- {one}") for one in shown)
     on_cpu = any(gpu.on_cpu for gpu in plan.gpus)
     if on_cpu or not every:
-        spot = "." if on_cpu else " at list prices. --notes shows how they are made, and what spot markets change."
+        spot = "." if on_cpu else " at list prices. --notes adds how they are made, large tensors, and spot markets."
         yield Text(f"Estimates{spot}", "dim")
         return
     notes = ["Times and costs are estimates: the roofline of each device at published efficiencies, list prices."]
@@ -219,8 +227,7 @@ def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
 
 
 def taken_for_granted(plan: rec.Plan) -> list[str]:
-    saves = spot_saves(plan.gpus, plan.steps)
-    return [*plan.assumptions, *([saves] if saves else [])]
+    return list(filter(None, [*plan.assumptions, spot_saves(plan.gpus, plan.steps)]))
 
 
 def unknown_of(gpus: Sequence[rec.PlannedGpu]) -> list[str]:
@@ -300,9 +307,8 @@ def largest_renderables(largest: rec.PlannedLargest, rows: int, tokens: int) -> 
 def largest_lines(largest: rec.PlannedLargest, rows: int, tokens: int) -> tuple[str, str]:
     fits, longest = largest.micro_batch_rows, largest.row_tokens
     more = " or more" if largest.rows_bounded else ""
-    most = (
-        f"{fits:,}{more} row{'' if fits == 1 else 's'} of {tokens:,} tokens: train.per_device_train_batch_size={fits}"
-    )
+    most = f"{fits:,}{more} row{'' if fits == 1 else 's'} of {tokens:,} tokens"
+    most += f": train.per_device_train_batch_size={fits}"
     held = f"not even {counted(rows, 'row')} of {largest.row_tokens_step} tokens"
     if longest:
         bound = ", as far as the model's positions go" if largest.tokens_bounded else ""
@@ -335,11 +341,9 @@ class GpuTable:
             yield Text(f"{_FRONTIER_MARK} none of the others that fit is at least as fast and as cheap", "dim")
 
     def _widths(self) -> Iterator[tuple[int, list[_Column]]]:
-        columns = self._columns
-        yield from ((gap, columns) for gap in (2, 1))
-        for gone in (1, 2, 3):
-            columns = [one for one in columns if one.left_out != gone]
-            yield 1, columns
+        yield 2, self._columns
+        for gone in range(4):
+            yield 1, [one for one in self._columns if not 0 < one.left_out <= gone]
 
     def _table(self, gap: int, columns: Sequence[_Column]) -> Table:
         made = table("accelerator", *(column.head for column in columns), gap=gap)

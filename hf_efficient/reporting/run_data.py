@@ -15,10 +15,11 @@ from hf_efficient.errors import OutputError
 from hf_efficient.recipe.writing import ResolvedRecipe, read_resolved
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
+from hf_efficient.records.prepared import MANIFEST_JSON, PreparedSet
 from hf_efficient.records.series import RunSeries
 from hf_efficient.records.trace import TraceBreakdown
 from hf_efficient.records.trained_model import EVALUATION_JSON, EVALUATION_VERSION, TaskScores
-from hf_efficient.run_dir.json_file import PROFILE, read_record
+from hf_efficient.run_dir.json_file import PROFILE, read_record, read_table
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
 from hf_efficient.text import size
 from hf_efficient.trace.breakdown import trace_breakdown
@@ -51,10 +52,9 @@ class RunData:
     no_recipe: str = ""
     answers: list[SampleAnswers] = field(default_factory=list)
     diagnosis: Diagnosis | None = None
-    rank_step_seconds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # mean by phase, of each rank
-    memory_bytes: int | None = None  # of the device that trains
     cpus: int | None = None  # hardware threads of the machine
     trace: RunTrace | None = None
+    prepared: PreparedSet | None = None  # what it trained on, where that still lies in its folder
     task_scores: TaskScores | None = None  # of `hf-efficient eval`
     steps: Mapping[int, StepColumns] = field(default_factory=dict)  # of each rank; of a long run the last
     vocabulary: int | None = None  # tokens that its model knows
@@ -80,11 +80,6 @@ def run_data(run: AccountedRun) -> RunData:
         series=run.series,
         answers=sample_answers(run.records.processes),
         diagnosis=diagnose_case(case),
-        rank_step_seconds={
-            rank: {name: float(sums.mean()) for name, sums in columns.phase_seconds.items()} if len(columns) else {}
-            for rank, columns in case.steps.items()
-        },
-        memory_bytes=case.settings("device").get("memory_bytes"),
         steps=case.steps,
         vocabulary=case.settings("model").get("vocabulary_size"),
         cpus=case.facts.get("system", {}).get("cpus"),
@@ -97,7 +92,9 @@ def _known(directory: Path, account: RunAccount) -> RunData:
     name = recipe.name if recipe and recipe.name else output.absolute().name
     scores = directory / EVALUATION_JSON
     found = read_record(scores, TaskScores, EVALUATION_VERSION, "the scores of tasks") if scores.exists() else None
-    return RunData(name, str(output), account, recipe=recipe, no_recipe=why, task_scores=found)
+    facts = account.prepared
+    prepared = None if facts is None else read_table(Path(facts.folder) / MANIFEST_JSON, PreparedSet)
+    return RunData(name, str(output), account, None, recipe, why, prepared=prepared, task_scores=found)
 
 
 def _recipe(path: Path) -> tuple[ResolvedRecipe | None, str]:
@@ -127,5 +124,3 @@ def _breakdown(path: Path) -> tuple[TraceBreakdown | None, str]:
         return trace_breakdown(path), ""
     except OutputError as error:  # the rest of the page can do without
         return None, str(error)
-    except OSError as error:
-        return None, f"{path}: cannot be read: {error.strerror}"

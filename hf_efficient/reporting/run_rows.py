@@ -5,13 +5,16 @@ from typing import Any, NamedTuple
 
 from hf_efficient.records import account as rec
 from hf_efficient.records import amounts
+from hf_efficient.records.prepared import PreparedFacts
 from hf_efficient.reporting import labels
-from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, rounded_size, signed_percent
+from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, signed_percent
 from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 _MOST_METERS = 4
 _WORTH_A_WORD = 0.01
+STEPS_ALONE = "evaluations and saves apart"
+"""What the seconds of a run's throughput leave out; a comparison leaves out the warm-up too."""
 _LOGP = "log-probability of the better answer"
 RANK_PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
 """Shown of each rank, where any rank has them."""
@@ -43,13 +46,36 @@ def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
         parts = [f"{phase_label(name)} {value:.2f} s" for name, value in account.time.device_seconds.items()]
         rows.append(("device", ", ".join(parts)))
     rows += [("energy", energy_words(account.energy)), ("money", money_words(account.money))]
+    if account.prepared is not None:
+        rows.append(("data", prepared_words(account.prepared, account.money.usd_per_million_non_padding_tokens)))
     if account.restarts:
         rows.append(("restarts", "; ".join(map(restart_words, account.restarts))))
+    if account.badput is not None:
+        rows.append(("badput", badput_words(account.badput)))
     if account.faults is not None:
         rows.append(("faults", fault_words(account.faults)))
     if account.preflight is not None:
         rows.append(("preflight", "; ".join(preflight_words(account.preflight))))
     return rows
+
+
+def prepared_words(held: PreparedFacts, usd_per_million: float | None) -> str:
+    kept = f"{count(held.rows)} of {counted(held.rows_in, 'row')} in {held.folder}"
+    if not held.tokens_removed:
+        return f"{kept}; no token was removed"
+    saved = (
+        "" if usd_per_million is None else f", which saves {usd(held.tokens_removed / 1e6 * usd_per_million)} an epoch"
+    )
+    return f"{kept}; {count(held.tokens_removed)} tokens removed{saved}"
+
+
+def badput_words(held: rec.BadputAccount) -> str:
+    named = {"restarts": held.restart_seconds, "steps done again": held.again_seconds}
+    parts = [f"{name} {seconds(value)}" for name, value in named.items() if value]
+    text = ", ".join([f"{counted(held.saves, 'checkpoint')} {seconds(held.checkpoint_seconds)}", *parts])
+    text += f": {share(held.share)} of the time{_comma(held.cost_usd)}"
+    undone = held.undone_seconds
+    return text if undone is None else f"{text}; a failure undoes about {seconds(undone)} (estimated)"
 
 
 def fault_words(faults: rec.FaultAccount) -> str:
@@ -62,7 +88,9 @@ def fault_words(faults: rec.FaultAccount) -> str:
     steps = [f"{counted(number, 'step')} {words}" for words, number in named.items() if number]
     memory = [f"{counted(faults.out_of_memory, 'time')} out of memory"] if faults.out_of_memory else []
     saves = [f"{counted(faults.saves_failed, 'checkpoint')} not written"] if faults.saves_failed else []
-    return ", ".join([*steps, *memory, *saves])
+    copies = [f"{counted(faults.mirrors_failed, 'checkpoint')} not mirrored"] if faults.mirrors_failed else []
+    kept = " (details: efficiency/faults)" if steps or memory else ""
+    return ", ".join([*steps, *memory, *saves, *copies]) + kept
 
 
 def held_table(account: rec.RunAccount) -> FoundTable | None:
@@ -93,7 +121,7 @@ def token_words(tokens: amounts.TokenAccount) -> str:
     if tokens.padding_share is not None:
         parts.append(f"{share(tokens.padding_share)} padding")
     if tokens.non_padding_tokens_per_second is not None:
-        parts.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding in the training loop")
+        parts.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding, {STEPS_ALONE}")
     return ", ".join(parts) or "not counted"
 
 
@@ -103,8 +131,7 @@ def sequence_words(held: amounts.SequenceAccount) -> str:
         rows = f" in {counted(held.rows, 'row')}" if held.rows is not None and held.rows != held.samples else ""
         parts.append(f"{count(held.samples)}{rows}")
     if held.samples_per_second is not None:
-        rate = held.samples_per_second
-        parts.append(f"{f'{rate:,.0f}' if rate >= 99.5 else f'{rate:.3g}'} per second in the training loop")
+        parts.append(f"{labels.three_digits(held.samples_per_second)} per second in the training loop")
     if held.mean_tokens is not None:
         parts.append(f"{held.mean_tokens:,.0f} tokens each ({held.shortest_tokens:,} to {held.longest_tokens:,})")
     if held.fill_rate is not None:
@@ -208,10 +235,10 @@ def money_words(money: amounts.MoneyAccount) -> str:
 
 
 def restart_words(one: rec.RestartAccount) -> str:
-    cost = f", {usd(one.cost_usd)}" if one.cost_usd is not None else ""
+    cost = _comma(one.cost_usd)
     if one.resumed_after_step is None:
         return f"start {one.process + 1} never came to train: {seconds(one.start_seconds)}{cost}"
-    where = f"on from step {one.resumed_after_step}" if one.resumed_after_step else "from the first step again"
+    where = f"resumed from step {one.resumed_after_step}" if one.resumed_after_step else "from the first step again"
     lost = f", {counted(one.steps_again, 'step')} done again" if one.steps_again else ""
     took = f"{seconds(one.start_seconds)} until it trained"
     took += f" and {seconds(one.seconds_again)} of lost steps" if one.steps_again else ""
@@ -275,9 +302,8 @@ def machine_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "GPU", f"{gpu['name']}, {size(gpu['memory_bytes'])}{capability}"
     if "gpus" in found and not gpus:
         yield "GPU", "unknown" if gpus is None else "none that torch can use"
-    cores = [
-        f"{found[f'{kind}_cores']} {kind}" for kind in ("physical", "logical", "usable") if found.get(f"{kind}_cores")
-    ]
+    known = ((kind, found.get(f"{kind}_cores")) for kind in ("physical", "logical", "usable"))
+    cores = [f"{number} {kind}" for kind, number in known if number]
     changed = " with changes" if found.get("git_dirty") else ""
     named = {
         "CPU": found.get("cpu"),
@@ -292,16 +318,7 @@ def machine_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from ((name, value) for name, value in named.items() if value)
 
 
-_Form = tuple[str, Callable[[float], str]]
-_PLANNED: dict[str, _Form] = {
-    "tokens_per_second": ("speed with padding", labels.tokens_per_second),
-    "step_seconds": ("mean step", short_seconds),
-    "training_seconds": ("training loop", seconds),
-    "training_cost_usd": ("cost of the training loop", usd),
-    "training_energy_joules": ("energy of the GPUs in it", kilowatt_hours),
-    "peak_allocated_bytes": ("peak allocated on the device", rounded_size),
-    "peak_reserved_bytes": ("peak reserved on the device", rounded_size),
-}
+_PLANNED = labels.figures("planned")
 
 
 class PlanRow(NamedTuple):
@@ -334,9 +351,9 @@ def _planned(plan: rec.PlanAccount) -> list[rec.PlanFigure]:
     return [one for one in plan.figures if one.predicted is not None or one.observed is not None]
 
 
-def _form(name: str) -> _Form:
+def _form(name: str) -> tuple[str, Callable[[float], str]]:
     if name not in _PLANNED and name.endswith("_bytes"):
-        return category_label(name.removesuffix("_bytes")), rounded_size
+        return category_label(name.removesuffix("_bytes")), size
     return _PLANNED.get(name, (name.replace("_", " "), "{:,.4g}".format))
 
 
@@ -349,7 +366,7 @@ def rank_table(account: rec.RunAccount) -> FoundTable:
         phases = [seconds(_rank_seconds(one, name)) for name in shown]
         waited = (one.device_seconds or {}).get("communication", one.waited_seconds)
         peak = one.peak_rss_bytes if one.device_peak_allocated_bytes is None else one.device_peak_allocated_bytes
-        known = [or_nothing(waited, seconds), or_nothing(peak, rounded_size)]
+        known = [or_nothing(waited, seconds), or_nothing(peak, size)]
         rows.append([str(one.rank), where, f"{one.steps:,}", seconds(one.training_seconds), *phases, *known])
     headings = ["rank", "on", "steps", "training", *map(phase_label, shown), "waits", "memory"]
     return FoundTable(headings, rows, words=(0, 1))

@@ -1,16 +1,23 @@
-"""Tables: of one shape for terminal and page; on a terminal words give way, and figures do not."""
+"""Tables of one shape for terminal and page; output that outlives its reader, without control characters of others."""
 
+import io
+import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
-from rich.console import RenderableType
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.reporting.streams import Console
+from hf_efficient.text import printable
 
 LONGEST_BAR = 24
+_MOST_COLUMNS = 1000
 
 
 @dataclass(frozen=True)
@@ -87,3 +94,61 @@ def cut(text: str) -> Text:
 def markdown_table(found: FoundTable) -> list[str]:
     rows = [found.headings, ["---"] * len(found.headings), *found.rows]
     return [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+
+
+_lost: list[OSError] = []
+
+
+class Lasting(io.TextIOWrapper):
+    """A text file whose reader may leave (``... | head``), or whose disk may be full: the rest is left out, so that no
+    run ends for it. A character that the encoding lacks is a question mark."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._leave_out(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._leave_out(error)
+
+    def _leave_out(self, error: OSError) -> None:
+        if not isinstance(error, BrokenPipeError):
+            _lost.append(error)
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+
+
+def last_streams() -> None:
+    """Let standard output and error of this process be lasting ones; a terminal that can have no such number of columns
+    has the usual one."""
+    columns = os.environ.get("COLUMNS", "").strip()
+    if columns.isdigit() and not 0 < int(columns) <= _MOST_COLUMNS:
+        del os.environ["COLUMNS"]
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
+            stream.flush()
+            lines, at_once = stream.line_buffering, stream.write_through
+            made = Lasting(stream.buffer, stream.encoding, "replace", line_buffering=lines, write_through=at_once)
+            setattr(sys, name, made)
+
+
+def lost_output() -> str:
+    """Why standard output or error could not be written, other than for a reader that left; empty: they could."""
+    sys.stdout.flush()
+    return str(_lost[0].strerror) if _lost else ""
+
+
+class Console(rich.console.Console):
+    """Of rich, with the control characters of the text in view."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=printable(part.text))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from hf_efficient.estimate.gguf_size import MIXES, WRITTEN
 from hf_efficient.records.trained_model import ExportReport, TaskScore, TaskScores
 from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.text import counted, share, size
@@ -17,7 +18,7 @@ def scores_table(found: TaskScores) -> FoundTable:
 
 
 def scores_lines(found: TaskScores) -> list[str]:
-    of_all = f"first {found.limit} examples of each task" if found.limit else "all examples"
+    of_all = f"first {counted(found.limit, 'example')} of each task" if found.limit else "all examples"
     template = "with the chat template" if found.template else "without a chat template"
     lines = [_verdict(one) for one in found.scores]
     lines.append(f"lm-eval {found.lm_eval}, {of_all}, {template}, batches of {found.batch_size}, {found.seconds:.0f} s")
@@ -48,7 +49,7 @@ def _p(value: float) -> str:
 
 
 def _verdict(one: TaskScore) -> str:
-    made = f"{_name(one)} ({one.few_shot} shots, filter {one.filter}, {one.samples:,} examples)"
+    made = f"{_name(one)} ({counted(one.few_shot, 'shot')}, filter {one.filter}, {counted(one.samples, 'example')})"
     if one.paired is None:
         return made
     better = (one.paired.difference > 0) == one.higher_is_better
@@ -68,6 +69,11 @@ def export_lines(path: Path, report: ExportReport) -> list[str]:
         f"{found.kl_mean:.2g}, largest {found.kl_max:.2g} nats; {found.same_answers} of {found.prompts} greedy answers "
         "are the same.",
     ]
+    if one := report.evaluation:
+        lines.append(
+            f"Loss on {counted(one.examples, 'example')} of the recipe's evaluation data: {one.loss_before:.4f} of the "
+            f"trained model, {one.loss_after:.4f} of the export ({one.loss_after - one.loss_before:+.4f})."
+        )
     if found.llama_cpp_same_answers is not None:
         lines.append(f"llama.cpp gives {found.llama_cpp_same_answers} of {found.prompts} greedy answers the same.")
     if found.same_prompts < found.prompts:
@@ -89,6 +95,7 @@ def export_lines(path: Path, report: ExportReport) -> list[str]:
     return [*lines, *report.remarks, *([f"Serve it: {serve[report.format]}"] if report.format in serve else [])]
 
 
-def sizes_lines(sizes: Mapping[str, int], written: tuple[str, ...]) -> list[str]:
-    needs = {name: "" if name in ("safetensors", *written) else "  needs llama.cpp" for name in sizes}
-    return [f"{name:<12}{size(number):>11}{needs[name]}" for name, number in sizes.items()]
+def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
+    tools = {"onnx": "  needs onnxruntime", "gptq": "  needs GPTQModel"}
+    tools |= dict.fromkeys(set(MIXES) - set(WRITTEN), "  needs llama.cpp")
+    return [f"{name:<12}{size(number):>11}{tools.get(name, '')}" for name, number in sizes.items()]

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.text import counted
 
 MANIFEST = "manifest.json"
@@ -101,26 +102,30 @@ def discard(checkpoint: Path) -> None:
     checkpoint.rmdir()
 
 
-def prune(directory: Path, keep: int, saved: Path, best: str = "") -> None:
+def prune(directory: Path, keep: int, saved: Path, best: str = "", busy: Collection[str] = ()) -> None:
     """Once ``saved`` is whole: remove the oldest until ``keep`` whole ones are left, and what is older than ``saved``
-    and not whole. ``saved`` stays, and the one that is called ``best``. Raises ``OSError``."""
+    and not whole. ``saved`` stays, the one that is called ``best``, and those that are ``busy``. Raises ``OSError``."""
     whole = [path for path in checkpoints(directory) if not was_cut_off(path) and damage_of(path) is None]
     if saved not in whole:
         return
     for path in checkpoints(directory):
         if path not in whole and step_of(path) < step_of(saved):
             discard(path)
-    others = [path for path in whole if path.name not in (saved.name, best)]
-    for path in others[: max(0, len(whole) - max(keep, len(whole) - len(others)))]:
-        discard(path)
+    for name in surplus([path.name for path in whole], keep, {saved.name, best, *busy}):
+        discard(directory / name)
+
+
+def surplus(names: Sequence[str], keep: int, kept: Collection[str]) -> list[str]:
+    """Of checkpoints, the oldest first: those to remove until ``keep`` are left, or ``kept`` alone."""
+    others = [name for name in names if name not in kept]
+    return others[: max(0, len(names) - max(keep, len(names) - len(others)))]
 
 
 def files_in(checkpoint: Path) -> list[str]:
     """All files of a save but its manifest, as a manifest names them."""
     found = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
-    return sorted(
-        name for name in found if name != MANIFEST and not name.startswith(f".{MANIFEST}.")
-    )  # of a killed save
+    killed = f".{MANIFEST}."  # in the middle of writing one
+    return sorted(name for name in found if name != MANIFEST and not name.startswith(killed))
 
 
 def read_files(checkpoint: Path, names: Sequence[str], *, sync: bool = False) -> dict[str, SavedFile]:
@@ -155,9 +160,8 @@ def fault_of(checkpoint: Path, *, hashes: bool = False) -> str | None:
     whole. DeepSpeed's own layout is left to DeepSpeed."""
     if not checkpoint.is_dir():
         return "there is no such folder"
-    damage = damage_of(checkpoint, hashes=hashes)
     try:
-        fault = damage or _state_fault(checkpoint)
+        fault = damage_of(checkpoint, hashes=hashes) or _state_fault(checkpoint)
         if fault is not None or has_zero_shares(checkpoint):
             return fault
         return _shards_fault(checkpoint) if has_fsdp_shards(checkpoint) else _files_fault(checkpoint)
@@ -291,15 +295,7 @@ def _read(checkpoint: Path) -> Manifest | None:
 
 def _write(checkpoint: Path, manifest: Manifest) -> None:
     held = {"schema_version": _VERSION, **asdict(manifest)}
-    temporary = checkpoint / f".{MANIFEST}.{os.getpid()}"
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(held, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(checkpoint / MANIFEST)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(checkpoint / MANIFEST, json.dumps(held, indent=1), sync=True)
 
 
 def _empty(checkpoint: Path) -> None:

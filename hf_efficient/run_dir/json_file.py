@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hf_efficient.errors import OutputError
+from hf_efficient.run_dir.jsonl import is_huge
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +29,15 @@ def strict_json(record: Any) -> str:
     return json.dumps(dataclasses.asdict(record), indent=2, allow_nan=False) + "\n"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, or raise ``OSError`` and leave the one that was there as it is."""
+def write_whole(path: Path, text: str, *, sync: bool = False) -> None:
+    """Write a file, or raise ``OSError`` and leave the one that was there; ``sync``: once it is on the disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -42,8 +47,10 @@ def read_record(path: Path, kind: type[_R], version: int, what: str) -> _R:
     """What a file holds: a dataclass of layout ``version``, which messages call ``what``: ``the account of a run``.
     Raises ``OutputError``: it cannot be read, holds something else, or was written by a newer version."""
     try:
-        text = path.read_bytes()
+        text = b"" if path.is_fifo() else path.read_bytes()  # whoever reads a pipe waits for somebody to write
         written = msgspec.json.decode(text, type=_Versioned).schema_version
+        if is_huge(text, msgspec.json.decode(text)):
+            raise OutputError(f"{path}: is not {what}: it holds a number that no run has")
         if written is None or written <= version:
             return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
@@ -57,11 +64,6 @@ def read_record(path: Path, kind: type[_R], version: int, what: str) -> _R:
 def table_path(directory: Path, name: str, rank: int, part: str = "") -> Path:
     """``directory/operators.rank0.json``; with ``part``, one of several: ``directory/memory.rank0.step10.json``."""
     return directory / f"{name}.rank{rank}{f'.{part}' if part else ''}.json"
-
-
-def write_table(path: Path, table: Any) -> None:
-    """Write a record of an instrument; a reader never sees half of it. Raises ``OSError``."""
-    write_whole(path, json.dumps(dataclasses.asdict(table), indent=1) + "\n")
 
 
 def read_table(path: Path, kind: type[_R]) -> _R | None:

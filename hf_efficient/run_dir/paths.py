@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 RUN_JSON = "run.json"
 STARTING = "starting"  # folder inside ``efficiency`` for the records of a start until its model and data are there
 _PREVIOUS = "previous"
-_KINDS = ("spans", "steps", "system")  # spans first: where those of rank 0 are shows the others where theirs belong
+_KINDS = ("spans", "steps", "system")
 _OF_THE_RUN = (RUN_JSON, "report.html", "recipe.resolved.yaml")
 
 
@@ -27,7 +27,7 @@ def rank_files(directory: Path, kind: str) -> dict[int, Path]:
     found = {}
     for path in directory.glob(f"{kind}*.jsonl"):
         match = re.fullmatch(rf"{kind}(?:\.rank(\d+))?\.jsonl", path.name)
-        if match:
+        if match and not path.is_fifo():  # whoever reads one waits for somebody to write
             found[int(match[1] or 0)] = path
     return dict(sorted(found.items()))
 
@@ -79,14 +79,14 @@ def set_aside(directory: Path, rank: int, world_size: int) -> Path | None:
     """Move the records in a run's folder to ``previous/N/`` in it, N from 1.
 
     Each rank moves its own files and waits for no other; rank 0 also moves what is of the whole run, and of ranks that
-    there are no more. All of a run go to one folder: rank 0 takes the next number, and the others follow its spans,
-    which are the ones that were last written to when theirs were, whether rank 0 has moved them already or not. Returns
-    the folder; None where there was nothing to move. Raises ``OSError``; what has been moved stays where it is.
+    there are no more. All of a run go to one folder: the last one, or a new one where that holds theirs of an earlier
+    run. Returns the folder; None where there was nothing to move. Raises ``OSError``; what has been moved stays where
+    it is.
     """
     files = list(_files(directory, rank, world_size))
     if not files:
         return None
-    number = _number(directory, rank, files)
+    number = max((int(one.name) for one in (directory / _PREVIOUS).glob("*") if one.name.isdecimal()), default=1)
     while any((directory / _PREVIOUS / str(number) / path.name).exists() for path in files):
         number += 1
     folder = directory / _PREVIOUS / str(number)
@@ -103,25 +103,3 @@ def _files(directory: Path, rank: int, world_size: int) -> Iterator[Path]:
                 yield path
     if rank == 0:
         yield from (path for name in _OF_THE_RUN if (path := directory / name).exists())
-
-
-def _number(directory: Path, rank: int, files: list[Path]) -> int:
-    # In this order, so that spans which rank 0 moves meanwhile are seen in one place or in both.
-    in_place = _written_ns(records_path(directory, "spans", 0))
-    folders = {int(path.name): path for path in (directory / _PREVIOUS).glob("*") if path.name.isdecimal()}
-    of_the_first = {number: _written_ns(records_path(path, "spans", 0)) for number, path in folders.items()}
-    following = 1 + max((number for number, at in of_the_first.items() if at is not None), default=0)
-    if rank == 0:
-        return following
-    own = max(path.stat().st_mtime_ns for path in files)
-    apart = [(abs(at - own), number) for number, at in of_the_first.items() if at is not None]
-    if in_place is not None:
-        apart.append((abs(in_place - own), following))
-    return min(apart)[1] if apart else following
-
-
-def _written_ns(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None

@@ -7,6 +7,7 @@ autocast, kernels and code behave as on a CPU. A real tensor (token ids, masks) 
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -21,15 +22,11 @@ _ALIASES_UNSAID = frozenset({torch.ops.aten._unsafe_view.default, torch.ops.aten
 
 
 _known_results: dict[Any, Any] = {}
-_makes_new_tensors: dict[Any, bool] = {}
 
 
 def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator on tensors of the meta device; one that only makes new tensors runs once per shape."""
-    makes_new = _makes_new_tensors.get(func)
-    if makes_new is None:
-        makes_new = _makes_new_tensors[func] = _makes_new(func)
-    if not makes_new:
+    if not _makes_new(func):
         return func(*args, **kwargs)
     key: tuple[Any, ...] = (func, tuple([_described(one) for one in args]))
     if kwargs:
@@ -47,6 +44,7 @@ def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return result
 
 
+@functools.cache
 def _makes_new(func: Any) -> bool:
     """Whether its results are new tensors, whatever the arguments."""
     schema = func._schema
@@ -69,9 +67,9 @@ def _described(value: Any) -> Any:
 
 def _shapes(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
-        return (result.size(), result.stride(), result.dtype)
+        return _described(result)
     if isinstance(result, tuple) and all(isinstance(one, torch.Tensor) for one in result):
-        return [_shapes(one) for one in result]
+        return [_described(one) for one in result]
     return None
 
 
@@ -216,15 +214,9 @@ MOST_REAL = 2**20
 def grows_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a value-by-value or creating operator without blanks would make more than ``MOST_REAL`` values."""
     shapes = [one.shape for one in args if isinstance(one, torch.Tensor)]
-    if not shapes:
-        return _makes_large(func, args, kwargs)
-    if len(shapes) == 1 or torch.Tag.pointwise not in func.tags:
+    if not shapes and "device" in kwargs:
+        made = func(*args, **{**kwargs, "device": _META})
+        return isinstance(made, torch.Tensor) and made.numel() > MOST_REAL
+    if len(shapes) < 2 or torch.Tag.pointwise not in func.tags:
         return False
     return math.prod(torch.broadcast_shapes(*shapes)) > MOST_REAL
-
-
-def _makes_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if "device" not in kwargs:
-        return False
-    made = func(*args, **{**kwargs, "device": _META})
-    return isinstance(made, torch.Tensor) and made.numel() > MOST_REAL

@@ -54,19 +54,10 @@ class _Moved:
 
 def keep_the_heads(head: nn.Module | None) -> None:
     """Let a module's saved tensors stay on the device, as TRL leaves the head's."""
-    if head is None:
-        return
-    kept: list[saved_tensors_hooks] = []
-
-    def enter(*_: Any) -> None:
-        kept.append(saved_tensors_hooks(lambda one: one, lambda one: one))
-        kept[-1].__enter__()
-
-    def leave(*_: Any) -> None:
-        kept.pop().__exit__(None, None, None)
-
-    head.register_forward_pre_hook(enter)
-    head.register_forward_hook(leave, always_call=True)
+    if head is not None:
+        kept = saved_tensors_hooks(lambda one: one, lambda one: one)
+        head.register_forward_pre_hook(lambda *_: kept.__enter__())
+        head.register_forward_hook(lambda *_: kept.__exit__(), always_call=True)
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -1,5 +1,6 @@
 """What a simulated step computes: every operator with its FLOPs and bytes."""
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -10,11 +11,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from hf_efficient.records.device import OperatorFamily, OperatorWork
-from hf_efficient.simulate import flash
+from hf_efficient.simulate.decompositions import FLASH_BACKWARD, FLASH_CPU_BACKWARD, FLASH_FORWARD, flash_flops
 
 _aten = torch.ops.aten
 _FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
-_FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 _LINEAR = frozenset({_aten.linear, _aten.matmul})
 """What an operator's inside may hold whole; elsewhere torch shows their parts."""
 _ADDMM = frozenset({_aten.addmm, _aten.addmm_})
@@ -37,19 +37,14 @@ class _Calls:
 
 class OperatorCount:
     """Adds up operators as they run, by operator and shape; ``factor`` is how often what runs now stands for itself.
-    FLOPs are those of ``torch.utils.flop_counter``; fused causal attention is taken for half of the square, as the
-    kernels of a GPU skip the rest. Views launch nothing and are left out."""
+    FLOPs are those of ``torch.utils.flop_counter``; of fused causal attention half, as GPU kernels skip the rest."""
 
     def __init__(self) -> None:
         self.factor = 1.0
         self._seen: dict[Any, _Calls] = {}
-        self._launches: dict[Any, bool] = {}
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        launches = self._launches.get(func)
-        if launches is None:
-            launches = self._launches[func] = _launches(func)
-        if not launches:
+        if not _launches(func):
             return
         key = (func, tuple([_described(one) for one in args]))
         seen = self._seen.get(key)
@@ -107,12 +102,12 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
     if packet is _FLASH:
         causal = bool(kwargs.get("is_causal", args[4] if len(args) > 4 else False))
         return int(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape)) // (2 if causal else 1)
-    if packet is _FLASH_BACKWARD:
+    if packet is FLASH_CPU_BACKWARD:
         causal = bool(args[7]) if len(args) > 7 else False
         count = sdpa_backward_flop_count(args[0].shape, args[1].shape, args[2].shape, args[3].shape)
         return int(count) // (2 if causal else 1)
-    if packet in (flash.FORWARD, flash.BACKWARD):
-        return flash.flash_flops(func, args, kwargs)
+    if packet in (FLASH_FORWARD, FLASH_BACKWARD):
+        return flash_flops(func, args, kwargs)
     if packet in _ADDMM:
         return int(2 * args[1].numel() * args[2].shape[-1])
     if packet is _aten._grouped_mm:
@@ -126,6 +121,7 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
     return int(formula(*args, **kwargs, out_val=out)) if formula is not None else 0
 
 
+@functools.cache
 def _launches(func: Any) -> bool:
     """Whether it runs a kernel; a view and an allocation do not."""
     schema = func._schema

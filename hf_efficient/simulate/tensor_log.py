@@ -4,11 +4,13 @@ A ``TorchDispatchMode`` sees each operator's results, blank or real. A storage s
 that operator; a weak reference shows when it dies. Allocations that an operator frees itself are unseen.
 """
 
+import functools
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -38,8 +40,7 @@ class StorageLife:
 
 
 class ModuleNames:
-    """Follows a model by hooks on its modules; ``close`` takes them out. In the backward a node's sequence number gives
-    the module whose forward made it. A recomputed one counts itself."""
+    """Follows a model by hooks; in the backward a node's sequence number gives the module whose forward made it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._stack: list[str] = []
@@ -87,15 +88,11 @@ class ModuleNames:
 
 
 class TensorLog(TorchDispatchMode):
-    """Logs while it is entered; one thread.
-
-    Attributes:
-        events: allocations and frees in order, as (index in ``lives``, bytes; negative where freed).
-        where: returns phase and module; called once per allocation.
-        decompositions: by operator, its parts, whose allocations are then seen; NotImplemented leaves it whole.
-        workspaces: by operator, shapes and dtypes of what it allocates before its results and frees when it returns.
-        on_operator: called with every operator, its arguments and results.
-    """
+    """Logs while it is entered; one thread. ``events``: allocations and frees in order, as (index in ``lives``, bytes;
+    negative where freed). ``where``: returns phase and module; called once per allocation. ``decompositions``: by
+    operator, its parts, whose allocations are then seen; NotImplemented leaves it whole. ``workspaces``: by operator,
+    shapes and dtypes of what it allocates before its results and frees when it returns. ``on_operator``: called with
+    every operator, its arguments and results."""
 
     def __init__(
         self,
@@ -110,12 +107,10 @@ class TensorLog(TorchDispatchMode):
         self.workspaces = workspaces or {}
         self.lives: list[StorageLife] = []
         self.events: list[tuple[int, int]] = []
-        self.live_bytes = 0
         self.where = where
         self.on_operator = on_operator
         self._paused = False
         self._known: dict[int, tuple[int, Any]] = {}
-        self._operators: dict[Any, str] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -134,7 +129,10 @@ class TensorLog(TorchDispatchMode):
                 made = parts(*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        held = self._workspace(func, args) if func in self.workspaces else None
+        asked = self.workspaces[func](func, args) if func in self.workspaces else ()
+        held = [blank(*shape, dtype=dtype) for shape, dtype in asked]
+        for workspace in held:
+            self._see(workspace, func)
         if (types and any(issubclass(one, Blank) for one in types)) or grows_large(func, args, kwargs):
             out = run_blank(func, args, kwargs)  # without another way through torch's dispatcher
         else:
@@ -151,12 +149,6 @@ class TensorLog(TorchDispatchMode):
                     self._see(one, func)
         del held
         return out
-
-    def _workspace(self, func: Any, args: Sequence[Any]) -> list[torch.Tensor]:
-        held: list[torch.Tensor] = [blank(*shape, dtype=dtype) for shape, dtype in self.workspaces[func](func, args)]
-        for one in held:
-            self._see(one, func)
-        return held
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -191,19 +183,18 @@ class TensorLog(TorchDispatchMode):
         def freed(_: object) -> None:
             del self._known[key]
             self.events.append((index, -size))
-            self.live_bytes -= size
             self.lives[index].freed_at = len(self.events)
 
         self._known[key] = (index, weakref.ref(storage, freed))
         phase, module = self.where()
-        name = self._operators.get(operator)
-        if name is None:
-            name = self._operators[operator] = str(operator)
+        name = _name(operator)
         life = StorageLife(size, tuple(tensor.shape), tensor.dtype, name, phase, module, len(self.events))
         self.lives.append(life)
         self.events.append((index, size))
-        self.live_bytes += size
         return life
+
+
+_name = functools.cache(str)  # of an operator
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
@@ -220,20 +211,15 @@ class Peak:
 
 
 def find_peak(log: TensorLog) -> Peak | None:
-    live = most = at = 0
-    for place, (index, size) in enumerate(log.events, 1):
-        live += size
-        if size > 0 and live > most:
-            most, at, last = live, place, index
-    return Peak(most, at, log.lives[last]) if at else None
+    live = list(accumulate(size for _, size in log.events))
+    at = live.index(max(live)) if live else 0
+    return Peak(live[at], at + 1, log.lives[log.events[at][0]]) if live else None
 
 
 def phase_peaks(log: TensorLog) -> dict[str, int]:
     """Bytes allocated at most within each phase, by the phase of the allocation that reached it."""
     found: dict[str, int] = {}
-    live = 0
-    for index, size in log.events:
-        live += size
+    for (index, size), live in zip(log.events, accumulate(size for _, size in log.events), strict=True):
         if size > 0:
             phase = log.lives[index].phase
             found[phase] = max(found.get(phase, 0), live)

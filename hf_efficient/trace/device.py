@@ -9,11 +9,6 @@ and ends with the next event of any stream. Be ``s`` the start of the call of th
   waited for the device, logged, ran Python.
 - **other**: it is longer, and the next event had been submitted before. The device waited for another stream, an event,
   memory, or another rank. A gap whose next event has no call in the trace is among these, and marked.
-
-HolisticTraceAnalysis (0.5.0, ``BreakdownAnalysis.get_idle_time_breakdown``, read on 2026-11-20) looks at each stream
-alone: *host wait* where ``s`` lies in the gap, however short, *kernel wait* of the rest below 30 microseconds, *other*.
-Work of another stream is idle time there, and a loop of small kernels looks like slow data. ``stream_breakdowns`` has
-its figures.
 """
 
 import re
@@ -132,7 +127,6 @@ def device_breakdown(
         name=name,
         first_event_seconds=float(work.start[0]) / 1e6,
         busy=device_busy(work),
-        streams=stream_breakdowns(work),
         families=family_times(work.lengths, families),
         kernels=_kernel_times(work, families, host),
         launches=_launches(work),
@@ -142,46 +136,25 @@ def device_breakdown(
     )
 
 
-def device_busy(work: DeviceWork) -> rec.BusyBreakdown:
-    return _busy(work, _idle(work.gaps.lengths, _gap_causes(work), np.isnan(work.submitted[work.gaps.after])))
-
-
-def stream_breakdowns(work: DeviceWork) -> tuple[rec.StreamBreakdown, ...]:
-    """Each stream of a device alone, the busiest first; the idle time as HolisticTraceAnalysis splits it."""
-    streams = work.events.stream[work.rows]
-    found = []
-    for stream in np.unique(streams).tolist():
-        own = work.only(streams == stream)
-        begin, lengths = own.end[:-1], np.maximum(own.start[1:] - own.end[:-1], 0.0)
-        late, short = own.submitted[1:] > begin, lengths < SHORT_GAP_SECONDS * 1e6
-        causes = np.where(late, _HOST_BOUND, np.where(short, _LAUNCH_BOUND, _OTHER))
-        gap = lengths > 0
-        idle = _idle(lengths[gap], causes[gap], np.isnan(own.submitted[1:])[gap])
-        found.append(rec.StreamBreakdown(stream=stream, events=len(own.rows), busy=_busy(own, idle)))
-    return tuple(sorted(found, key=lambda one: -one.busy.busy_seconds))
-
-
 def _gap_causes(work: DeviceWork) -> Ints:
     short = work.gaps.lengths < SHORT_GAP_SECONDS * 1e6
     late = work.submitted[work.gaps.after] > work.gaps.start  # False where it is not known
     return np.where(short, _LAUNCH_BOUND, np.where(late, _HOST_BOUND, _OTHER))
 
 
-def _idle(lengths: Floats, causes: Ints, unknown: Mask) -> IdleSplit:
+def device_busy(work: DeviceWork) -> rec.BusyBreakdown:
+    window, busy = work.window_seconds, work.spans().length / 1e6
+    lengths, causes, unknown = work.gaps.lengths, _gap_causes(work), np.isnan(work.submitted[work.gaps.after])
     host, launch, other = (np.bincount(causes, lengths, minlength=3) / 1e6).tolist()
     unknown_seconds = float(lengths[unknown & (causes == _OTHER)].sum()) / 1e6
-    return IdleSplit(host, launch, other, unknown_seconds, *np.bincount(causes, minlength=3).tolist())
-
-
-def _busy(work: DeviceWork, idle: IdleSplit) -> rec.BusyBreakdown:
-    window, busy = work.window_seconds, work.spans().length / 1e6
+    counts = np.bincount(causes, minlength=3).tolist()
     return rec.BusyBreakdown(
         window_seconds=window,
         busy_seconds=busy,
         idle_seconds=window - busy,
         idle_share=(window - busy) / window if window else 0.0,
         compute_seconds=work.spans(work.computes).length / 1e6,
-        idle=idle,
+        idle=IdleSplit(host, launch, other, unknown_seconds, *counts),
     )
 
 

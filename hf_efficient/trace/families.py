@@ -5,10 +5,11 @@ and hipBLASLt (``Cijk_``), MIOpen, fbgemm and bitsandbytes. The first family tha
 """
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
+import yaml
 
 from hf_efficient.records.trace import KERNEL_FAMILIES, FamilyTime, KernelFamily
 from hf_efficient.trace.read import Floats, Ints
@@ -20,57 +21,16 @@ COMMUNICATION = re.compile(
     r"|(one|two)_shot_all_reduce"
 )
 
-# Parts of names, in any case of letters. torch.compile's names list all that a kernel fuses, so they go first.
-_COMPILED_KERNELS: Mapping[KernelFamily, str] = {
-    "attention": r"^triton_\w*attention",
-    "elementwise": r"^triton_poi",
-    "normalisation": r"^triton_(red|per)\w*norm",
-    "reduction": r"^triton_(red|per)",
-}
-_KERNELS: Mapping[KernelFamily, str] = {
-    "copy": r"^memcpy ^copydevice ^copyhost ^dma",
-    "memset": r"^memset ^fillbuffer",
-    "attention": r"flash fmha attention attn_fwd attn_bwd sdpa mha_fwd mha_bwd",
-    "optimizer": r"adam adagrad rmsprop lamb_ \bsgd optimizer",
-    "embedding": r"embedding indexing_backward index_?select gather_kernel vectorized_gather",
-    "normalisation": r"layer_?norm rms_?norm batch_?norm group_?norm bn_fw bn_bw gammabeta cucomputepart",
-    "matmul": r"(?<!fb)gemm gemv matmul cutlass cublas conv(?!ert) wgrad dgrad fprop winograd xmma cijk_ _mm_ _bmm"
-    r" addmm implicit splitk nvjet dot_kernel tensorop scudnn hcudnn cask_cudnn cudnn_infer fft2d miopen grouped_mm"
-    r" epilogue::impl",
-}
-_LATER_KERNELS: Mapping[KernelFamily, str] = {
-    "copy": r"direct_copy copy_kernel catarray copypacked transpose permute nchwtonhwc nhwctonchw",
-    "reduction": r"reduce softmax cub:: argmax topk sort scan norm loss pool radix",
-    "elementwise": r"elementwise pointwise fill dropout quantize where masked unrolled vectorized multi_tensor_apply",
-}
-# Whole names of operators, behind ``::`` and before an underscore that says "in place"; or parts of them.
-_OPERATORS: Mapping[KernelFamily, str] = {
-    "communication": r"^nccl: ^gloo: ^c10d:: ^_c10d ^record_param_comms ^mpi: ^ucc:",
-    "attention": r"attention flash sdpa",
-    "optimizer": r"::_fused_ addcdiv addcmul ^optimizer\.",
-    "embedding": r"embedding index_select",
-    "normalisation": r"layer_?norm batch_?norm group_?norm instance_?norm rms_?norm",
-    "matmul": r"::_?s?p?mm$ ::addmm ::_?addmm_activation ::bmm$ ::baddbmm ::matmul$ ::linear$ ::addmv ::mv$ ::dot$"
-    r" ::einsum$ ::addbmm _scaled_mm _grouped_mm conv(?!ert) gemm mkldnn_linear",
-    "copy": r"::copy_?$ ::_to_copy$ ::to$ ::clone$ ::contiguous$ ::cat$ ::stack$ ::_?pin_memory$",
-    "memset": r"::zero_$ ::zeros ::fill_$ ::full ::ones",
-    "reduction": r"::\w*sum$ ::mean$ ::amax$ ::amin$ ::max$ ::min$ ::argmax$ ::argmin$ norm$ ::var ::std ::topk$"
-    r" ::sort$ ::cum ::prod$ ::all$ ::any$ ::nonzero$ softmax loss ::logsumexp ::_?unique pool",
-    "elementwise": r"::_foreach_ ::add_?$ ::sub_?$ ::mul_?$ ::div_?$ ::pow_?$ ::neg_?$ ::exp_?$ ::log ::r?sqrt_?$"
-    r" ::abs_?$ ::where$ ::masked_fill silu gelu relu sigmoid tanh threshold dropout"
-    r" ::(eq|ne|lt|le|gt|ge)_?$ ::clamp ::rsub$ ::lerp ::cos_?$ ::sin_?$ ::bitwise ::logical"
-    r" ::(normal|uniform|bernoulli|random)_ ::is(nan|inf|finite)$ ::tri[ul] ::erf ::reciprocal ::square$"
-    r" ::sign$",
-}
+_NAMES = yaml.safe_load(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))
 
 
-def _patterns(*tables: Mapping[KernelFamily, str]) -> list[tuple[KernelFamily, re.Pattern[str]]]:
-    found = [pair for table in tables for pair in table.items()]
-    return [(family, re.compile("|".join(parts.split()), re.IGNORECASE)) for family, parts in found]
+def _patterns(*tables: str) -> list[tuple[KernelFamily, re.Pattern[str]]]:
+    found = [pair for table in tables for pair in _NAMES[table].items()]
+    return [(family, re.compile("|".join(parts), re.IGNORECASE)) for family, parts in found]
 
 
-_KERNEL_PATTERNS = [("communication", COMMUNICATION), *_patterns(_COMPILED_KERNELS, _KERNELS, _LATER_KERNELS)]
-_OPERATOR_PATTERNS = _patterns(_OPERATORS)
+_KERNEL_PATTERNS = [("communication", COMMUNICATION), *_patterns("compiled_kernels", "kernels", "later_kernels")]
+_OPERATOR_PATTERNS = _patterns("operators")
 
 
 @lru_cache(maxsize=65536)

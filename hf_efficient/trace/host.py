@@ -63,12 +63,9 @@ class HostWork:
         return found
 
     def functions(self, row: int) -> list[str]:
-        """Names of the Python functions around an event, the innermost first; or its operator's call stack."""
+        """Names of the Python functions around an event, the innermost first."""
         events, tree = self.events, self.everything
         rows = tree.rows[tree.chain(int(tree.nodes(np.array([row]))[0]))]
-        if tree is self.work:
-            stacks = [stack for stack in events.stack[rows].tolist() if stack >= 0]
-            return events.names[stacks[0]].split(";") if stacks else []
         around = (events.kind[rows] == Kind.PYTHON) & (events.end[rows] > events.start[row])
         return [events.names[name] for name in events.name[rows[around]].tolist()]
 

@@ -1,7 +1,7 @@
-"""A trace file in, its events as columns out, in bounded memory.
+"""A trace file in, its events as columns out.
 
 A trace is one JSON object of hundreds of megabytes, cut where one event seems to end and the next to begin (``}``, a
-comma, ``{``). A part cut elsewhere is no valid JSON; only one that cannot be decoded is looked at more closely.
+comma, ``{``). A part cut elsewhere is no valid JSON; only one that cannot be decoded is read event by event.
 """
 
 import gzip
@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,13 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _PIECE_BYTES = 4 << 20
-_MOST_HEAD_BYTES = 64 << 20
-_LONG_EVENT_BYTES = 1 << 20
-_MOST_BORDERS = 4
-_MOST_ENDS = 64
 _LARGEST, _LARGEST_DEVICE = 2**63 - 1, 2**31 - 1
 
-_BLANK = b" \t\r\n"
-_LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
-_LIST_END = re.compile(rb"\}\s*\]")
-_BORDER = re.compile(rb"\}\s*,\s*\{")
-_EVENT_BORDER = re.compile(rb"(?<=\})\s*,\s*(?=\{\s*\"(?:ph|cat|name|pid|tid|ts|args|id)\")")
-_NO_NUMBER = re.compile(rb"(?<=[:\[,\s])-?(?:nan|inf|infinity)(?=[\s,\]\}])", re.IGNORECASE)
-_CONTROL = re.compile(rb"[\x00-\x1f]")
+_LIST_START = re.compile(r'\A(?:\xef\xbb\xbf)?\s*(?:\[|\{.*?"traceEvents"\s*:\s*\[)', re.DOTALL)  # or a bare list
+_CONTENT = re.compile(r"[^\s,]")
+_BORDER = re.compile(r"(?<=\})\s*,\s*(?=\{\s*\"(?:ph|cat|name|pid|tid|ts|args|id)\")")
+_NO_NUMBER = re.compile(r"(?<=[:\[,\s])-?(?:nan|inf|infinity)(?=[\s,\]\}])", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f]")
 
 
 class Kind(IntEnum):
@@ -84,7 +77,6 @@ class EventTable:
     device: npt.NDArray[np.int32]  # -1 for events of the host, as ``stream``
     stream: Ints
     bytes: Ints  # of a copy or memset; -1: unknown
-    stack: npt.NDArray[np.int32]  # index into ``names``; -1: no call stack
     names: list[str]
 
     def __len__(self) -> int:
@@ -110,40 +102,76 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a Chrome trace that torch's profiler wrote, plain or gzipped, whole or cut off, in the memory of the columns
-    (60 bytes per event that a figure needs) and a few megabytes. Raises ``OutputError``: unreadable, or no trace."""
-    stream, columns = _EventStream(path), _Columns()
-    for batch in stream.batches():
+    """Read a Chrome trace that torch's profiler wrote, plain or gzipped, whole or cut off, in the memory of its text
+    and of the columns (60 bytes per event that a figure needs). Raises ``OutputError``: unreadable, or no trace."""
+    text, columns = _text_of(path), _Columns()
+    found = _LIST_START.match(text)
+    if found is None:
+        raise OutputError(
+            f"{path} is no Chrome trace: {_what_it_is(text)}; name a .json or .json.gz that torch's profiler "
+            "wrote (export_chrome_trace, or tensorboard_trace_handler)"
+        )
+    events = _EventList(text, found.end())
+    for batch in events.batches():
         columns.add(batch)
-    events = columns.table()
-    about = _about(stream.head, stream.tail)
+    about = _about(text[: found.end() - 1], text[events.at :] if events.ended else "")
     distributed, devices = _mapping(about.get("distributedInfo")), about.get("deviceProperties")
     properties = [_mapping(one) for one in devices] if isinstance(devices, list) else []
     named = [one for one in properties if isinstance(one.get("id"), int) and "name" in one]
     rank, world_size = distributed.get("rank"), distributed.get("world_size")
     file = TraceFile(
         path=str(path),
-        read_bytes=stream.read_bytes,
+        read_bytes=len(text),
         events=columns.events,
-        unreadable_events=stream.unreadable,
-        truncated=stream.truncated,
+        unreadable_events=events.unreadable,
+        truncated=not events.ended,
         rank=rank if isinstance(rank, int) else None,
         world_size=world_size if isinstance(world_size, int) else None,
         backend=str(distributed["backend"]) if distributed.get("backend") else None,
         device_names={one["id"]: str(one["name"]) for one in named},
         has_shapes=columns.has_shapes,
     )
-    return Trace(file, events)
+    return Trace(file, columns.table())
 
 
-def _about(head: bytes, tail: bytes) -> dict[str, Any]:
+def _text_of(path: Path) -> str:
+    """A character per byte; of a gzip stream that is cut off or damaged what came before."""
+    text = bytearray()
+    if path.is_fifo():  # whoever reads one waits for somebody to write
+        raise OutputError(f"{path} is a pipe; name a trace that torch's profiler wrote")
+    try:
+        with path.open("rb") as file:
+            source = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
+            while piece := source.read1(_PIECE_BYTES):
+                text += piece
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        pass
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise OutputError(f"{path} cannot be read: {why}; name a trace that torch's profiler wrote") from error
+    return text.decode("latin-1")
+
+
+def _what_it_is(text: str) -> str:
+    if not text:
+        return "it is empty"
+    if text.lstrip()[:1] != "{":
+        return "it is no JSON object"
+    return "it has no list traceEvents" if text.rstrip()[-1:] == "}" else "it ends before its list of events"
+
+
+def _about(head: str, tail: str) -> dict[str, Any]:
     """What stands around the list of events; a tail that is cut off or broken is left out, then the head too."""
-    for text in (head + b"[]" + tail, head + b"[]}"):
+    for text in (f"{head}[]{tail}", f"{head}[]}}"):
         try:
-            return _mapping(json.loads(text.decode("utf-8", "replace"), strict=False))
+            return _mapping(json.loads(_as_text(text), strict=False))
         except ValueError:
             continue
     return {}
+
+
+def _as_text(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "replace")
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -158,7 +186,6 @@ class _Args(msgspec.Struct, gc=False):
     stream: int | str | float | None = -1
     bytes: int | str | float | None = -1
     size: int | str | float | None = -1
-    call_stack: str | None = msgspec.field(name="Call stack", default=None)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
 
 
@@ -187,121 +214,55 @@ def _decoded(text: bytes) -> list[_Event] | None:
         return None
 
 
-class _EventStream:
-    """A trace file, read once; ``head`` and ``tail`` are the JSON around the list of events."""
+def _corrected(text: str) -> bytes:
+    """Without control characters and wrong UTF-8, and null for ``nan`` and ``inf``: Kineto has written all of them."""
+    return _as_text(_NO_NUMBER.sub("null", _CONTROL.sub(" ", text))).encode()
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.head, self.tail = b"", b""
-        self.read_bytes, self.unreadable = 0, 0
-        self.truncated = False
+
+class _EventList:
+    """The list of events in the text of a trace, read from its start to ``at``; ``ended``: its bracket was there."""
+
+    def __init__(self, text: str, start: int) -> None:
+        self.at, self.unreadable, self.ended = start, 0, False
+        self._text = text
 
     def batches(self) -> Iterator[list[_Event]]:
-        pieces = self._pieces()
-        buffer, ended = self._find_list(pieces), False
-        while not ended:
-            piece = next(pieces, b"")
-            buffer += piece
-            events, rest, ended = self._decode(buffer, at_end=not piece)
-            if not piece and len(rest) == len(buffer):
-                break
-            yield events
-            buffer = rest
-        self.truncated = not ended
-        self.tail = buffer + b"".join(pieces) if ended else b""
+        while self.at < len(self._text) and not self.ended:
+            self.at = self._next()
+            until = self._border(self.at + _PIECE_BYTES)
+            events = _decoded(self._text[self.at : until].encode("latin-1"))
+            if events is None:
+                yield list(self._one_by_one(until))
+            else:
+                self.at = until
+                yield events
 
-    def _pieces(self) -> Iterator[bytes]:
-        """The text of the file; of a gzip stream that is cut off or damaged what came before."""
+    def _one_by_one(self, until: int) -> Iterator[_Event]:
+        """Of a part with the end of the list, a border inside of an event's arguments, or an event that is broken: that
+        one is corrected, or left out and counted; one that the end of the file cuts off is neither."""
+        while self.at < until and not self.ended:
+            start = self._next()
+            self.ended = self._text.startswith("]", start)
+            self.at = start + 1 if self.ended else self._end_of_event(start)
+            text = "" if self.ended else self._text[start : self.at]
+            events = _decoded(text.encode("latin-1")) or _decoded(_corrected(text))
+            yield from events or ()
+            self.unreadable += events is None and self.at < len(self._text)
+
+    def _end_of_event(self, start: int) -> int:
         try:
-            with self.path.open("rb") as file:
-                source = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
-                while piece := source.read1(_PIECE_BYTES):
-                    self.read_bytes += len(piece)
-                    yield piece
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            return
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            message = f"{self.path} cannot be read: {why}; name a trace that torch's profiler wrote"
-            raise OutputError(message) from error
+            return json.JSONDecoder(strict=False).raw_decode(self._text, start)[1]
+        except ValueError:
+            return self._border(start)
 
-    def _find_list(self, pieces: Iterator[bytes]) -> bytes:
-        """What follows the opening bracket of the list of events, as far as it was read."""
-        buffer = b""
-        for piece in pieces:
-            buffer += piece
-            start = buffer.lstrip(b"\xef\xbb\xbf" + _BLANK)
-            if start[:1] == b"[":  # a bare list of events is a Chrome trace too
-                return start[1:]
-            if found := _LIST_START.search(buffer):
-                self.head = buffer[: found.end() - 1]
-                return buffer[found.end() :]
-            if start[:1] not in (b"{", b"") or len(buffer) > _MOST_HEAD_BYTES:
-                break
-        raise OutputError(
-            f"{self.path} is no Chrome trace: {_what_it_is(buffer)}; name a .json or .json.gz that torch's profiler "
-            "wrote (export_chrome_trace, or tensorboard_trace_handler)"
-        )
+    def _border(self, start: int) -> int:
+        """The end of an event from here on that another one follows; else that of the text."""
+        found = _BORDER.search(self._text, start)
+        return found.start() if found else len(self._text)
 
-    def _decode(self, buffer: bytes, at_end: bool) -> tuple[list[_Event], bytes, bool]:
-        """Events at the start of the buffer, what is left of it, and whether the list has ended."""
-        buffer = buffer.lstrip(_BLANK + b",")
-        if buffer[:1] == b"]":
-            return [], buffer[1:], True
-        borders = _last_borders(buffer)
-        for border in borders:  # one inside an event's arguments is no border between events
-            if (events := _decoded(buffer[:border])) is not None:
-                return events, buffer[border:], False
-        for end in islice(_LIST_END.finditer(buffer), _MOST_ENDS):
-            if (events := _decoded(buffer[: end.start() + 1])) is not None:
-                return events, buffer[end.end() :], True
-        if at_end:
-            return self._one_by_one(buffer, at_end)
-        if len(buffer) < _LONG_EVENT_BYTES or not borders:  # it may hold a part of a long event
-            return [], buffer, False
-        events, rest, ended = self._one_by_one(buffer[: borders[0]], at_end)
-        return events, rest + buffer[borders[0] :], ended
-
-    def _one_by_one(self, text: bytes, at_end: bool) -> tuple[list[_Event], bytes, bool]:
-        """As ``_decode``, of a text with a broken event, which is repaired, or left out and counted."""
-        found: list[_Event] = []
-        borders = [0, *(place for border in _EVENT_BORDER.finditer(text) for place in border.span()), len(text)]
-        for start, stop in zip(borders[::2], borders[1::2], strict=True):
-            piece = text[start:stop]
-            events = _decoded(piece) or _decoded(_corrected(piece))
-            if events:
-                found += events
-                continue
-            for end in _LIST_END.finditer(piece):
-                whole = piece[: end.start() + 1]
-                if events := _decoded(whole) or _decoded(_corrected(whole)):
-                    return found + events, text[start + end.end() :], True
-            if at_end and stop == len(text):
-                return found, piece, False
-            self.unreadable += 1
-        return found, b"", False
-
-
-def _last_borders(buffer: bytes) -> list[int]:
-    """Where the last events that are followed by another one end, the last first."""
-    for window in (1 << 16, len(buffer)):
-        first = max(0, len(buffer) - window)
-        if found := [border.start() + 1 for border in _BORDER.finditer(buffer, first)]:
-            return found[: -_MOST_BORDERS - 1 : -1]
-    return []
-
-
-def _corrected(text: bytes) -> bytes:
-    """Without control characters and wrong UTF-8, and null for ``nan`` and ``inf``: Kineto has written all of them."""
-    return _NO_NUMBER.sub(b"null", _CONTROL.sub(b" ", text).decode("utf-8", "replace").encode())
-
-
-def _what_it_is(buffer: bytes) -> str:
-    if not buffer:
-        return "it is empty"
-    if buffer.lstrip(_BLANK)[:1] != b"{":
-        return "it is no JSON object"
-    return "it has no list traceEvents" if buffer.rstrip(_BLANK)[-1:] == b"}" else "it ends before its list of events"
+    def _next(self) -> int:
+        found = _CONTENT.search(self._text, self.at)
+        return found.start() if found else len(self._text)
 
 
 class _Columns:
@@ -321,7 +282,6 @@ class _Columns:
         both = [(event, event.args or _NO_ARGS) for event in used]
         self.has_shapes = self.has_shapes or any(args.dims for _, args in both)
         names, threads = self._names, self._threads
-        stacks = [names.setdefault(args.call_stack, len(names)) if args.call_stack else -1 for _, args in both]
         columns: dict[str, tuple[Any, list[Any]]] = {
             "start": (np.float64, [event.ts for event in used]),
             "end": (np.float64, [event.dur or 0.0 for event in used]),
@@ -333,7 +293,6 @@ class _Columns:
             "device": (np.int64, [_number(args.device, event.pid) for event, args in both]),
             "stream": (np.int64, [_number(args.stream, event.tid) for event, args in both]),
             "bytes": (np.int64, [_number(args.bytes, args.size) for _, args in both]),
-            "stack": (np.int32, stacks),
         }
         self._parts.append({name: np.array(values, dtype) for name, (dtype, values) in columns.items()})
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, mixed_precision
+from hf_efficient.recipe.writing import rendered
 from hf_efficient.records.bench import Work
 from hf_efficient.trials.process import RESULT
 
@@ -114,9 +113,8 @@ def _import_error(python: str, package: str) -> str:
 
 def peer_command(arm: Arm, work: Work, recipe: Recipe, python: str | None, folder: Path) -> list[str]:
     """What trains a peer; writes the file that it reads into the folder."""
-    make = {"llamafactory": llamafactory_settings, "axolotl": axolotl_settings}[arm.name]
     config = folder / f"{arm.name}.yaml"
-    config.write_text(yaml.safe_dump(make(recipe, work, folder), sort_keys=False), encoding="utf-8")
+    config.write_text(peer_settings(arm.name, recipe, work, folder), encoding="utf-8")
     meter = Path(__file__).with_name("meter.py")
     return [python or sys.executable, str(meter), arm.name, str(config), str(folder / RESULT)]
 
@@ -127,87 +125,26 @@ _SAME = (
 )  # fmt: skip
 """Fields of transformers' ``TrainingArguments`` that peers read, most of them under their own names."""
 
-_LLAMAFACTORY = {
-    "model": "model_name_or_path", "length": "cutoff_len", "rows": "per_device_train_batch_size", "r": "lora_rank",
-    "alpha": "lora_alpha", "dropout": "lora_dropout", "dora": "use_dora", "rslora": "use_rslora",
-}  # fmt: skip
-_AXOLOTL = {
-    "model": "base_model", "length": "sequence_len", "rows": "micro_batch_size", "packing": "sample_packing",
-    "r": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout", "dora": "peft_use_dora",
-    "rslora": "peft_use_rslora", "optim": "optimizer", "lr_scheduler_type": "lr_scheduler",
-}  # fmt: skip
 
-
-def _named(recipe: Recipe, work: Work, folder: Path, names: Mapping[str, str]) -> dict[str, Any]:
-    adapter, packs = recipe.adapter, bool(recipe.train.get("packing"))
-    settings = {
-        "model": recipe.model.id,
-        "trust_remote_code": recipe.model.trust_remote_code,
-        "length": work.max_length,
-        "rows": work.packed_rows if packs else work.padded_rows,
-        "packing": packs,
-        "bf16": mixed_precision(recipe) == "bf16",
-        "output_dir": str(folder / "run"),
-        "gradient_accumulation_steps": work.accumulation,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        **{name: recipe.train[name] for name in _SAME if name in recipe.train},
-    }
-    if adapter.method != "full":
-        settings |= {name: getattr(adapter, name) for name in ("r", "alpha", "dropout", "dora", "rslora")}
-    return {names.get(name, name): value for name, value in settings.items()}
-
-
-def llamafactory_settings(recipe: Recipe, work: Work, folder: Path) -> dict[str, Any]:
-    """A file of LLaMA-Factory 0.9: its ``ModelArguments``, ``DataArguments``, ``FinetuningArguments``. Writes the
-    ``dataset_info.json`` that names the rows."""
-    tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
-    rows = {"file_name": work.rows, "formatting": "sharegpt", "columns": {"messages": "messages"}}
-    info = {"rows": {**rows, "tags": {**tags, "system_tag": "system"}}}
-    (folder / "dataset_info.json").write_text(json.dumps(info), encoding="utf-8")
-    adapter, modules = recipe.adapter, recipe.adapter.target_modules
-    settings = _named(recipe, work, folder, _LLAMAFACTORY) | {
-        "stage": "sft",
-        "do_train": True,
-        "finetuning_type": "full" if adapter.method == "full" else "lora",
-        "dataset_dir": str(folder),
-        "dataset": "rows",
-        "train_on_prompt": True,
-        "neat_packing": bool(recipe.train.get("packing")),
-        "disable_gradient_checkpointing": not recipe.train.get("gradient_checkpointing", True),
-        "use_cpu": work.device == "cpu",
-    }
-    if adapter.method != "full":
-        settings["lora_target"] = "all" if isinstance(modules, str) else ",".join(modules)
-    if adapter.method == "qlora":
-        quantization = adapter.quantization or QuantizationSection()
-        settings |= {
-            "quantization_method": "bnb",
-            "quantization_bit": quantization.bits,
-            "quantization_type": quantization.type,
-            "double_quantization": quantization.double_quant,
-        }
-    return settings
-
-
-def axolotl_settings(recipe: Recipe, work: Work, folder: Path) -> dict[str, Any]:
-    """A file of Axolotl, its keys as ``hf-efficient convert`` reads them."""
-    adapter, modules = recipe.adapter, recipe.adapter.target_modules
-    settings = _named(recipe, work, folder, _AXOLOTL) | {
-        "datasets": [{"path": work.rows, "ds_type": "json", "type": "chat_template", "field_messages": "messages"}],
-        "chat_template": "tokenizer_default",
-        "train_on_inputs": True,
-        "dataset_prepared_path": str(folder / "prepared"),
-        "val_set_size": 0,
-        "pad_to_sequence_len": False,
-        "gradient_checkpointing": recipe.train.get("gradient_checkpointing", True),
-        "num_epochs": 1,
-        "float32": mixed_precision(recipe) != "bf16",
-    }
-    if adapter.method != "full":
-        settings["adapter"] = adapter.method
-        settings |= {"lora_target_linear": True} if isinstance(modules, str) else {"lora_target_modules": modules}
-    if adapter.method == "qlora":
-        bits = (adapter.quantization or QuantizationSection()).bits
-        settings |= {"load_in_4bit": bits == 4, "load_in_8bit": bits == 8}
-    return settings
+def peer_settings(peer: str, recipe: Recipe, work: Work, folder: Path) -> str:
+    """The file that LLaMA-Factory or Axolotl reads, with the ``dataset_info.json`` that names the rows to the first."""
+    if peer == "llamafactory":
+        tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+        rows = {"file_name": work.rows, "formatting": "sharegpt", "columns": {"messages": "messages"}}
+        info = {"rows": {**rows, "tags": {**tags, "system_tag": "system"}}}
+        (folder / "dataset_info.json").write_text(json.dumps(info), encoding="utf-8")
+    packs = bool(recipe.train.get("packing"))
+    return rendered(
+        Path(__file__).with_name(f"{peer}.yaml.jinja"),
+        recipe=recipe,
+        adapter=recipe.adapter,
+        quantization=recipe.adapter.quantization or QuantizationSection(),
+        work=work,
+        rows=work.packed_rows if packs else work.padded_rows,
+        packs=packs,
+        bf16=mixed_precision(recipe) == "bf16",
+        checkpointing=recipe.train.get("gradient_checkpointing", True),
+        same={name: recipe.train[name] for name in _SAME if name in recipe.train},
+        folder=str(folder),
+        output_dir=str(folder / "run"),
+    )

@@ -27,8 +27,8 @@ from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.bench import BENCH_SCHEMA_VERSION, ArmOutcome, ArmRun, Comparison, Ratio, Work
+from hf_efficient.run_dir.jsonl import read_steps
 from hf_efficient.run_dir.paths import records_path
-from hf_efficient.run_dir.reading import read_steps
 from hf_efficient.trials.arms import Arm, obstacle, peer_command
 from hf_efficient.trials.process import Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
 from hf_efficient.version import __version__

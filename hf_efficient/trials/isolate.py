@@ -23,7 +23,7 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import isolation as rec
 from hf_efficient.records.isolation import IsolationSchedule, LoaderAlone, StepPart, VariantMeasurement, VariantOutcome
-from hf_efficient.text import seconds, short_seconds
+from hf_efficient.text import counted, seconds, short_seconds
 from hf_efficient.trials.attribution import (
     CHAIN,
     MOST_ROUNDS,
@@ -210,7 +210,7 @@ def _pause_parts(outcome: VariantOutcome, pauses: rec.PauseTimes, schedule: Isol
     for name, field, every in (evaluation, ("checkpointing", "save_seconds", schedule.save_every)):
         if not every:
             continue
-        how, each = f"pauses, over {every} steps", getattr(pauses, field)
+        how, each = f"pauses, over {counted(every, 'step')}", getattr(pauses, field)
         if each is None:
             yield StepPart(name, None, None, None, 0, how, outcome.failure or "it was not timed")
             continue
@@ -282,8 +282,8 @@ def _remarks(recipe: Recipe, held: Outcomes, schedule: IsolationSchedule) -> lis
         found.append(f"tokenisation is of {MOST_EXAMPLES:,} examples, drawn from all")
     if (ratio := _drift(held["as_is"])) > _MUCH_DRIFT:
         found.append(
-            f"the recipe as it is took {ratio:.2f} times as long in one round as in another: something else uses this "
-            "machine, and spreads are wide; run it alone, or with more --steps"
+            f"the recipe as it is took {ratio:.2f} times as long in one round as in another. Something else uses this "
+            "machine, and spreads are wide: run it alone, or with more --steps"
         )
     other = [name for name in _SAME_BATCHES if _differs(held["as_is"], held[name])]
     if other:

@@ -1,16 +1,18 @@
 """What may be changed in a recipe, one thing at a time, and when that could help.
 
-To add a knob, write a function that takes ``Here`` and returns changes by dotted key, or None where it does not apply,
-is set already or could not matter; and name it in ``KNOBS``. All keep the tokens of an optimizer step, as near as whole
-rows allow. None touches what is learned: model, data, length, rate.
+To add a knob, write a function that takes ``Here`` and returns changes by dotted key, and name it in ``KNOBS``. It
+returns None where it does not apply, is set already or could not matter. All keep the tokens of an optimizer step, as
+near as whole rows allow. None touches what is learned: model, data, length, rate.
 """
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hf_efficient.facts.environment import thread_count
+from hf_efficient.facts.tables import key_table
 from hf_efficient.planning.changes import activation_checkpointing
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH, names_accumulation
 from hf_efficient.recipe.rules.settings import Settings
@@ -51,7 +53,7 @@ def interval(settings: Settings, kind: str) -> int | None:
     if str(settings.train(f"{kind}_strategy")) != "steps" or (kind == "eval" and not settings.has_evaluation_data):
         return None
     every = settings.train(f"{kind}_steps") or settings.train("logging_steps")
-    return int(every) if every and every >= 1 else None
+    return int(every) if every and every != "auto" and every >= 1 else None
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,18 @@ class Here:
 class Knob:
     """``rules``: of the diagnosis, whose finding ranks it. ``saves``: time, memory or both. ``computed``: its gain
     follows from what is measured, without a trial. ``time_left``: the share of a step's time that should be left.
-    ``promised``: what others claim, with the source."""
+    ``promised``: what others claim, with the source; ``idle``: why it was not tried, where it was not."""
 
     name: str
-    what: str
     propose: Callable[[Here], dict[str, Any] | None]
+    time_left: Callable[[Here], float | None]
+    what: str
     costs: str
-    rules: tuple[str, ...] = ()
-    saves: frozenset[str] = frozenset({"time"})
+    rules: Sequence[str] = ()
+    saves: Sequence[str] = ("time",)
     computed: bool = False
-    time_left: Callable[[Here], float | None] = lambda here: None
     promised: str = ""
+    idle: str = "it is set already, or not for this recipe"
 
 
 def _cadence(here: Here) -> dict[str, Any] | None:
@@ -159,6 +162,16 @@ def _pack(here: Here) -> dict[str, Any] | None:
     return changes
 
 
+def _padding_free(here: Here) -> dict[str, Any] | None:
+    """The rows of a micro-batch one behind the other, which TRL does only where no length cuts them."""
+    train = here.settings.train
+    joined = train("packing") or train("padding_free") or train("max_length") is not None
+    if joined or here.rows == 1 or here.run.padding_share < _MUCH_PADDING:
+        return None
+    kept = here.settings.recipe.model.attn_implementation not in (None, "sdpa")
+    return {"train.padding_free": True, **({} if kept else {"model.attn_implementation": "auto"})}
+
+
 def _precision(here: Here) -> dict[str, Any] | None:
     """Bfloat16 where the device is fast in it, and not where a CPU emulates it."""
     recipe = here.settings.recipe
@@ -184,6 +197,11 @@ def _store_activations(here: Here) -> dict[str, Any] | None:
 def _checkpoint_activations(here: Here) -> dict[str, Any] | None:
     field, on = activation_checkpointing(here.settings)
     return None if on else {f"train.{field}": True}
+
+
+def _offload_activations(here: Here) -> dict[str, Any] | None:
+    is_off = not here.settings.train("activation_offloading")
+    return {"train.activation_offloading": True} if is_off and not here.on_cpu else None
 
 
 def _loss_on_targets(here: Here) -> dict[str, Any] | None:
@@ -234,6 +252,22 @@ def _workers(here: Here) -> dict[str, Any] | None:
     return {**own, "train.dataloader_persistent_workers": True}
 
 
+def _prefetch(here: Here) -> dict[str, Any] | None:
+    train = here.settings.train
+    waits = train("dataloader_num_workers") and here.run.data_wait_share >= _MATTERS
+    return {"train.dataloader_prefetch_factor": 2 * (train("dataloader_prefetch_factor") or 2)} if waits else None
+
+
+def _pinned_memory(here: Here) -> dict[str, Any] | None:
+    is_off = here.settings.train("dataloader_pin_memory") is False
+    return {"train.dataloader_pin_memory": True} if is_off and not here.on_cpu else None
+
+
+def _fewer_threads(here: Here) -> dict[str, Any] | None:
+    threads = here.settings.recipe.distributed.cpu_threads or thread_count()
+    return {"distributed.cpu_threads": threads // 2} if here.on_cpu and threads > 1 else None
+
+
 def _rarer_logs(here: Here) -> dict[str, Any] | None:
     train = here.settings.train
     every = train("logging_steps") if str(train("logging_strategy")) == "steps" else None
@@ -250,55 +284,21 @@ def _compile(here: Here) -> dict[str, Any] | None:
     return {"train.torch_compile": True} if is_off and not here.on_cpu else None
 
 
-_MEMORY, _BOTH = frozenset({"memory"}), frozenset({"time", "memory"})
-_ROUNDING = "other rounding"
-_SAME = "nothing: the same computation in another order of sums"
-
-KNOBS: Final = (
-    Knob("cadence", "evaluate and save less often", _cadence, "fewer evaluations and checkpoints", computed=True),
-    Knob(
-        "padding", "pad to the longest row, not to a multiple", _no_multiple, "nothing", ("padding_waste",), _BOTH,
-        time_left=lambda here: None if here.rows > 1 else 1 - here.run.padding_share,
-    ),
-    Knob(
-        "packing", "pack examples into rows of the full length", _pack,
-        "other examples share a step; as many steps see about as many tokens",
-        rules=("padding_waste", "recompilation"), time_left=lambda here: 1 - here.run.padding_share,
-        promised="up to 2 times (huggingface.co/blog/packing-with-FA2, 2024, on GPUs)",
-    ),
-    Knob(
-        "precision", "the precision that the device is fast in", _precision, _ROUNDING,
-        rules=("float32_products", "emulated_bfloat16"), saves=_BOTH,
-        promised="more than 3 times on modern GPUs (tensorflow.org/guide/mixed_precision)",
-    ),
-    Knob(
-        "checkpointing", "keep activations in place of computing them twice", _store_activations, "memory",
-        rules=("checkpointing_unneeded",),
-        promised="about 20% slower with it (huggingface.co/docs/transformers/grad_checkpointing)",
-    ),
-    Knob("recomputation", "checkpoint activations", _checkpoint_activations, "each forward twice", saves=_MEMORY),
-    Knob("loss", "head and loss on targets alone", _loss_on_targets, _SAME, saves=_BOTH),
-    Knob("fused_lora", "each LoRA layer as one function", _fused_lora, _ROUNDING, saves=_BOTH),
-    Knob("weights", "the frozen weights in bfloat16", _frozen_bfloat16, "a base that is rounded", saves=_BOTH),
-    Knob("attention", "the attention that suits rows and device", _attention, _SAME, rules=("attention_kernel",)),
-    Knob(
-        "grouping", "rows of like length in a micro-batch", _group_by_length, "the examples come in another order",
-        rules=("padding_waste",),
-    ),
-    Knob(
-        "micro_batch", "twice the rows in a micro-batch, the same global batch", _larger_micro_batch,
-        "activations of more rows", rules=("accumulation", "small_micro_batch", "launch_bound"),
-    ),
-    Knob(
-        "smaller_micro_batch", "half the rows in a micro-batch, the same global batch", _smaller_micro_batch,
-        "more and smaller kernels", saves=_MEMORY,
-    ),
-    Knob(
-        "workers", "loader workers that stay", _workers, "processes with memory of their own",
-        rules=("few_workers", "data_collation", "data_transform", "worker_start"),
-    ),
-    Knob("logging", "log less often", _rarer_logs, "fewer points of the loss", rules=("logging_cost",)),
-    Knob("optimizer", "the fused AdamW", _fused_optimizer, _SAME, rules=("optimizer_kernel",)),
-    Knob("compile", "compile the model", _compile, "minutes at the start", rules=("launch_bound",)),
-)  # fmt: skip
+_PROPOSERS: dict[str, Callable[[Here], dict[str, Any] | None]] = {
+    "cadence": _cadence, "padding": _no_multiple, "packing": _pack, "padding_free": _padding_free,
+    "precision": _precision, "checkpointing": _store_activations, "recomputation": _checkpoint_activations,
+    "loss": _loss_on_targets, "fused_lora": _fused_lora, "weights": _frozen_bfloat16, "attention": _attention,
+    "grouping": _group_by_length, "micro_batch": _larger_micro_batch, "smaller_micro_batch": _smaller_micro_batch,
+    "workers": _workers, "prefetch": _prefetch, "pinned_memory": _pinned_memory, "logging": _rarer_logs,
+    "offload": _offload_activations, "optimizer": _fused_optimizer, "threads": _fewer_threads, "compile": _compile,
+}  # fmt: skip
+"""By the names in ``facts/data/knobs.yaml``, which has their order and says the rest of each."""
+_TIME_LEFT: dict[str, Callable[[Here], float | None]] = {
+    "padding": lambda here: None if here.rows > 1 else 1 - here.run.padding_share,
+    "packing": lambda here: 1 - here.run.padding_share,
+}
+KNOBS: Final = tuple(
+    Knob(name, _PROPOSERS[name], _TIME_LEFT.get(name, lambda here: None), **about)
+    for name, about in key_table("knobs").items()
+)
 """In the order in which they are tried where the diagnosis ranks none."""

@@ -15,12 +15,14 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from trl import SFTConfig
 
 from hf_efficient.data.build import read_raw
-from hf_efficient.data.examples import RawData, open_sources
+from hf_efficient.data.examples import RawData
 from hf_efficient.data.formats import Kind, recast
 from hf_efficient.data.prepare import set_pad_token, tokenise
+from hf_efficient.data.prepared import recipe_sources
 from hf_efficient.data.stats import lengths
 from hf_efficient.data.targets import Targets
 from hf_efficient.errors import HfEfficientError, SetupError
+from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.model.source import dense_folder, resolve_model_source
@@ -36,11 +38,7 @@ _EXAMPLES = 4
 _FEWEST_EXAMPLES = 200
 _MEASURED_EXAMPLES = 500  # whose mean length is taken
 
-_SAID = (
-    "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm", "optim", "seed",
-    "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "gradient_checkpointing", "per_device_train_batch_size",
-    "max_length",
-)  # fmt: skip
+_SAID: list[str] = key_table("train_fields")["said_of_arms"]
 """Written out, since libraries have other defaults."""
 
 _LOSSES = ("auto", "nll", "chunked_nll")
@@ -61,7 +59,7 @@ def prepare(recipe: Recipe, folder: Path, *, steps: int, random_weights: bool, p
         raise SetupError("train.max_length: is null, and the arms need one length of their rows. Write a number.")
     recipe = change_recipe(recipe, _model_changes(recipe, folder, random_weights))
     tokenizer = load_tokenizer(recipe.model, recipe.train)
-    raw = read_raw(recipe, args, open_sources(recipe.data))
+    raw = read_raw(recipe, args, recipe_sources(recipe))
     kind: Kind = "messages" if raw.kind == "chat_pair" else raw.kind
     mean = _mean_tokens(raw, args, tokenizer)
     packed, padded = rows_of(bool(args.packing), args.per_device_train_batch_size, args.max_length, mean)

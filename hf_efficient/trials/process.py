@@ -72,10 +72,11 @@ def job_in(folder: Path) -> Job:
     return msgspec.json.decode((folder / _JOB).read_bytes(), type=Job)
 
 
-def run_to_end(command: Sequence[str], folder: Path, threads: int, **variables: str) -> Any:
+def run_to_end(command: Sequence[str], folder: Path, threads: int | None, **variables: str) -> Any:
     """What a process left in the folder; None without anything. Raises ``RunFailed``. On the way out, whatever the way,
-    none of its processes is left. ``variables``: more of its environment."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **variables}  # as accelerate's launcher says it
+    none of its processes is left. ``threads``: None: as its machine has it. ``variables``: more of its environment."""
+    named = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}  # as accelerate's launcher says it
+    environment = {**os.environ, **named, **variables}
     said = folder / "said.txt"
     with said.open("wb") as output:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}

@@ -72,7 +72,17 @@ class Search:
                 if self._try(found) == "no_time":
                     self.notes.append(f"the time ended while {found.knob.name} was tried: more --minutes go further")
                     break
+        self.notes += self._promises()
         self._compare_with_the_original()
+
+    def _promises(self) -> Iterator[str]:
+        """What others claim of knobs that were not tried, and why they were not."""
+        here, left = Here(self.base.settings, self.base.latest, self._pauses), {one.knob for one in self.tried}
+        waits = here.run.data_wait_share
+        for knob in KNOBS:
+            if knob.promised and knob.name not in left | self._goal.without and not knob.propose(here):
+                why = knob.idle.format(waits=waits, most=1 / (1 - waits))
+                yield f"{knob.name}: promised elsewhere: {knob.promised}; not tried: {why}"
 
     @property
     def ladder(self) -> list[Rung]:
@@ -233,7 +243,7 @@ class Search:
                 return told
             if told.gain.low is not None and told.gain.low > 1:
                 return replace(told, verdict="accepted")
-        return replace(told, verdict="undecided", why=f"{MOST_ROUNDS} rounds do not tell it from noise")
+        return replace(told, verdict="undecided", why=f"{MOST_ROUNDS} rounds do not separate it from noise")
 
     def _pair(self, one: Candidate, *, first: bool, candidate_first: bool) -> Pair:
         """Run both; where it may need more memory, the candidate is planned before its first run."""

@@ -37,9 +37,8 @@ from hf_efficient.text import size
 from hf_efficient.trials.goal import Wanted
 from hf_efficient.trials.meter import on_batches, synchronise, timed, token_counts
 from hf_efficient.trials.process import NoRoom
-from hf_efficient.trials.variants import evaluates, saves
+from hf_efficient.trials.variants import MOST_EXAMPLES, evaluates, saves
 
-_MOST_EXAMPLES = 2000  # that a trial tokenises
 _NEXT_STEP = 1.5  # times the tokens of the latest step, which the next one may have
 _WHERE_SET: dict[str, Any] = {"warmup_ratio": None, "lr_scheduler_kwargs": None, "auto_find_batch_size": False}
 
@@ -56,7 +55,7 @@ def short(recipe: Recipe, folder: Path, wanted: Wanted) -> Recipe:
         "train.lr_scheduler_type": "constant",
         "train.warmup_steps": 0,
         "data.cache_dir": str(folder.parent / "tokenised"),
-        "data.max_train_examples": min(recipe.data.max_train_examples or _MOST_EXAMPLES, _MOST_EXAMPLES),
+        "data.max_train_examples": min(recipe.data.max_train_examples or MOST_EXAMPLES, MOST_EXAMPLES),
         "efficiency.plan": wanted.plan,
         "efficiency.preflight": False,
         "efficiency.record_steps": True,
@@ -73,7 +72,7 @@ def trained(recipe: Recipe, folder: Path, *, changes: dict[str, Any], wanted: di
 
 def _measured(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> dict[str, Any]:
     """``recipe`` is the short one, ``whole`` the same before, ``ruler`` the one whose rows the loss is taken on."""
-    rows = _ruler_rows(ruler, wanted.rows)  # whose arguments make accelerate forget others
+    rows = _ruler_rows(ruler, wanted.rows) if wanted.rows else []  # whose arguments make accelerate forget others
     args: Any = training_arguments(recipe)
     price = recipe_rates(recipe, args).get("price", {}).get("price_usd_per_hour")
 
@@ -89,7 +88,7 @@ def _measured(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> d
         limit = f"{wanted.most_seconds:.0f} s"
         raise SetupError(f"{limit} passed before a step after the warm-up ended: give more --minutes")
     if clock.loss is not None and not math.isfinite(clock.loss):
-        raise SetupError("its loss on held-out rows is not finite")
+        raise SetupError("it has a non-finite loss on held-out rows")
     write_resolved_recipe(run_dir, recipe, {})  # which the diagnosis reads
     recorded = _recorded(run_dir, clock.loss_seconds)  # before an evaluation takes more memory
     pauses = timed_pauses(trainer, whole) if wanted.pauses else {}

@@ -13,6 +13,8 @@ import msgspec
 
 from hf_efficient.errors import OutputError, SetupError, writing
 from hf_efficient.facts.environment import accelerator_count, cpu_model, describe_environment, thread_count
+from hf_efficient.jobs.cluster import Cluster
+from hf_efficient.jobs.targets import check_program, srun_command
 from hf_efficient.recipe.load import change_recipe, load_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.rules.settings import Settings
@@ -20,7 +22,7 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recipe.writing import fixed_recipe
 from hf_efficient.records.tuning import TUNING_SCHEMA_VERSION, TrialRun, Tuning
-from hf_efficient.reporting.tuning import gain_words
+from hf_efficient.reporting.trials import gain_words
 from hf_efficient.run_dir.json_file import strict_json, write_whole
 from hf_efficient.trials.goal import Goal, Wanted
 from hf_efficient.trials.process import Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
@@ -33,19 +35,24 @@ PAGE: Final = "tuning.html"
 JOURNAL: Final = "journal.jsonl"
 
 
-def folder_of(recipe: Recipe) -> Path:
-    return Path(f"{recipe.output_dir}-tuning").expanduser()
+def folder_of(recipe: Recipe, name: str = "tuning") -> Path:
+    return Path(f"{recipe.output_dir}-{name}").expanduser()
 
 
-def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress, folder: Path | None = None) -> Tuning:
-    """``tuned.yaml`` and ``tuning.json`` are written to the folder, in which a later call continues. Raises
-    ``HfEfficientError``: the recipe is wrong, does not train or fit, or cannot be tuned; the folder is another's."""
+def tune(
+    argument: str,
+    overrides: Sequence[str],
+    goal: Goal,
+    progress: Progress,
+    folder: Path | None = None,
+    cluster: Cluster | None = None,
+) -> Tuning:
+    """``tuned.yaml`` and ``tuning.json`` are written to the folder, in which a later call continues. ``cluster``: of
+    Slurm, whose machines run the trials, and see the folder. Raises ``HfEfficientError``: the recipe is wrong, does
+    not train or fit, or cannot be tuned; the folder is another's."""
     recipe = load_recipe(argument, overrides)
-    _check_tunable(recipe)
     folder = folder or folder_of(recipe)
-    whole = json.dumps(recipe.resolved(), sort_keys=True).encode()
-    about = {"recipe": hashlib.sha256(whole).hexdigest()[:16], "hf_efficient": __version__, "cpu": cpu_model()}
-    trials = Trials(argument, overrides, folder, {**about, "threads": thread_count()})
+    trials = trials_of(recipe, argument, overrides, folder, goal, cluster)
 
     def settings_of(changes: Mapping[str, Any]) -> Settings:
         changed = change_recipe(recipe, changes)
@@ -81,18 +88,34 @@ def tune(argument: str, overrides: Sequence[str], goal: Goal, progress: Progress
     return found
 
 
-def _check_tunable(recipe: Recipe) -> None:
+def trials_of(
+    recipe: Recipe, argument: str, overrides: Sequence[str], folder: Path, goal: Goal, cluster: Cluster | None = None
+) -> "Trials":
+    """Of the recipe that the argument names, within the goal's memory. ``SetupError``: they do not run such a one."""
+    _check_trainable(recipe, 1 if cluster is not None else max(1, accelerator_count()))
+    if cluster is not None:
+        check_program("slurm")
+    whole = json.dumps(recipe.resolved(), sort_keys=True).encode()
+    about = {
+        "recipe": hashlib.sha256(whole).hexdigest()[:16],
+        "hf_efficient": __version__,
+        "cpu": cpu_model(),
+        "threads": thread_count(),
+        "most_bytes": goal.most_bytes,
+        "cluster": None if cluster is None else cluster.model_dump(mode="json"),
+    }
+    return Trials(argument, overrides, folder, about, cluster)
+
+
+def _check_trainable(recipe: Recipe, accelerators: int) -> None:
     if recipe.objective != "sft":
-        raise SetupError(
-            f"objective: is {recipe.objective}, and trials compare the loss of supervised fine-tuning. Name a recipe "
-            "with `objective: sft`."
-        )
+        raise SetupError(f"objective: is {recipe.objective}, and trials are of sft alone. Write `objective: sft`.")
     said = recipe.distributed.processes
-    processes = max(1, accelerator_count()) if said == "auto" else said
+    processes = accelerators if said == "auto" else said
     if processes * recipe.distributed.nodes > 1:
         raise SetupError(
             f"distributed.processes: {said} are {processes * recipe.distributed.nodes} processes, and trials run in "
-            "one. Write distributed.processes=1 and distributed.nodes=1, and tune what one GPU does."
+            "one. Write distributed.processes=1 and distributed.nodes=1, and measure what one GPU does."
         )
 
 
@@ -112,9 +135,16 @@ def tuned_recipe(recipe: Recipe, found: Tuning, path: Path) -> str:
 class Trials:
     """Runs changes of one recipe. What a journal holds already is taken from there, in the order in which it came."""
 
-    def __init__(self, argument: str, overrides: Sequence[str], folder: Path, about: Mapping[str, Any]) -> None:
-        """``about`` must be alike to continue. ``OutputError``: the folder is another tuning's, or not writable."""
-        self._argument, self._overrides, self._folder = argument, list(overrides), folder
+    def __init__(
+        self,
+        argument: str,
+        overrides: Sequence[str],
+        folder: Path,
+        about: Mapping[str, Any],
+        cluster: Cluster | None = None,
+    ) -> None:
+        """``about`` must be alike to continue. ``OutputError``: the folder is another recipe's, or not writable."""
+        self._argument, self._overrides, self._folder, self._cluster = argument, list(overrides), folder, cluster
         self._journal = folder / JOURNAL
         self._held: dict[str, list[dict[str, Any]]] = {}
         with writing("--folder", folder):
@@ -141,10 +171,17 @@ class Trials:
         found: dict[str, Any]
         try:
             with folder_of_its_own(self._folder, "trial") as folder:
-                found = {"run": run_to_end(worker_command(job, folder), folder, thread_count())}
+                found = {"run": run_to_end(*self._started(worker_command(job, folder.resolve()), folder))}
         except RunFailed as error:
             found = {"failure": str(error), "kind": error.kind}
         return {**found, "wall_seconds": time.monotonic() - began}
+
+    def _started(self, command: list[str], folder: Path) -> tuple[list[str], Path, int | None]:
+        cluster = self._cluster
+        if cluster is None:
+            return command, folder, thread_count()
+        command = ["python", *command[1:]] if cluster.activate else command
+        return srun_command(cluster, self._folder.resolve().name, command), folder, cluster.cpus
 
     def _read(self, about: Mapping[str, Any]) -> None:
         head = {"schema_version": TUNING_SCHEMA_VERSION, "about": dict(about)}
@@ -157,8 +194,8 @@ class Trials:
         lines = [json.loads(line) for line in whole.splitlines()]
         if lines[:1] != [json.loads(json.dumps(head))]:
             raise OutputError(
-                f"--folder: {self._folder} holds the tuning of another recipe, version or machine. Remove it, or write "
-                "--folder with a new name."
+                f"--folder: {self._folder} holds trials of another recipe, version, machine or --max-memory. "
+                "Remove it, or write --folder with a new name."
             )
         for one in lines[1:]:
             self._held.setdefault(json.dumps(one["changes"], sort_keys=True), []).append(one)

@@ -19,7 +19,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from hf_efficient.accounting.steps import read_columns
 from hf_efficient.data.build import build_preference_data, build_sft_data, read_raw
-from hf_efficient.data.examples import open_sources
+from hf_efficient.data.prepared import recipe_sources
 from hf_efficient.data.stats import answer_lengths
 from hf_efficient.facts.environment import usable_cpus
 from hf_efficient.launch.arguments import settle_choices, training_arguments
@@ -276,7 +276,7 @@ def _tokenisation_alone(setup: Setup) -> VariantMeasurement:
     args: Any = training_arguments(recipe)
     tokenizer = load_tokenizer(recipe.model, recipe.train)
     began = time.perf_counter()
-    read_raw(recipe, args, open_sources(recipe.data))
+    read_raw(recipe, args, recipe_sources(recipe))
     read = time.perf_counter()
     if OBJECTIVES[recipe.objective].is_of_preferences:  # isolate refuses what generates
         pairs = build_preference_data(recipe, tokenizer, args)

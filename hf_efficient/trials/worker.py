@@ -3,6 +3,7 @@
 The one entry point of all trainings that isolate, bench and tune start. What the user can correct is left as words.
 """
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -64,4 +65,6 @@ def _done(folder: Path) -> Any:
 
 
 if __name__ == "__main__":
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, 9)  # killed when its parent ends: no training outlives a tuning that was killed
     sys.exit(main())

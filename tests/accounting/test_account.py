@@ -167,7 +167,7 @@ def test_other_ranks_give_tokens_and_the_slowest_gives_the_denominator(run):
         (1, 3, 3, 6.0),
     ]
     assert found.time.training_seconds == 3.5
-    assert "the last steps of rank 1" in [gap.what for gap in found.not_measured]
+    assert "1 step of rank 1" in [gap.what for gap in found.not_measured]
     told = {gap.what: gap.why for gap in found.not_measured}
     assert told["communication between the ranks, by itself"] == "it happens inside other phases, `backward` above all"
 

@@ -7,7 +7,7 @@ import pytest
 from hf_efficient.accounting import evaluations
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.records.amounts import Evaluation
-from hf_efficient.run_dir.reading import TAIL_BYTES
+from hf_efficient.run_dir.jsonl import TAIL_BYTES
 
 
 def test_the_evaluations_of_all_processes_in_their_order():

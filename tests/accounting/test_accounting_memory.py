@@ -39,7 +39,9 @@ def test_the_rest_of_a_cpus_peak(tmp_path):
 def test_the_rest_of_a_devices_peak_may_be_negative_and_says_so(tmp_path):
     lines(tmp_path / "spans.jsonl", *process(device_peak_allocated_bytes=120), facts(device="cuda:0", weights=100))
     (_, rest) = account_of(tmp_path).memory.categories
-    assert rest == MemoryCategory("rest", 20, "derived", "of the peak: temporary tensors, activations and logits")
+    assert rest == MemoryCategory(
+        "rest", 20, "derived", "of the peak: temporary tensors, activations and logits, gradients"
+    )
     lines(tmp_path / "spans.jsonl", facts(device="cuda:0", weights=100, gradients=50))
     rest = account_of(tmp_path).memory.categories[-1]
     assert rest.bytes == -30

@@ -8,7 +8,6 @@ from replayed_nvml import replay
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.recording import system
-from hf_efficient.recording.meters import Found
 from hf_efficient.records.account import RestartAccount
 from hf_efficient.records.amounts import EnergyAccount, EnergyPart, MoneyAccount
 
@@ -186,7 +185,7 @@ def test_a_line_that_is_no_sample_is_skipped_and_counted(run):
 def test_recordings_to_grams(tmp_path, monkeypatch, recording, rounds, joules, covered):
     """What NVML tells, a second a round, through the sampler's thread and file to grams; by hand from the recording."""
     nvml = replay(monkeypatch, recording)
-    monkeypatch.setattr(system, "host_meters", Found)
+    monkeypatch.setattr(system, "host_meters", list)
     monkeypatch.setattr(system, "cuda_devices", lambda _current: [nvml.device()])
     clock = [0.0]
     sampler = system.SystemSampler(0, lambda: clock[0])
@@ -307,4 +306,4 @@ def test_what_a_killed_rank_did_not_write_is_missed(restarted):
     lines(restarted / "steps.rank1.jsonl", *theirs)
     (gap,) = [one for one in account_of(restarted).not_measured if "of rank 1" in one.what]
     assert gap.what == "3 steps of rank 1"
-    assert gap.why.startswith("its process was killed before it wrote their records")
+    assert gap.why.startswith("its records end before those of rank 0")

@@ -9,7 +9,7 @@ from hf_efficient.accounting.account import account_of
 from hf_efficient.accounting.plan import profile_account
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime
-from hf_efficient.run_dir.json_file import PROFILE, table_path, write_table
+from hf_efficient.run_dir.json_file import PROFILE, strict_json, table_path, write_whole
 
 PLANNED = {
     "device": "NVIDIA L4", "steps": 2, "positions": 200, "step_tokens": 300.0,
@@ -59,7 +59,7 @@ def test_a_run_of_other_steps_does_not_tell_of_the_whole(tmp_path):
     found = figures(tmp_path)
     for name in ("training_seconds", "training_cost_usd"):
         assert (found[name].observed, found[name].relative_error) == (None, None)
-        assert found[name].note == "1 steps were done, 2 were planned"
+        assert found[name].note == "1 step done, 2 planned"
     assert found["step_seconds"].observed == 2.0
 
 
@@ -94,7 +94,7 @@ def processes(*facts):
 def table(tmp_path):
     (tmp_path / PROFILE).mkdir()
     path = table_path(tmp_path / PROFILE, "operators", 0)
-    write_table(path, TABLE)
+    write_whole(path, strict_json(TABLE))
     return path
 
 

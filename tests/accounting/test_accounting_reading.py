@@ -1,20 +1,17 @@
-"""Records read while they grow, by other processes, and what is no record."""
+"""Records read while they grow."""
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_records import alive, end, facts, full_step, lines, price, process, reading, span, step, train
 
-from hf_efficient.accounting import run_records
 from hf_efficient.accounting.account import account_run
 from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.errors import OutputError
-from hf_efficient.run_dir.stream import JsonlFile
+from hf_efficient.run_dir.jsonl import JsonlFile
 
 
 def now(read, *arguments):
@@ -133,49 +130,3 @@ def test_another_run_with_files_as_long(tmp_path):
     account, _ = same(follower, tmp_path)
     assert account.time.phase_seconds == {"imports": 3.0}
     assert (account.steps.count, account.energy.joules) == (2, 6.0)
-
-
-@pytest.fixture
-def whole(tmp_path):
-    for name, text_of in WRITTEN.items():
-        (tmp_path / name).write_bytes(text_of)
-    with (tmp_path / "steps.rank1.jsonl").open("ab") as file:
-        file.write(b'\0\n{"half')
-    return tmp_path
-
-
-@pytest.fixture
-def apart(monkeypatch):
-    """Read by two other processes, however little there is; counts them."""
-    started, popen = [], subprocess.Popen
-    monkeypatch.setattr(run_records, "_WORTH_A_PROCESS_BYTES", 0)
-    monkeypatch.setattr(run_records, "allowed_cpus", lambda: 2)
-    monkeypatch.setattr(subprocess, "Popen", lambda *args, **more: started.append(args) or popen(*args, **more))
-    return started
-
-
-def test_other_processes_find_the_same(whole, caplog, request):
-    with caplog.at_level("INFO"):
-        alone, told = both(whole), [entry.getMessage() for entry in caplog.records]
-        caplog.clear()
-        started = request.getfixturevalue("apart")
-        reader = RunReader(whole)
-        assert both(whole, reader) == alone
-    assert len(started) == 2
-    assert [entry.getMessage() for entry in caplog.records] == told
-    assert told == [f"{whole}/steps.rank1.jsonl:8 is not a JSON object; it is skipped"]
-    lines(whole / "system.jsonl", reading(1, 26.0, rss_bytes=9))
-    assert both(whole, reader) == both(whole)
-
-
-def test_a_fault_in_another_process_is_raised_here(whole, apart):
-    lines(whole / "system.jsonl", {**reading(1, 26.0), "schema_version": 4})
-    with pytest.raises(OutputError, match=r"system.jsonl:10: schema_version 4 is newer than 1"):
-        account_run(whole)
-    assert len(apart) == 2
-
-
-@pytest.mark.parametrize("executable", ["", "/opt/program", "/nowhere/python"])
-def test_where_no_process_can_be_had_it_reads_alone(whole, apart, monkeypatch, executable):
-    monkeypatch.setattr(sys, "executable", executable)
-    assert account_run(whole).account.steps.count == 12

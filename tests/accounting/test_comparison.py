@@ -43,7 +43,8 @@ def test_a_slowdown_of_three_percent_in_equal_batches(compared):
     _, _, change = held["step_p50_seconds"]
     assert (change.judgement, change.relative) == ("worse", pytest.approx(0.03, abs=0.006))
     _, _, change = held["peak_rss_bytes"]
-    assert (change.relative, change.judgement, change.compared) == (1.0, "worse", None)
+    # One value has no noise to lie outside of.
+    assert (change.relative, change.judgement, change.compared) == (1.0, "", None)
     assert held["training_loss_at_equal_tokens"][2].judgement == "alike"
     assert [(one.kind, one.key, one.values) for one in found.changed] == [("version", "torch", ["2.0", "2.1"])]
     assert found.resolution[0].share < 0.01
@@ -112,7 +113,7 @@ def test_too_few_steps_and_runs_that_died(compared):
     change = figures(found)["step_p50_seconds"][2]
     assert change.compared is None
     assert change.relative is not None
-    with pytest.raises(OutputError, match=r"--threshold step_p50_seconds: 7 steps after warm-up are too few. Train 11"):
+    with pytest.raises(OutputError, match=r"--threshold step_p50_seconds: 7 steps after warm-up: too few. Train 11"):
         with_regressions(found, {"step_p50_seconds": 0.05})
 
 

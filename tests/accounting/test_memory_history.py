@@ -92,11 +92,11 @@ def forward(x):
 
 
 def snapshot(*allocations):
-    """Blocks of so many bytes with label and frames, one behind the other; all of them live at the end."""
+    """Blocks of so many bytes with frames, one behind the other; all of them live at the end."""
     blocks, events, address = [], [], 0
-    for size, label, frames in allocations:
+    for size, frames in allocations:
         blocks.append(block(address, size, frames=frames))
-        events.append(event("alloc", address, size, frames, **({} if label is None else {"user_metadata": label})))
+        events.append(event("alloc", address, size, frames))
         address += size
     return {"segments": [segment(0, blocks)], "device_traces": [events]}
 
@@ -105,47 +105,15 @@ def modules(*allocations):
     return snapshot_record(snapshot(*allocations), "").modules
 
 
-def test_layers_are_summed_up_and_one_alone_keeps_its_number():
-    found = modules(
-        (10, "model.layers.0.mlp.down_proj", [LINEAR, MLP]),
-        (10, "model.layers.1.mlp.down_proj", [LINEAR, MLP]),
-        (5, "model.layers.1.mlp.down_proj", [LINEAR, MLP]),
-        (40, "model.layers.3.mlp", [MLP]),
-        (7, "model.layers.0.mlp.down_proj (backward)", []),
-        (8, "model.layers.1.mlp.down_proj (backward)", []),
-        (3, "", []),
-        (2, "experts.0.7", []),
-    )
-    line = "llama/modeling_llama.py:180 forward"
-    assert [(one.module, one.bytes, one.blocks, one.modules) for one in found] == [
-        ("model.layers.3.mlp", 40, 1, 1),
-        ("model.layers.*.mlp.down_proj", 25, 3, 2),
-        ("model.layers.*.mlp.down_proj (backward)", 15, 2, 2),
-        (NO_MODULE, 3, 1, 0),
-        ("experts.0.7", 2, 1, 1),
-    ]
-    assert found[1].place.endswith(line)
-    assert found[2].place == "no Python frame: a backward's own thread, or C++"
-
-
-def test_a_block_has_the_label_of_the_allocation_that_it_is_of():
-    """The address was another module's before, and is a third one's after the peak."""
-    events = []
-    for size, label in ((5, "old"), (50, "peak"), (9, "new")):
-        events += [event("alloc", 0, size, user_metadata=label), event("free_completed", 0, size)]
-    held = {"segments": [segment(0, [block(0, 9)])], "device_traces": [events[:-1]]}
-    assert [(one.module, one.bytes) for one in snapshot_record(held, "").modules] == [("peak", 50)]
-
-
-def test_without_labels_the_class_is_told_by_the_stack(tmp_path):
+def test_the_class_is_told_by_the_stack(tmp_path):
     path = tmp_path / "modeling_tiny.py"
     path.write_text(CODE)
     frame = {"filename": str(path), "name": "forward"}
     found = modules(
-        (10, None, [LINEAR, {**frame, "line": 10}]),
-        (4, None, [{**frame, "line": 7}]),
-        (2, None, [{**frame, "line": 14}]),
-        (1, None, [{**frame, "line": 10, "name": "helper"}]),
+        (10, [LINEAR, {**frame, "line": 10}]),
+        (4, [{**frame, "line": 7}]),
+        (2, [{**frame, "line": 14}]),
+        (1, [{**frame, "line": 10, "name": "helper"}]),
     )
     assert [(one.module, one.bytes, one.modules) for one in found] == [
         ("class MLP", 10, 1),

@@ -22,7 +22,7 @@ def test_every_figure_has_a_source_in_a_revision_that_stays():
 def test_every_case_is_a_recipe_that_says_what_its_name_says(case, tmp_path):
     recipe = published.recipe_of(case, tmp_path)
     assert accelerator(case.gpu).memory_bytes >= case.published_bytes
-    rows, length = re.search(r"(\d) x ([\d,]+)", case.name).groups()
+    rows, length = re.search(r"(\d+) x ([\d,]+)", case.name).groups()
     assert recipe.train["per_device_train_batch_size"] == int(rows)
     assert recipe.train["max_length"] == int(length.replace(",", ""))
     assert (recipe.train.get("loss_type") == "chunked_nll") == ("chunked loss" in case.name)

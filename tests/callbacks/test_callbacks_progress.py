@@ -2,15 +2,16 @@
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForCausalLM, ProgressCallback, Trainer, TrainerState, TrainingArguments
 
 from hf_efficient.callbacks import progress as figure_bars
-from hf_efficient.estimate.forecast import Schedule
+from hf_efficient.estimate.forecast import Schedule, Spent
 from hf_efficient.recording import timeline as timelines
-from hf_efficient.recording.clocks import ProcessStart
-from hf_efficient.recording.live import LiveRun, RunningFigures
+from hf_efficient.recording.live import LiveRun, Outlook, RecentSpeed, RunningFigures
+from hf_efficient.recording.process import ProcessStart
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.steps import StepRecord, StepWork, TokenCounts
 
@@ -189,8 +190,11 @@ def test_it_takes_the_place_of_the_trainers_bar(tiny_llama_dir, tmp_path):
     assert not any(isinstance(one, ProgressCallback) for one in silent.callback_handler.callbacks)
 
 
-ALL = figure_bars.Progress(
-    seconds_left=9065.0, tokens_per_second=12_345.6, step_seconds=0.5, mfu=0.314, cost_usd=1.2, total_usd=4.8
+ALL = SimpleNamespace(
+    figures=SimpleNamespace(rates=lambda: RecentSpeed(0.5, 12_345.6 / 2, 314.0)),
+    world_size=2,
+    peak_flops_per_second=1000.0,
+    spent=lambda: Spent(100.0, 1.2, None),
 )
 
 
@@ -207,4 +211,4 @@ ALL = figure_bars.Progress(
     ],
 )
 def test_as_much_as_there_is_room_for(room, text):
-    assert figure_bars.progress_text(ALL, room) == text
+    assert figure_bars.progress_text(ALL, Outlook(9065.0, Spent(9165.0, 4.8, None), False), room) == text

@@ -176,6 +176,7 @@ def test_the_first_start_says_what_it_waits_for_and_nothing_else(recipe, tmp_pat
         ("train r.yaml --gpus 8", "--num-gpus N for their number."),
         ("train r.yaml --nproc_per_node 8", "--num-gpus N for their number."),
         ("submit r.yaml --gpu-type H100", "--gpu NAME for the kind of GPU."),
+        ("plan r.yaml --gpu-memory 24", "--gpu 'RTX 3090', or hf-efficient recipes --gpu-memory GB."),
         ("recipes --gpu A10", "--gpu-memory GB, for instance 24."),
         ("isolate r.yaml --num-gpus 2", "distributed.processes=N for their number."),
     ],

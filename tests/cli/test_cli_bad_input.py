@@ -9,7 +9,7 @@ import pytest
 
 from hf_efficient.cli.output import PAGE, write_page, write_text
 from hf_efficient.errors import OutputError
-from hf_efficient.reporting.streams import Console
+from hf_efficient.reporting.terminal import Console, last_streams
 from hf_efficient.text import printable
 
 COMMANDS = ["schema --output {}", "submit r.yaml --on slurm --output {}", "bench r.yaml --markdown {}"]
@@ -41,6 +41,15 @@ def test_what_the_command_wrote_is_written_again_through_its_link(run, recipe, c
     assert (Path("held").read_text(), Path("link").is_symlink()) == (first, True)
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["trace {}", "validate {}", "report {}", "generate . --prompts {}", "submit r.yaml --on slurm --cluster {}"],
+)
+def test_a_pipe_without_a_writer_holds_up_nobody(run, recipe, command):
+    os.mkfifo("pipe.json")
+    assert run(*command.format("pipe.json").split()).code == 2
+
+
 def test_a_page_replaces_pages_alone(tmp_path, capsys):
     page, mine = tmp_path / "page.html", tmp_path / "comparison.html"
     for _ in range(2):
@@ -56,10 +65,14 @@ def test_a_page_replaces_pages_alone(tmp_path, capsys):
 def test_a_disk_that_fills_up_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     (tmp_path / "s.json").write_text("MARK old")
 
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+    whole = Path.open
 
-    monkeypatch.setattr(Path, "write_text", full)
+    def full(self, mode="r", **how):
+        if "w" in mode:
+            raise OSError(28, "No space left on device")
+        return whole(self, mode, **how)
+
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(OutputError, match=r"^--output: .*s\.json cannot be written: No space left on device"):
         write_text("--output", tmp_path / "s.json", "MARK new", "MARK")
     assert (tmp_path / "s.json").read_bytes() == b"MARK old"
@@ -67,7 +80,7 @@ def test_a_disk_that_fills_up_leaves_the_file_as_it_was(tmp_path, monkeypatch):
 
 PRINTS = """
 import sys
-from hf_efficient.reporting.streams import last_streams, lost_output
+from hf_efficient.reporting.terminal import last_streams, lost_output
 last_streams()
 from hf_efficient.reporting.terminal import show
 show(["█ bar"] * 20000)
@@ -88,6 +101,12 @@ def test_no_terminal_ends_a_run(shell, out, err):
     command = ["bash", "-o", "pipefail", "-c", shell, sys.executable, PRINTS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, out, err)
+
+
+def test_a_table_is_no_wider_than_any_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100000000")
+    last_streams()
+    assert Console().width == 80
 
 
 def test_a_full_standard_output_is_said():

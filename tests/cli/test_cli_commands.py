@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import types
 from importlib.metadata import version
 from pathlib import Path
 
@@ -245,13 +244,13 @@ def measured(monkeypatch, tmp_path):
     """Two devices, measured in no time; their files lie in the folder that is returned."""
     from hf_efficient.profilers import calibration
 
-    def calibrated(bench):
+    def calibrated(name):
         rate = MatmulRate("bf16", 4096, 1e14)
-        return Calibration(bench.name, "cuda", "2.13.0", "2026-01-02", (rate,), 1e12, 5e-6, bench.name == "Busy")
+        return Calibration(name, "cuda", "2.13.0", "2026-01-02", (rate,), 1e12, 5e-6, name == "Busy")
 
     monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path))
-    benches = [types.SimpleNamespace(name="Idle"), types.SimpleNamespace(name="Busy")]
-    monkeypatch.setattr(calibration, "benches", lambda: iter(benches))
+    monkeypatch.setattr(calibration, "devices", lambda: iter(("Idle", "Busy")))
+    monkeypatch.setattr(calibration, "device_name", str)
     monkeypatch.setattr(calibration, "calibrate", calibrated)
     return tmp_path / "calibrations"
 
@@ -283,7 +282,7 @@ def check(run, tmp_path):
 def test_a_first_start_says_nothing_and_a_later_one_to_resume(check, tmp_path):
     first = check("--written-by", __version__)
     assert (first.code, first.out) == (0, "")
-    assert first.err.endswith(f": hf_efficient {__version__}, no GPUs asked for, {tmp_path / 'out'}\n")
+    assert first.err.endswith(f": hf_efficient {__version__}, 0 GPUs asked for, {tmp_path / 'out'}\n")
     assert check(attempt="1").out == "--resume\n"
     assert check(attempt="1", job="8").out == ""
 

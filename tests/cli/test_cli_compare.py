@@ -23,10 +23,10 @@ def test_the_table_of_two_runs(run, runs):
     assert lines[:2] == ["A r a", "B r b"]
     assert "recipe train.learning_rate 0.1 0.2" in lines
     speed = next(line for line in lines if line.startswith("throughput"))
-    assert speed.startswith("throughput, without padding 100 tokens/s 96 tokens/s -4.")
+    assert speed.startswith("throughput after warm-up 100 tokens/s 96 tokens/s -4.")
     assert speed.endswith("% worse")
     assert "-4." in speed.split(" to ")[0]
-    assert "evaluation loss at equal tokens 2 2.1 +5.0% worse, one value" in lines
+    assert "evaluation loss at equal tokens 2 2.1 +5.0% one value, no spread" in lines
     assert any(line.startswith("A and B: steps in pairs") for line in lines)
     assert any("show a difference of" in line for line in lines)
 
@@ -64,7 +64,15 @@ def test_json_markdown_and_a_page(run, runs):
     done = run("compare", "a", "b", "--markdown", "-", "--threshold", "tokens_per_second=1")
     assert done.code == 1
     assert done.out.startswith("### hf-efficient")
-    assert "- **B: throughput, without padding -4." in done.out
+    assert "- **B: throughput after warm-up -4." in done.out
+
+
+def test_a_run_without_a_recipe_is_named(run, runs):
+    Path("b/efficiency/recipe.resolved.yaml").unlink()
+    out = run("compare", "a", "b").out
+    assert "Nothing is known to have changed in what the runs recorded." in out
+    assert "B has no recipe beside its records: what changed in its settings is not known" in out
+    assert "A has no recipe" not in out
 
 
 def test_repeated_runs_are_written_with_commas(run, runs):

@@ -101,10 +101,6 @@ def test_init_overwrites_only_with_force(run, folder):
         (FLAGS[:2], "--data, --gpu: missing, and there is no terminal to ask on. Write, for instance, --model meta"),
         ((*FLAGS[:5], "A11"), "--gpu: 'A11' is no accelerator with known figures. Did you mean A10, A10G? Or write cp"),
         ((*FLAGS[:3], "gone.jsonl", *FLAGS[4:]), "--data: no such file: gone.jsonl."),
-        (
-            ("--model", "llama-3.1-8b-instruct", *FLAGS[2:]),
-            "--model: llama-3.1-8b-instruct lacks its owner. Write meta-llama/Llama-3.1-8B-Instruct, or a local",
-        ),
         (("--model", "./gone", *FLAGS[2:]), "--model: ./gone does not exist."),
     ],
 )

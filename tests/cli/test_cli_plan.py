@@ -13,7 +13,7 @@ import torch  # noqa: F401  a process that has loaded it is not the plan's own
 
 from hf_efficient.cli.output import PAGE
 from hf_efficient.facts import accelerators as accelerators_module
-from hf_efficient.planning import cpu
+from hf_efficient.planning import gpu
 from hf_efficient.profilers.calibration import save_calibration
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.records.device import Calibration, MatmulRate
@@ -54,10 +54,14 @@ def shrunk(monkeypatch):
 
 
 def test_it_fits(run, tiny):
-    ended = run("plan", "r.yaml", "--gpu", "L4", "train.max_steps=3")
+    ended = run("plan", "r.yaml", "--gpu", "L4", "--export", "train.max_steps=3")
     assert ended.code == 0
     assert ended.out.startswith("Fits L4: needs 0.")
-    assert "A step is 2 x 8 x 256 = 4,096 tokens" in ended.out
+    units, lines = {"KiB": 1, "MiB": 1024}, ended.out.partition("Exports of the trained model:")[2].splitlines()[1:]
+    sizes = {line[:12].strip(): float(line[12:].split()[0]) * units[line[12:].split()[1]] for line in lines}
+    assert sizes["F16"] == pytest.approx(sizes["Q8_0"] * 32 / 17, rel=0.05)  # 16 and 8.5 bits a weight
+    assert sizes["onnx"] > 1.9 * sizes["F16"] > sizes["gptq"] > 0
+    assert "A step is 2 micro-batches of 8 rows of 256 tokens: 4,096 tokens" in ended.out
     assert "To fit" not in ended.out
     assert "To run faster" not in ended.out
 
@@ -185,13 +189,13 @@ def test_the_page_beside_json_holds_the_advice(run, tiny):
 
 
 def test_on_this_machines_cpu(run, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(cpu, "cpu_model", lambda: "Some CPU")
+    monkeypatch.setattr(gpu, "cpu_model", lambda: "Some CPU")
     monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "cache"))
     ended = run("plan", "r.yaml", "--gpu", "CPU", "train.max_steps=3")
     assert ended.code == 0
     assert ended.out.startswith("Fits Some CPU: needs 0.")
     words = " ".join(ended.out.split())
-    assert "no time: this CPU was not calibrated: `hf-efficient env --calibrate` does it once" in words
+    assert "no time: this CPU was not calibrated. Run `hf-efficient env --calibrate` once" in words
     assert "memory is that of tensors alone" in words
     assert "CUDA" not in ended.out
     rates = tuple(MatmulRate(dtype, 1024, 1e10) for dtype in ("fp32", "bf16"))
@@ -201,7 +205,7 @@ def test_on_this_machines_cpu(run, tiny, tmp_path, monkeypatch):
     assert one["on_cpu"]
     assert one["needed_bytes"] == planned["memory"]["peak_allocated_bytes"]
     assert one["run_seconds"] >= 3 * one["step_seconds"] > 0
-    monkeypatch.setattr(cpu.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**20))
+    monkeypatch.setattr(gpu.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**20))
     assert run("plan", "r.yaml", "--gpu", "cpu").code == 1
 
 

@@ -52,6 +52,13 @@ def test_a_job_is_submitted_where_the_cluster_has_a_command(
     assert (programs / f"{name}.text").read_text() == run(*job, "--dry-run").out
 
 
+def test_the_flags_of_train_are_those_of_each_start(run, recipe):
+    job = ("submit", str(recipe), "--on", "slurm", "--keep-going", "--dry-run")
+    assert 'hf-efficient train "$recipe" ${again:+"$again"} --keep-going --debug\n' in run(*job, "--debug").out
+    ended = run(*job, "distributed.nodes=2")
+    assert (ended.code, ended.err.startswith("error: --keep-going: starts the processes of one machine")) == (2, True)
+
+
 def test_skypilot_asks_unless_the_user_says_yes(run, recipe, program_on_path):
     programs = program_on_path("sky")
     job = ("submit", str(recipe), "output_dir=/mnt/runs/a", "--on", "skypilot", "--cluster", cluster_file(**SKYPILOT))

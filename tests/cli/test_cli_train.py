@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.cli.recipes import launch_page
 from hf_efficient.cli.run_command import run_command
 from hf_efficient.cli.train import train
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.load import load_recipe
 
 run_command_module = importlib.import_module("hf_efficient.cli.run_command")
 TELLS_TWO = "import os, pathlib; pathlib.Path(os.environ['HF_EFFICIENT_STATUS_FILE']).write_text('2')"
@@ -76,12 +74,26 @@ def test_a_run_that_hangs_is_ended_by_the_second_signal(monkeypatch, capsys):
 def test_signals_that_come_together_are_no_impatience(monkeypatch, tmp_path):
     passed = []
     monkeypatch.setattr(run_command_module, "_pass_on", lambda launcher, received, status: passed.append(received))
-    signals = run_command_module._Signals(1, tmp_path / "status")
+    signals = run_command_module._Signals(tmp_path / "status")
+    signals.started(1)
     for number, now in ((15, 100.0), (2, 109.9), (15, 129.9)):
         signals.pass_on(number, now)
     assert signals.insisted == 0
     signals.pass_on(15, 130.0)
     assert (signals.insisted, passed) == (15, [15, 2, 15, 15])
+
+
+def test_a_signal_before_the_launcher_has_started_is_passed_on_to_it(monkeypatch, capsys):
+    """It came between the first line of the command and the launcher's start."""
+    start = subprocess.Popen
+
+    def started(*args, **named):
+        os.kill(os.getpid(), signal.SIGINT)
+        return start(*args, **named)
+
+    monkeypatch.setattr(run_command_module.subprocess, "Popen", started)
+    assert run_command([sys.executable, "-c", "import time; time.sleep(60)"], "out") == 130
+    assert "error: the run was ended by SIGINT" in capsys.readouterr().err
 
 
 ENDS = """
@@ -155,8 +167,6 @@ def test_processes_that_do_not_divide_the_global_batch(recipe, monkeypatch):
     batch = ["distributed.processes=auto", "distributed.global_batch_size=64"]
     with pytest.raises(RecipeError, match=r"64, which 24 sequences at a time .* 8 x 3 processes\) do not divide"):
         train("r.yaml", batch, dry_run=True)
-    with pytest.raises(RecipeError, match="24 sequences at a time"):
-        launch_page(load_recipe(recipe, batch), "r.yaml", batch, as_json=False)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,10 @@ def test_json_is_alone_on_standard_output(run, recipe):
         ("--objective usd_per_million_tokens", "needs a price, and none is known. Write cost.price_usd_per_hour=0.5"),
         ("--without fun", "--without: fun is no knob."),
         ("distributed.processes=2", "distributed.processes: 2 are 2 processes, and trials run in one."),
-        ("objective=dpo", "objective: is dpo, and trials compare the loss of supervised fine-tuning."),
+        ("objective=dpo", "objective: is dpo, and trials are of sft alone."),
+        ("--on kubernetes", "--on: is kubernetes, and trials run as jobs of Slurm alone."),
+        ("--cluster c.yaml", "--cluster: describes machines that no trial runs on. Write --on slurm with it."),
+        ("--on slurm --cluster c.yaml", "c.yaml: there is no such file."),
     ],
 )
 def test_bad_input(run, recipe, args, told, tmp_path):

@@ -48,21 +48,26 @@ def test_the_recipe_knows_the_same_formats():
     ],
 )
 def test_recognised_by_its_columns(columns, objective, expected):
-    assert formats.recognise(columns, objective, "f:1") == expected
+    assert formats.recognise(dict.fromkeys(columns), objective, "f:1") == expected
 
 
 def test_not_recognised_lists_what_was_found_and_what_is_known():
-    assert refused(formats.recognise, ["question", "answer"], "sft", "data.train.0 (f:1)") == (
+    assert refused(formats.recognise, {"question": "a", "answer": "b"}, "sft", "data.train.0 (f:1)") == (
         "data.train.0 (f:1): the layout of the rows is not recognised. Columns found: answer, question. Known "
         "formats: messages (messages); sharegpt (conversations); prompt_completion (prompt, completion); alpaca "
-        "(instruction, output); text (text). Rename with `columns`, e.g. columns: {prompt: question}."
+        "(instruction, output); text (text). Rename with `columns`, below the `path` of this source, e.g. "
+        "columns: {prompt: question, completion: answer}."
     )
-    assert refused(formats.recognise, ["prompt", "chosen", "rejected"], "sft", "f:1").endswith(
+    named = refused(formats.recognise, {"id": 1, "q": "a", "a": "b"}, "sft", "f:1")
+    assert named.endswith("e.g. columns: {prompt: q, completion: a}.")
+    assert refused(formats.recognise, dict.fromkeys(["prompt", "chosen", "rejected"]), "sft", "f:1").endswith(
         " These look like preference pairs: they are for `objective: dpo`."
     )
     assert "Columns found: none. Known formats: preference (chosen, rejected)." in refused(
-        formats.recognise, [], "dpo", "f:1"
+        formats.recognise, {}, "dpo", "f:1"
     )
+    chat = refused(formats.recognise, {"id": 1, "turns": [USER, ANSWER]}, "sft", "f:1")
+    assert chat.endswith("below the `path` of this source, e.g. columns: {messages: turns}.")
 
 
 WITH_SYSTEM = {"messages": [SYSTEM, USER, ANSWER]}
@@ -93,6 +98,7 @@ def test_converted_to_the_canonical_columns(name, value, expected):
     assert converted(name, **value) == expected
 
 
+NO_ANSWER = "has no assistant turn, so there is nothing to learn from it."
 SHAPE = "the format messages expects messages: a list of {role, content}, at least one of them the assistant's"
 
 
@@ -110,6 +116,7 @@ SHAPE = "the format messages expects messages: a list of {role, content}, at lea
         ("messages", {"messages": [{"role": "human", "content": "x"}]}, "f:7: 'messages[0].role' is 'human', an"),
         ("sharegpt", {"conversations": [{"from": "robot", "value": "x"}]}, "f:7: 'conversations[0].from' is 'robot',"),
         ("sharegpt", {"conversations": [{"from": "human", "value": "x"}]}, "f:7: 'conversations' has no assistant"),
+        ("messages", {"messages": SHAREGPT[:2]}, f"f:7: 'messages' {NO_ANSWER} Its messages have from and value: an"),
         ("messages", {"messages": [USER]}, "f:7: 'messages' has no assistant turn, so there is nothing to learn from"),
         ("messages", {"messages": [USER, {**ANSWER, "tool_calls": [{}]}]}, "f:7: 'messages[1]' has tool_calls, which"),
         ("prompt_completion", {"prompt": "p", "completion": [ANSWER]}, "f:7: 'prompt', 'completion' are partly"),

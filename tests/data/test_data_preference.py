@@ -87,7 +87,7 @@ def test_rows_that_teach_nothing_are_left_out_and_named(build, tmp_path):
     left = f"{where}:1: both answers are the same, and no train row is left to train on. Correct the data."
     assert refused(build, [same, same]) == left
     (long,) = build([{**good, "chosen": "y" * 90}, good], objective="reward").left_out
-    assert long == LeftOut("an answer with its prompt is longer than train.max_length 64", 1, f"{where}:1", True)
+    assert long == LeftOut("an answer with its prompt is longer than train.max_length 64", 1, f"{where}:1")
 
 
 def test_labelled_answers(build):

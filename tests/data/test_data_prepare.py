@@ -1,6 +1,6 @@
 import copy
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
 import pytest
@@ -8,7 +8,7 @@ from made_data import answer, arguments, refused, user
 from trl import SFTConfig, SFTTrainer
 
 from hf_efficient.data.formats import features_of, kind_of
-from hf_efficient.data.prepare import build_collator, prepare
+from hf_efficient.data.prepare import Prepared, build_collator, prepare
 from hf_efficient.data.stats import DataStats
 from hf_efficient.data.targets import Targets
 
@@ -42,17 +42,12 @@ def model(tiny_llama_dir):
     return AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
 
 
-class Prepared(NamedTuple):
-    dataset: datasets.Dataset
-    stats: DataStats
-
-
 def ours(
     rows: list[dict[str, Any]], tokenizer: Any, args: SFTConfig, overlong: str = "truncate", name: str = "train"
 ) -> Prepared:
     kind, only = kind_of(rows[0]), args.completion_only_loss
     targets = Targets("completion" in rows[0] if only is None else only, args.assistant_only_loss)
-    return Prepared(*prepare(as_dataset(rows), kind, tokenizer, args, overlong, targets, name))
+    return prepare(as_dataset(rows), kind, tokenizer, args, overlong, targets, name)
 
 
 def held(dataset: datasets.Dataset) -> dict[str, list]:
@@ -163,8 +158,8 @@ def test_empty_examples_are_counted(kind, tokenizer):
     rows = [*examples(kind, 3), EMPTY[kind], EMPTY[kind]]
     assert ours(rows, tokenizer, arguments()).stats.empty == 2
     assert refused(ours, rows[3:], tokenizer, arguments(), name="eval") == (
-        "All 2 eval examples are empty, so there is nothing to learn; the first is f:1. An example's text, completion "
-        "or last answer must not be blank."
+        "Every one of 2 eval examples is empty, so there is nothing to learn; the first is f:1. An example's text, "
+        "completion or last answer must not be blank."
     )
 
 
@@ -249,7 +244,16 @@ def test_a_chat_that_the_template_refuses_is_named(tokenizer):
     rows = [*examples("messages", 2), {"messages": [{"role": "system", "content": "s"}, user("q"), answer("a")]}]
     assert refused(ours, rows, tokenizer, arguments()) == "f:3: the chat template refuses this chat: No system role."
     tokenizer.chat_template = "{% for m in messages %}\n{{ m['content'] }\n{% endfor %}"
-    said = refused(ours, rows, tokenizer, arguments())
-    assert re.fullmatch(
-        r"the chat template of .*:2: is not valid Jinja: unexpected '}'\. Correct it, or name another\.", said
-    )
+    for args in (arguments(), arguments(assistant_only_loss=True)):
+        said = refused(ours, rows, tokenizer, args)
+        assert re.fullmatch(
+            r"the chat template of .*:2: is not valid Jinja: unexpected '}'\. Correct it, or name another\.", said
+        )
+    for fault, why in (
+        ("range(10 ** 9)", "Range too big."),
+        ("1 / 0", "division by zero."),
+        ("1 + 'a'", "unsupported "),
+    ):
+        tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{{ " + fault + " }}"
+        for args in (arguments(), arguments(assistant_only_loss=True)):
+            assert f"f:1: the chat template refuses this chat: {why}" in refused(ours, rows, tokenizer, args)

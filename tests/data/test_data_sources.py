@@ -7,6 +7,7 @@ from made_data import refused
 
 from hf_efficient.data import sources
 from hf_efficient.data.sources import open_source
+from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import SourceSection
 
 ROWS = [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": "d"}]
@@ -184,8 +185,9 @@ def test_a_hub_name_without_a_network_says_so_and_names_the_local_ways():
         "data.train.0.path: somebody/some-data-v1.5: no such local path, and the hub cannot be reached ("
     )
     assert text.endswith(
-        "Local ways: a path to a .jsonl/.ndjson/.json/.csv/.parquet file, a folder of such files, a folder written by "
-        "Dataset.save_to_disk, builtin:python-docstrings, or a hub data set that this machine has cached "
+        "Local ways: a path to a .jsonl/.ndjson/.json/.csv/.parquet/.txt/.md/.html/.htm/.pdf file, a folder of such "
+        "files, a folder "
+        "written by Dataset.save_to_disk, builtin:python-docstrings, or a hub data set that this machine has cached "
         "(HF_HUB_OFFLINE=1)."
     )
 
@@ -207,3 +209,71 @@ def test_what_the_hub_says_is_passed_on(monkeypatch, error, expected):
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert message("owner/set").startswith(expected)
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """Files below a URL, by a server that counts what is asked of it, and breaks off where the name says so."""
+    import functools
+    import http.server
+    import threading
+
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "served"
+    folder.mkdir()
+    asked = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            if "broken" not in self.path:
+                return super().do_GET()
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"text": "half"}\n')
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield folder, f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_url_is_fetched_once_and_again_when_it_changes(served):
+    folder, url, asked = served
+    (folder / "rows.jsonl").write_text('{"text": "one"}\n')
+
+    def texts():
+        source = open_source(SourceSection(path=f"{url}/rows.jsonl"), "data.train.0")
+        return [row.value["text"] for row in source.rows()]
+
+    assert texts() == texts() == ["one"]
+    assert asked.count("/rows.jsonl") == 1
+    (folder / "rows.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert texts() == ["one", "two"]
+
+
+def test_a_pattern_names_several_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "cache"))
+    for number in (2, 1):
+        (tmp_path / f"{number}.jsonl").write_text(f'{{"text": "{number}"}}\n')
+    found = open_source(SourceSection(path=f"file://{tmp_path}/*.jsonl"), "data.train.0")
+    assert [row.value["text"] for row in found.rows()] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("missing.jsonl", r"missing\.jsonl: cannot be fetched: "),
+        ("broken.jsonl", r"broken\.jsonl: cannot be fetched: .*"),
+        ("rows.tar", r"rows\.tar: unknown kind of file; known suffixes: \.jsonl"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_named_each_time(served, name, said):
+    for _ in range(2):  # what was fetched by halves is not taken for the file
+        with pytest.raises(DataError, match=rf"^data\.train\.0\.path: http://.*{said}"):
+            open_source(SourceSection(path=f"{served[1]}/{name}"), "data.train.0")

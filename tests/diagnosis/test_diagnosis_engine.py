@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from hf_efficient.diagnosis.engine import diagnose, diagnose_case
-from hf_efficient.diagnosis.limit import limit_of
+from hf_efficient.diagnosis.engine import diagnose, diagnose_case, limit_of
 from hf_efficient.diagnosis.rules import RULES
 from hf_efficient.records.findings import Abstention, Cost, Evidence, Finding, Gain, Remedy
 from tests.diagnosis.made import MATMUL, case_in, kernels, leave_trace, settings, step
@@ -57,18 +56,23 @@ def test_what_is_said_of_a_script_names_its_arguments_and_callbacks(tmp_path):
     gain = Gain(0.5, 1.0, None, None, why)
     remedy = Remedy(why, {"train.logging_steps": 5}, why, gain)
     said = Finding("slow", why, evidence=[Evidence(why, why, "", why)], remedies=[remedy])
-    rules = [rule_that("slow", said), rule_that("dumb", Abstention("dumb", why, "train.logging_steps"))]
+    rules = [
+        rule_that("slow", said),
+        rule_that("dumb", Abstention("dumb", why, "train.logging_steps")),
+        rule_that("lone", Abstention("lone", why, "hf-efficient isolate RECIPE")),
+    ]
     facts = {"settings": settings(arguments={"logging_steps": 0})}
     steps = [step(n) for n in range(1, 11)]
     case = case_in(tmp_path, steps, facts=facts)
     scripts = diagnose_case(case, rules)
-    (found,), (dumb,) = scripts.findings, scripts.abstentions
+    (found,), (dumb, lone) = scripts.findings, scripts.abstentions
     held, own = (
         found.remedies[0],
         "logging_steps is 0; look at train.py:12, ./train.logging_steps and TorchTraceCallback",
     )
     assert [found.title, found.evidence[0].what, held.what, held.costs, held.gain.basis, dumb.why] == [own] * 6
     assert (held.overrides, dumb.instrument) == (remedy.overrides, "logging_steps")
+    assert lone.instrument == "a longer run on idle cores"
     recipes = diagnose_case(dataclasses.replace(case, recipe={"name": "a"}), rules)
     assert (recipes.findings[0].title, recipes.abstentions[0].why) == (why, why)
 

@@ -5,9 +5,17 @@ import dataclasses
 import pytest
 import yaml
 
-from hf_efficient.diagnosis.confirmation import MeasuredRun, asked_of, confirm, measured_run, prediction
 from hf_efficient.diagnosis.engine import diagnose_case
-from hf_efficient.diagnosis.remedies import applied_recipe, remedy_of, with_global_batch
+from hf_efficient.diagnosis.remedies import (
+    MeasuredRun,
+    applied_recipe,
+    asked_of,
+    confirm,
+    measured_run,
+    prediction,
+    remedy_of,
+    with_global_batch,
+)
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.schema import ConfirmsSection
 from hf_efficient.records.findings import Abstention, Diagnosis, Finding, Gain, Remedy
@@ -236,7 +244,6 @@ def test_what_a_recipe_asks_is_read_from_its_values():
     values |= {f"efficiency.confirms.setup.{key}": value for key, value in SETUP.items()}
     assert asked_of(values) == ASKED
     assert asked_of({"name": "chats", "efficiency.confirms": None}) is None
-    assert asked_of({"efficiency.confirms.rule": "saves_cost", "efficiency.confirms.predicted_saving": 7}) is None
 
 
 def test_a_run_is_measured_without_its_warm_up_but_with_its_pauses(tmp_path):

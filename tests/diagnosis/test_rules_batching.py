@@ -3,7 +3,7 @@
 import pytest
 
 from hf_efficient.diagnosis.rules.batching import accumulation, grouped_padding_share, padding_waste, small_micro_batch
-from hf_efficient.diagnosis.rules.precision import emulated_bfloat16, float32_products
+from hf_efficient.diagnosis.rules.compute import emulated_bfloat16, float32_products
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.made import GIB, case_in, judged, memory, settings, step
 

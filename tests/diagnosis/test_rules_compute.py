@@ -3,10 +3,15 @@
 import pytest
 
 from hf_efficient.diagnosis.rules.checkpointing import checkpointing_missing, checkpointing_unneeded
-from hf_efficient.diagnosis.rules.compute import attention_kernel, optimizer_kernel, recompilation
+from hf_efficient.diagnosis.rules.compute import (
+    attention_kernel,
+    float32_products,
+    optimizer_kernel,
+    recompilation,
+    silent_upcasts,
+)
 from hf_efficient.diagnosis.rules.host import launch_bound
 from hf_efficient.diagnosis.rules.machine import throttling
-from hf_efficient.diagnosis.rules.precision import float32_products, silent_upcasts
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.made import GIB, MATMUL, case_in, judged, kernels, leave_trace, memory, settings, step
 
@@ -51,7 +56,7 @@ def eager(device="cpu", **model):
 def test_eager_attention_on_long_rows_is_found_by_what_grows_with_the_square(tmp_path):
     # The mean square of 1000, 1500 and 2000 is 2.41667e6, their mean 1500: 0.15 s linear, 0.24167 s square.
     found = attention_kernel(case_in(tmp_path, long_rows(1e-7), facts=eager()))
-    assert found.evidence[1].value == pytest.approx(0.24167 / 0.39167, rel=0.01)
+    assert found.evidence[0].value == pytest.approx(0.24167 / 0.39167, rel=0.01)
     # The longer ones count more: (1000**2 + 1500**2 + 2000**2) / 4500 = 1611.
     assert "62% of the loop on rows of 1,6" in found.title.replace("61.7%", "62%")
     judged(found, overrides={"model.attn_implementation": "sdpa"}, share=pytest.approx(0.7 * 0.617, rel=0.01))
@@ -61,12 +66,12 @@ def test_rows_of_one_length_tell_attention_by_its_flops(tmp_path):
     work = {"work": {"model_flops": 80, "hardware_flops": 100}}
     steps = long_rows(1e-7, lengths=(1000,), more=work)
     found = attention_kernel(case_in(tmp_path / "flops", steps, facts=eager("cuda")))
-    assert found.evidence[1].value == pytest.approx(0.4)  # 2 * (1 - 0.8)
+    assert found.evidence[0].value == pytest.approx(0.4)  # 2 * (1 - 0.8)
     assert found.remedies[0].gain.share == pytest.approx(0.8 * 0.4)
     padded = [{**one, "tokens": {**one["tokens"], "non_padding": 750}} for one in steps]
     padded = [{**one, "work": {"model_flops": 45, "hardware_flops": 100}} for one in padded]
     found = attention_kernel(case_in(tmp_path / "padded", padded, facts=eager("cuda")))
-    assert found.evidence[1].value == pytest.approx(0.64)
+    assert found.evidence[0].value == pytest.approx(0.64)
     assert found.remedies[0].gain.share == pytest.approx(0.7 * 0.64)
 
 
@@ -88,6 +93,11 @@ def test_checkpointing_beside_idle_memory_is_found_with_the_second_forward(tmp_p
     # By FLOPs 1 - 300 / 0.5 / 800 = 0.25 of 3.6 s = 0.9 s of each step of 4 s; by time the forward's 1 s.
     judged(found, share=0.225, overrides={"train.gradient_checkpointing": False}, but="about 2.83 GiB more memory")
     assert found.evidence[-1].value == 29 * (100 << 20)
+    recorded = with_checkpointing(activation_checkpointing=True)  # as transformers fills it in
+    for name in ("gradient_checkpointing", "activation_checkpointing"):
+        recipe = f"recipe: {{train: {{{name}: true}}}}"
+        found = checkpointing_unneeded(case_in(tmp_path / name, checkpointed(), facts=recorded, recipe=recipe))
+        assert found.remedies[0].overrides == {f"train.{name}": False}
 
 
 CUDA = {"settings": settings(device={"type": "cuda"})}
@@ -106,7 +116,7 @@ def test_compiling_again_after_the_warm_up_is_found(tmp_path):
     # 20 s of steps, 4 s of compilation, 1 of them in the warm-up.
     judged(found, severity="warning", cost=3.0, overrides={"train.packing": True}, share=3 / 24)
     assert found.evidence[1].value == 3
-    assert [one.value for one in found.evidence[2:]] == [4, 1, "print"]
+    assert [one.value for one in found.evidence[2:]] == ["print"]
 
 
 def samples(reasons, clock=1500.0):
@@ -121,7 +131,6 @@ def test_heat_is_a_warning_and_a_power_cap_is_not(tmp_path):
     assert hot.severity == "warning"
     assert "thermal" in hot.title
     assert hot.evidence[0].value == pytest.approx(0.5, abs=0.1)
-    assert [(one.value, one.unit) for one in hot.evidence[2:]] == [(90.0, "°C"), (1500.0, "MHz")]
     capped = throttling(case_in(tmp_path / "b", steps, facts=CUDA, system=samples(["power_cap"])))
     assert capped.severity == "info"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_efficient.diagnosis.rules.data import data_collation, data_storage, data_transform, few_workers
-from hf_efficient.diagnosis.rules.epochs import epoch_boundary, worker_start
+from hf_efficient.diagnosis.rules.pauses import epoch_boundary, worker_start
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.made import case_in, judged, loaded_facts, loaded_step, loaded_steps, step
 

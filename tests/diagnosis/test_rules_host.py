@@ -14,8 +14,9 @@ def test_logs_of_every_step_to_a_slow_tracker(tmp_path):
     steps = [step(number, phases={**PLAIN, "logging": 0.25}) for number in range(1, 101)]
     facts = {"settings": settings(arguments={"logging_strategy": "steps", "logging_steps": 1})}
     found = logging_cost(case_in(tmp_path, steps, facts=facts))
-    assert found.title == "20% of the training loop goes into logs, 250 ms each"
-    judged(found, cost=25, overrides={"train.logging_steps": 25}, saves=24, share=0.192)
+    assert found.title == "20% of the training loop is spent in logs"
+    rarer = {"train.logging_strategy": "steps", "train.logging_steps": 25}
+    judged(found, cost=25, overrides=rarer, saves=24, share=0.192)
     # A hundredth allows 0.01 * 100 / 0.99 / 0.25 = 4.04 logs in 100 steps: every 24.75, so 25 steps; four stay.
 
 
@@ -142,6 +143,20 @@ def test_evaluations_that_take_a_third_are_found_with_what_rarer_ones_save(tmp_p
     # A twentieth allows 0.05 * 100 / 0.95 / 5 = 1.0526 evaluations in 100 steps: every 95 steps.
     # One evaluation stays, and the one after the last step.
     judged(found, overrides={"train.eval_strategy": "steps", "train.eval_steps": 95}, saves=40, share=40 / 150)
+
+
+def test_evaluations_of_a_run_too_short_for_rarer_ones_are_to_have_fewer_examples(tmp_path):
+    """40 s of training allow 0.05 * 40 / 0.95 = 2.1 s; two evaluations of 64 examples took 5: 64 * 2.1 / 5 = 26."""
+    steps, stated = paused("evaluation", 2.5, 20, count=40), facts(eval_strategy="steps", eval_steps=100)
+    case = case_in(
+        tmp_path / "recipe",
+        steps,
+        facts=stated,
+        recipe="recipe: {data: {max_eval_examples: 64}, evaluate: {generate: {examples: 1}}}",
+    )
+    judged(evaluations_cost(case), cost=5, overrides={"data.max_eval_examples": 26})
+    (remedy,) = evaluations_cost(case_in(tmp_path / "script", steps, facts=stated)).remedies
+    assert remedy.what.endswith("give the trainer a smaller eval_dataset; one evaluation takes 2.50 s")
 
 
 def test_checkpoints_every_second_step_are_found(tmp_path):

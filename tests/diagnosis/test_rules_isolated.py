@@ -2,8 +2,8 @@
 
 import pytest
 
+from hf_efficient.diagnosis.case import IsolatedRecipe
 from hf_efficient.diagnosis.engine import diagnose_isolation
-from hf_efficient.diagnosis.rule import IsolatedRecipe
 from hf_efficient.diagnosis.rules import ISOLATED_RULES
 from hf_efficient.diagnosis.rules.batching import isolated_small_micro_batch as small_micro_batch
 from hf_efficient.diagnosis.rules.data import isolated_few_workers as few_workers

@@ -28,6 +28,17 @@ def test_a_rate_that_moves_no_weight_is_critical(tmp_path):
     assert found.evidence[1].value == pytest.approx(6e-8)  # 60 steps
 
 
+def test_an_epoch_of_a_few_updates_is_critical(tmp_path):
+    found = learning.few_steps(
+        run(tmp_path / "a", [2.0], every=3, max_steps=-1, packing=True, gradient_accumulation_steps=1)
+    )
+    assert found.title == "the training had 3 optimizer steps, too few to learn from"
+    judged(found, severity="critical", overrides={"train.packing": False})
+    assert found.remedies[1].overrides == {"train.num_train_epochs": 17}
+    assert learning.few_steps(run(tmp_path / "b", [2.0], every=3, max_steps=3)) is None
+    assert learning.few_steps(run(tmp_path / "c", [2.0], every=10, max_steps=-1)) is None
+
+
 def test_a_flat_loss_alone_is_no_proof(tmp_path):
     assert learning.learning_rate_idle(run(tmp_path / "a", FLAT, [1e-4], learning_rate=1e-4)) is None
     # Of plain gradient descent the gradient decides, too.
@@ -147,9 +158,7 @@ def test_an_update_of_a_handful_of_tokens(tmp_path):
 def test_losses_that_are_no_number_with_their_cause(tmp_path):
     steps = labelled([0, 400, 400, 400, 0, 400])
     found = learning.not_finite_steps(case_in(tmp_path, steps, facts=counted(losses=6, losses_not_finite=2)))
-    assert found.title == (
-        "33.3% of the micro-batches have a loss that is not finite: 2 steps hold no label to learn from"
-    )
+    assert found.title == "33.3% of the micro-batches have a non-finite loss: no label to learn from in 2 steps"
     judged(found, severity="critical", explains=["masked_labels", "few_loss_tokens"])
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from hf_efficient.diagnosis.rules.own_code import own_code
-from hf_efficient.diagnosis.rules.pauses import logging_cost
+from hf_efficient.diagnosis.rules.pauses import logging_cost, own_code
 from tests.diagnosis.made import case_in, judged, step
 
 PLAIN = {"forward": 0.4, "backward": 0.5}

@@ -2,15 +2,19 @@
 
 import pytest
 
-from hf_efficient.estimate.communication import (
+from hf_efficient.estimate.sharding import (
     Collective,
+    ModelStates,
+    Sharding,
     communication_seconds,
     hidden_seconds,
+    host_bytes,
+    kept_elements,
     overlap_window_seconds,
     sent_bytes,
+    shard_elements,
     step_collectives,
 )
-from hf_efficient.estimate.sharding import ModelStates, Sharding, host_bytes, kept_elements, shard_elements
 
 # 400 of 1000 million elements are trained: gradients 800 MB, trained weights 800 MB, all weights 2000 MB.
 STATES = ModelStates(

@@ -10,6 +10,7 @@ def test_by_hand():
     assert smallest_still_weight(1e-5) == 2**-8  # 1e-5 < 2^-16
     assert smallest_still_weight(2e-5) == 2**-7  # 2e-5 < 2^-15
     assert smallest_still_weight(0.0) == 0.0
+    assert still_share(1e308) == 0.0
     assert still_share(1e-5) == pytest.approx(0.845, abs=1e-3)  # erfc(0.0039 / 0.0283)
     assert still_share_of(1e-5, {-9: 1, -8: 2, -3: 1}) == 0.75
     assert still_share_of(1e-5, {}) == 0.0

@@ -16,7 +16,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from hf_efficient.export.vocabulary import _LLAMA_3
+from hf_efficient.export.gguf_file import _LLAMA_3
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -73,11 +73,15 @@ def byte_level_tokenizer(split: str | None = None) -> PreTrainedTokenizerFast:
     return fast
 
 
-def model_folder(folder: Path, kind: str = "llama", tokenizer: PreTrainedTokenizerFast | None = None) -> Path:
+def model_folder(
+    folder: Path, kind: str = "llama", tokenizer: PreTrainedTokenizerFast | None = None, **sizes: int
+) -> Path:
     """A random model with four more embeddings than tokens."""
     tokenizer = tokenizer or byte_level_tokenizer(_LLAMA_3 if kind == "llama-3.1" else None)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind](vocab_size=len(tokenizer) + 4, initializer_range=0.2))
+    config = CONFIGS[kind](vocab_size=len(tokenizer) + 4, initializer_range=0.2)
+    config.update(sizes)
+    model = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

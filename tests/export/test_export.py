@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+import sys
 from collections import namedtuple
 
 import gguf
@@ -10,17 +11,19 @@ import pytest
 import torch
 import yaml
 from export_models import CHATML, CONFIGS, lora_run, model_folder, sentencepiece_tokenizer
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GemmaConfig, GemmaForCausalLM
 
 from hf_efficient.cli.app import main
-from hf_efficient.errors import ModelError, OutputError, SetupError
+from hf_efficient.errors import DataError, ModelError, OutputError, SetupError
 from hf_efficient.export import export as export_module
-from hf_efficient.export import gguf_file
+from hf_efficient.export import gguf_file, onnx_file
 from hf_efficient.export.export import Form, export_run, export_sizes, parse_form
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.model.source import weights_mark
 from hf_efficient.recipe.schema import ModelSection, Recipe
 from hf_efficient.records.trained_model import EXPORT_VERSION, ExportReport
+from hf_efficient.reporting.trained_model import export_lines
 from hf_efficient.run_dir.json_file import read_record
 
 QUESTIONS = (
@@ -149,9 +152,13 @@ def test_a_qlora_adapter_is_merged_into_the_dequantized_weights(base, tmp_path):
     assert export(run)[1].agreement.kl_max < 1e-4
 
 
-def write_recipe(run, base, adapter=None, mark=None):
+def reload(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def write_recipe(run, base, adapter=None, mark=None, data=None):
     model = {"id": str(base), "dtype": "float32"}
-    data = {"train": [{"path": "chats.jsonl"}]}
+    data = data or {"train": [{"path": "chats.jsonl"}]}
     recipe = Recipe(name="tiny", model=model, adapter=adapter or {"method": "lora"}, data=data, output_dir=str(run))
     (run / "efficiency").mkdir()
     held = {"recipe": recipe.resolved(), "provenance": {}, "environment": {"base_weights": mark}}
@@ -243,10 +250,14 @@ def test_weights_beyond_16_bits_are_refused(base, tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("onnx", "--to: 'onnx' is no form. Write one of merged, gguf, ollama, vllm, for instance gguf:Q8_0."),
-        ("merged:Q8_0", "--to: merged has no quantization. Write --to merged, or --to gguf:Q8_0."),
-        ("gguf:q4_k_m", "--to: Q4_K_M needs llama.cpp's compiled code. Write one of F16, Q8_0, Q4_0; or --to gguf:F16"),
-        ("ollama:Q9", "--to: 'Q9' is no quantization. Write one of F16, Q8_0, Q4_0."),
+        ("exl2", "--to: 'exl2' is no form. Write one of merged, gguf, gptq, onnx, ollama, vllm, for instance gguf"),
+        ("merged:Q8_0", "--to: merged takes no quantization. Write --to merged, or --to gguf:Q8_0."),
+        ("awq", "--to: AWQ is not written here, for it has never been seen to work here. Write --to gptq, or"),
+        ("gptq:3", "--to: gptq takes no quantization. Write --to gptq, or"),
+        (
+            "ollama:Q9",
+            "--to: 'Q9' is no quantization. Write one of F16, Q8_0, Q4_0, Q6_K, Q5_K_M, Q4_K_M, Q3_K_L, Q2_K.",
+        ),
     ],
 )
 def test_forms_that_do_not_exist(text, told):
@@ -263,14 +274,145 @@ def test_sizes_before_anything_is_written(run, capsys):
         main(["export", "meta-llama/Llama-3.1-8B", "--plan"])
     assert ended.value.code in (0, None)
     out = capsys.readouterr().out
-    assert [line.split() for line in out.splitlines()][2:5] == [
-        ["Q8_0", "7.95", "GiB"],
-        ["Q4_0", "4.45", "GiB"],
-        ["Q6_K", "6.14", "GiB", "needs", "llama.cpp"],
-    ]
+    rows = {line.split("  ")[0]: line.split()[1:] for line in out.splitlines()}
+    published = {"F16": 14.96, "Q8_0": 7.95, "Q6_K": 6.14, "Q5_K_M": 5.33, "Q4_K_M": 4.58, "Q3_K_L": 4.02, "Q2_K": 2.95}
+    for mix, gib in published.items():  # llama.cpp's table, tools/quantize/README.md
+        assert float(rows[mix][0]) == pytest.approx(gib, rel=0.005)
+    assert rows["Q8_0"] == ["7.95", "GiB"]
+    assert rows["Q6_K"] == ["6.14", "GiB", "needs", "llama.cpp"]
+    assert rows["onnx"] == ["29.92", "GiB", "needs", "onnxruntime"]
     with pytest.raises(SystemExit):
         main(["export", str(run), "--plan", "--json"])
     assert json.loads(capsys.readouterr().out)["predicted_bytes"] == sizes
+
+
+@pytest.mark.parametrize(
+    ("form", "missing", "remedy"),
+    [
+        ("gguf:Q4_K_M", "cyllama", "--to: Q4_K_M needs llama.cpp. Install it with `pip install cyllama`."),
+        ("onnx", "onnxscript", "--to: ONNX needs onnx, onnxscript, onnxruntime. Install with `pip install onnx"),
+        ("gptq", "gptqmodel", "gptq/bin/pip install gptqmodel --no-build-isolation"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_pip_line(form, missing, remedy, run, tmp_path, monkeypatch):
+    """Before anything is loaded; nothing is downloaded."""
+    for name in (missing, "cyllama.llama", "cyllama.llama.llama_cpp"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(onnx_file, "is_installed", lambda name: name.startswith("transformers"))
+    monkeypatch.setattr(export_module, "find_source", None)
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'gptqmodel'\" >&2\nexit 1\n")
+    bare.chmod(0o755)
+    with pytest.raises(SetupError) as error:
+        export(run, form, python=bare if form == "gptq" else None)
+    assert remedy in str(error.value)
+    assert not (run / "exports").exists()
+
+
+def test_a_python_for_a_form_that_needs_none_and_one_that_is_not_there(run, tmp_path):
+    with pytest.raises(SetupError, match="--python: gguf needs no Python of its own"):
+        export(run, python=tmp_path)
+    with pytest.raises(SetupError, match=r"--python: .* cannot be started: No such file"):
+        export(run, "gptq", python=tmp_path / "nothing")
+
+
+def test_a_prompt_longer_than_the_positions(run):
+    with pytest.raises(DataError, match=r"--prompts: prompt 2 has \d+ tokens, and the model 256 positions .* 6 new"):
+        export(run, questions=("fox", "x" * 300))
+    assert not (run / "exports").exists()
+
+
+def test_the_recipe_s_evaluation_before_and_after(run, base, tmp_path, capsys):
+    chat = {"messages": [{"role": "user", "content": "12 + 345?"}, {"role": "assistant", "content": "It is 357."}]}
+    data = tmp_path / "chats.jsonl"
+    data.write_text("\n".join([json.dumps(chat)] * 4))
+    write_recipe(run, base, data={"train": [{"path": str(data)}], "eval": [{"path": str(data)}]})
+    _, report = export(run, "gguf:Q4_0", evaluate=3)
+    found = report.evaluation
+    model, tokenizer = PeftModel.from_pretrained(reload(base), run), AutoTokenizer.from_pretrained(base)
+    ids = tokenizer.apply_chat_template(chat["messages"], return_tensors="pt", return_dict=True)["input_ids"]
+    start = len(tokenizer.apply_chat_template(chat["messages"][:1], add_generation_prompt=True)["input_ids"])
+    with torch.no_grad():
+        logits = model(ids).logits[0, start - 1 : -1]
+    targets = found.tokens // 3  # the last blank is a target or not, by the run's own preparation
+    wanted = torch.nn.functional.cross_entropy(logits[:targets], ids[0, start:][:targets])
+    assert found.examples == 3
+    assert found.loss_before == pytest.approx(float(wanted), rel=1e-5)
+    assert found.loss_after != found.loss_before
+    assert found.loss_after == pytest.approx(found.loss_before, rel=0.3)
+    told = " ".join(export_lines(tmp_path, report))
+    assert f"Loss on 3 examples of the recipe's evaluation data: {found.loss_before:.4f} of the trained model" in told
+    data.unlink()
+    assert "is not on this machine" in export(run, "merged", evaluate=3)[1].remarks[0]
+
+
+@pytest.mark.parametrize("mix", ["Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_L", "Q2_K"])
+def test_k_quants_are_those_of_llama_cpp_and_of_the_plan(mix, tmp_path):
+    pytest.importorskip("cyllama")
+    base = model_folder(tmp_path / "base", hidden_size=256, intermediate_size=512, num_hidden_layers=8)
+    run = lora_run(base, tmp_path / "run", std=1e-3)
+    folder, report = export(run, f"gguf:{mix}", questions=QUESTIONS[:1])
+    held = tensors(folder)
+    assert report.predicted_bytes == sum(int(one.n_bytes) for one in held.values())
+    assert (report.adapted, report.lost) == (56, 56)
+    assert report.agreement.llama_cpp_same_answers is not None
+    assert fields(folder)["general.file_type"] == int(gguf.LlamaFileType[f"MOSTLY_{mix}"])
+    assert {one.name for one in folder.iterdir()} == {f"run-{mix}.gguf", "export.json"}
+    one = report.worst[0]
+    assert one.type in ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+    assert one.rounding > 0
+
+
+@pytest.mark.slow
+def test_onnx_runtime_gives_the_model_that_was_trained(run):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    folder, report = export(run, "onnx")
+    assert report.agreement.kl_max < 1e-6
+    assert report.agreement.same_answers == 3
+    assert {"model.onnx", "model.onnx.data", "config.json", "tokenizer.json"} <= set(report.files)
+    assert report.predicted_bytes == pytest.approx((folder / "model.onnx.data").stat().st_size, rel=0.05)
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    names = [one.name for one in session.get_inputs()]
+    assert names[:2] == ["input_ids", "position_ids"]
+    assert len(names) == 2 + 2 * 2  # a cache of keys and values for each layer
+
+
+WORKER = """
+import json, sys
+import numpy as np
+if sys.argv[3] == "import gptqmodel":
+    raise SystemExit
+if sys.argv[3] == "quantize":
+    import pathlib, shutil
+    asked = json.loads(pathlib.Path(sys.argv[4]).read_text())
+    print(asked["group_size"], len(asked["rows"]), file=open(sys.argv[0] + ".asked", "w"))
+    shutil.copytree(asked["source"], asked["target"], dirs_exist_ok=True)
+else:
+    print("noise", flush=True)
+    print("hf-efficient: done", flush=True)
+    for line in sys.stdin:
+        np.save(sys.argv[5], np.zeros((1, len(json.loads(line)), 324), np.float32))
+        print("hf-efficient: done", flush=True)
+"""
+
+
+def test_gptq_runs_in_a_python_of_its_own(run, tmp_path):
+    """In place of GPTQModel a program that knows nothing: each token is as likely as any other."""
+    script, python = tmp_path / "worker.py", tmp_path / "python"
+    script.write_text(WORKER)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    python.chmod(0o755)
+    folder, report = export(run, "gptq", python=python)
+    assert (tmp_path / "worker.py.asked").read_text().split() == ["32", "3"]
+    assert report.quantization == "4bit"
+    assert report.agreement.kl_mean > 0.1  # four bits may lose any amount, and the report has it
+    assert {"model.safetensors", "tokenizer.json"} <= set(report.files)
+    assert [one.name for one in (run / "exports").iterdir()] == [folder.name]
+    script.write_text(WORKER.replace("import pathlib, shutil", "raise ValueError('no room')"))
+    with pytest.raises(ModelError, match="GPTQModel cannot write this model: ValueError: no room"):
+        export(run, "gptq", output=tmp_path / "other", python=python)
+    assert [one.name for one in (run / "exports").iterdir()] == [folder.name]
 
 
 def test_the_tokenizer_of_the_run_is_the_one_in_the_file(run, base, tmp_path):

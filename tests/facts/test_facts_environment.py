@@ -59,20 +59,24 @@ def git(folder, *args: str) -> str:
     return done.stdout.strip()
 
 
+def git_state():
+    found = describe_environment(ask_torch=False)
+    return found["git_commit"], found["git_dirty"]
+
+
 def test_git_state_of_the_current_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert environment._git(tmp_path) == (None, None)
+    assert git_state() == (None, None)
     git(tmp_path, "init", "-q")
-    assert environment._git(tmp_path) == (None, None)
+    assert git_state() == (None, None)
     (tmp_path / "a").write_text("1", encoding="utf-8")
     git(tmp_path, "add", "a")
     git(tmp_path, "commit", "-qm", "first")
     commit = git(tmp_path, "rev-parse", "HEAD")
     (tmp_path / "untracked").write_text("1", encoding="utf-8")
-    assert environment._git(tmp_path) == (commit, False)
+    assert git_state() == (commit, False)
     (tmp_path / "a").write_text("2", encoding="utf-8")
-    found = describe_environment(ask_torch=False)
-    assert (found["git_commit"], found["git_dirty"]) == (commit, True)
+    assert git_state() == (commit, True)
 
 
 def test_a_command_that_is_missing_fails_or_hangs_is_none(monkeypatch):

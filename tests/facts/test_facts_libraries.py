@@ -74,6 +74,19 @@ def test_deepspeed_s_line_about_a_machine_without_gpu_is_held_back(chatty, capsy
     assert capsys.readouterr().out == "a real one\n"
 
 
+def test_a_resumed_run_s_other_save_steps_are_no_news():
+    """A recipe may change them; transformers' other warnings of that logger stay."""
+    logger = logging.getLogger("transformers.trainer_utils")
+    before = list(logger.filters)
+    quieten_libraries(debug=False)
+    try:
+        said = "Warning: The following arguments do not match the ones in the `trainer_state.json` within the ..."
+        records = [logging.makeLogRecord({"msg": text}) for text in (said, "another")]
+        assert [bool(logger.filter(one)) for one in records] == [False, True]
+    finally:
+        logger.filters[:] = before
+
+
 def test_a_part_that_an_older_transformers_lacks(monkeypatch, tmp_path):
     (tmp_path / "made_home.py").write_text("from transformers import NotYetThere\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -108,7 +108,9 @@ def test_they_are_looked_for_beside_the_users_configuration(tmp_path, monkeypatc
 
 
 WRONG_PRICES = {
-    "- accelerator: L4\n  usd_per_gpu_hour: -1\n": ": row 1: usd_per_gpu_hour: is -1; write a number from 0.",
+    "- accelerator: L4\n  usd_per_gpu_hour: -1\n": (
+        ": row 1: usd_per_gpu_hour: is -1; input should be greater than or equal to 0."
+    ),
     "\n- {accelerator: L4, usd_per_hour: 1}\n": (
         ": row 1: usd_per_gpu_hour: is missing; every row needs it.\n"
         "FOLDER/prices.yaml: row 1: usd_per_hour: is no key of a row. Did you mean usd_per_gpu_hour?"
@@ -118,7 +120,7 @@ WRONG_PRICES = {
         ": row 1: usd_per_gpu_hour: is '2'; input should be a valid number."
     ),
     "- {accelerator: L4, usd_per_gpu_hour: 1, market: sopt}\n": (
-        ": row 1: market: is 'sopt'; write on_demand or spot."
+        ": row 1: market: is 'sopt'; input should be 'on_demand' or 'spot'."
     ),
     "- {accelerator: RTX 4009, usd_per_gpu_hour: 1}\n": (
         ": accelerator: 'RTX 4009' is no accelerator with known figures. Did you mean RTX 4090"
@@ -143,9 +145,9 @@ def test_all_that_is_wrong_with_an_accelerator_is_named(own):
     with pytest.raises(SetupError) as error:
         accelerators()
     assert str(error.value).replace(f"{folder}/accelerators.yaml: row 1: ", "").split("\n") == [
-        "memory_gib: is 0; write a number above 0.",
-        "peak_tflops.bf17: is 'bf17'; write fp32, tf32, fp16, bf16, fp8 or int8.",
-        "peak_tflops.bf16: is -2; write a number above 0.",
+        "memory_gib: is 0; input should be greater than 0.",
+        "peak_tflops.bf17: is 'bf17'; input should be 'fp32', 'tf32', 'fp16', 'bf16', 'fp8' or 'int8'.",
+        "peak_tflops.bf16: is -2; input should be greater than 0.",
     ]
 
 

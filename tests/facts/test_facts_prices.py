@@ -7,8 +7,18 @@ import pytest
 from hf_efficient.errors import SetupError
 from hf_efficient.facts import prices as prices_module
 from hf_efficient.facts.accelerators import accelerators
-from hf_efficient.facts.energy import cpu_power, grid_intensities, grid_intensity
-from hf_efficient.facts.prices import Price, Rates, SpotTerms, grid_facts, price_facts, prices, spot_terms
+from hf_efficient.facts.prices import (
+    Price,
+    Rates,
+    SpotTerms,
+    cpu_power,
+    grid_facts,
+    grid_intensities,
+    grid_intensity,
+    price_facts,
+    prices,
+    spot_terms,
+)
 from hf_efficient.facts.tables import rows
 
 
@@ -121,7 +131,7 @@ def test_a_price_that_nobody_knows_has_a_reason_and_a_remedy(rates, device, reas
     ("device", "message"),
     [
         ("NVIDIA H200", "price_from: lambda has no known on_demand price for H200; known: A10 (on_demand), "),
-        ("GPU of tomorrow", "price_from: no list price of GPU of tomorrow is known. Write price_usd_per_hour in its "),
+        ("GPU of tomorrow", "price_from: no list price of GPU of tomorrow is known. Write price_usd_per_hour instead"),
     ],
 )
 def test_a_gpu_that_the_provider_does_not_list_is_an_error(device, message):

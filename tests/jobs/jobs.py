@@ -38,4 +38,4 @@ def job_for(
 ) -> Job:
     """A shipped recipe's job."""
     loaded = load_recipe(recipe, overrides)
-    return job_of(target, loaded, cluster, source=recipe, directory=directory, switch=switch, debug=False)
+    return job_of(target, loaded, cluster, source=recipe, directory=directory, switch=switch)

@@ -16,11 +16,17 @@ from pathlib import Path
 
 import pytest
 
+from hf_efficient.curation import parts
+from hf_efficient.curation.pipeline import prepare
 from hf_efficient.jobs.cluster import load_cluster
 from hf_efficient.jobs.job import job_of
-from hf_efficient.jobs.targets import sbatch_script
+from hf_efficient.jobs.targets import sbatch_script, srun_command
 from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.schema import Recipe
 from hf_efficient.run_dir.paths import rank_files
+from hf_efficient.trials.goal import Goal, Wanted
+from hf_efficient.trials.process import RunFailed
+from hf_efficient.trials.tune import trials_of
 from tests.waiting import wait_for, wait_for_line
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
@@ -207,7 +213,7 @@ def submitted(slurm, project, recipe, *overrides, path, **keys):
     activate = f"export PATH={shlex.quote(str(path))}:/usr/sbin:/usr/bin:/sbin:/bin"
     file.write_text("".join(f"{key}: {value}\n" for key, value in {**keys, "cpus": 1, "activate": activate}.items()))
     loaded = load_recipe(recipe, overrides)
-    job = job_of("slurm", loaded, load_cluster(file, {}), source=str(recipe), directory=str(project), debug=False)
+    job = job_of("slurm", loaded, load_cluster(file, {}), source=str(recipe), directory=str(project))
     script = project / "job.sbatch"
     script.write_text(sbatch_script(job))
     return slurm.run("sbatch", "--parsable", str(script)).strip()
@@ -246,7 +252,7 @@ def test_a_run_resumes_after_the_time_limit(slurm, project, recipe):
     assert (state["JobState"], state["Restarts"]) == ("COMPLETED", "1"), log
     assert "the job goes back to the queue" in log
     (step,) = re.findall(r"stopped by SIGTERM after step (\d+) of 60; checkpoint-\1 is saved", log)
-    assert f"on from checkpoint-{step}, to" in log
+    assert f"resumed from checkpoint-{step}, to" in log
     history = json.loads((project / "out" / "trainer_state.json").read_text())
     assert history["global_step"] == 60
 
@@ -289,3 +295,54 @@ def test_a_job_that_its_user_cancels_stays_cancelled(slurm, project, stand_in, t
     state, log = ended(slurm, project, number)
     assert (state["JobState"], state["Restarts"]) == ("CANCELLED", "0"), log
     wait_for(lambda: calls(tmp_path, 0)[1:] == calls(tmp_path, 1)[1:] == ["told to end"])
+
+
+def test_data_are_prepared_by_tasks_of_a_job_array_as_in_one_process(slurm, tmp_path, tiny_tokenizer, monkeypatch):
+    pytest.importorskip("datatrove")
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    monkeypatch.setenv("PATH", f"{SCRIPTS}:{os.environ['PATH']}")
+    monkeypatch.setattr(parts, "_PART_BYTES", 2000)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"row {number % 150}"}) + "\n" for number in range(200)))
+
+    def prepared(**pipeline):
+        data = {"train": [{"path": str(rows)}], "prepared_dir": str(tmp_path / "prepared"), "pipeline": pipeline}
+        made = {"name": "r", "model": {"id": "m"}, "output_dir": "o", "data": data}
+        done = prepare(Recipe.model_validate(made), tiny_tokenizer, lambda *_: None)
+        return done.manifest.rows, (done.folder / "train/rows.parquet").read_bytes()
+
+    no_memory = {"mem-per-cpu": "0"}  # the nodes of this Slurm name none
+    options = {"partition": "main", "time": "10:00", "sbatch_args": no_memory}
+    on_slurm = prepared(executor={"kind": "slurm", "tasks": 2, "options": options})
+    shutil.rmtree(tmp_path / "prepared")
+    assert on_slurm == prepared()
+    assert on_slurm[0] == 150
+
+
+def test_a_trial_is_a_job_and_ends_with_its_tuning(slurm, project, recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    (tmp_path / "cluster.yaml").write_text(f"cpus: 1\nactivate: export PATH={shlex.quote(str(SCRIPTS))}:$PATH\n")
+    cluster = load_cluster(tmp_path / "cluster.yaml", {})
+    folder = project / "out-tuning"
+    trials = trials_of(load_recipe(recipe), "tiny.yaml", [], folder, Goal(), cluster)
+    last = slurm.run("squeue", "--noheader", "--states=all", "--format=%i %j").split()
+    run = trials.run({}, Wanted(2, 0.0, 300.0))
+    assert (len(run.step_seconds), run.device) == (2, "cpu")
+    ran = slurm.run("squeue", "--noheader", "--states=all", "--format=%i %j").split()
+    assert ran != last
+    assert "out-tuning" in ran
+    with pytest.raises(RunFailed, match="model"):
+        trials.run({"model.id": "nowhere"}, Wanted(2, 0.0, 300.0))
+    trials.close()
+    assert [one.name for one in folder.iterdir()] == ["journal.jsonl"]
+    assert not (project / "out").exists()
+
+    started = tmp_path / "started"
+    command = srun_command(cluster, "killed", ["bash", "-c", f"touch {started}; sleep 300"])
+    starts = f"import subprocess, time; subprocess.Popen({command!r}); time.sleep(300)"
+    parent = subprocess.Popen([sys.executable, "-c", starts])
+    wait_for(started.exists, 60)
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: "killed" not in slurm.run("squeue", "--noheader", "--format=%j"), 60)

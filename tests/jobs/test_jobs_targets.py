@@ -9,7 +9,7 @@ import yaml
 
 from hf_efficient.errors import RecipeError
 from hf_efficient.jobs.cluster import load_cluster
-from hf_efficient.jobs.targets import TEXTS, kubernetes_job, sbatch_script, skypilot_task
+from hf_efficient.jobs.targets import TEXTS, kubernetes_job, sbatch_script, skypilot_task, srun_command
 from tests.jobs.jobs import WHOLE_CLUSTER, cluster_of, job_for
 
 
@@ -43,6 +43,18 @@ def test_srun_and_the_environment():
     assert "export A='it'\"'\"'s $B'\n" in script
     assert "--kill-on-bad-exit=1 --cpu-bind=none '--container-image=a b' \\\n" in script
     assert "main_address" not in script
+
+
+def test_one_process_as_a_job_that_is_waited_for():
+    keys = {"gpus": "h100:8", "time_limit": "2h", "env": {"A": "b c"}, "activate": "source venv/bin/activate"}
+    slurm = {"partition": "gpu", "sbatch_options": ["--mail-type=END"], "srun_options": ["--container-image=a"]}
+    command = srun_command(cluster_of(**keys, slurm=slurm), "tuning", ["python", "a b"])
+    assert command[: command.index("bash")] == [
+        *("setpriv", "--pdeathsig", "TERM", "srun", "--job-name=tuning", "--nodes=1", "--ntasks=1", "--quiet"),
+        *("--cpu-bind=none", "--gres=gpu:h100:1", "--exclusive", "--mem=0", "--partition=gpu", "--time=02:00:00"),
+        "--container-image=a",
+    ]
+    assert command[-1] == "export A='b c'\nsource venv/bin/activate\nexec python 'a b'"
 
 
 def test_one_file_is_for_all_three(tmp_path):

@@ -17,10 +17,12 @@ import os, signal, time
 rank, count = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 with open(f"launch.{rank}.{count}", "w") as file:
     file.write(os.environ["HF_EFFICIENT_LAUNCH"])
+signal.signal(signal.SIGTERM, lambda *_: open(f"told.{rank}", "w").close())
 open(f"started.{rank}.{count}", "w").close()
 if rank == "1" and os.environ.get("DIES"):
+    while not os.path.exists(f"started.0.{count}"):  # it hears of the other's end only once it listens
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
-signal.signal(signal.SIGTERM, lambda *_: open(f"told.{rank}", "w").close())
 while not os.path.exists("end"):
     time.sleep(0.05)
 """

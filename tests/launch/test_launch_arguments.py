@@ -58,6 +58,19 @@ def test_bf16_on_a_gpu_without_it_is_refused(monkeypatch):
         training_arguments(recipe(bf16=True))
 
 
+def test_on_a_gpu_the_host_does_not_wait_for_the_copy_of_a_batch(monkeypatch):
+    def settled(**train):
+        args = training_arguments(recipe(bf16=False, **train))
+        return args.dataloader_pin_memory, args.accelerator_config.non_blocking
+
+    assert settled() == (False, False)  # a CPU copies nothing
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert settled(use_cpu=False) == (True, True)
+    assert settled(use_cpu=False, accelerator_config={"split_batches": False}) == (True, True)
+    assert settled(use_cpu=False, accelerator_config={"non_blocking": False}) == (True, False)
+    assert settled(use_cpu=False, dataloader_pin_memory=False) == (False, False)
+
+
 def test_the_libraries_own_checks_become_recipe_errors():
     steps = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 6}
     with pytest.raises(RecipeError, match=r"t: train: .*saving steps to be a round multiple"):

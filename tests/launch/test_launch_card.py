@@ -8,7 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.card import _hub_name, write_model_card
+from hf_efficient.launch.card import hub_name, write_model_card
 from hf_efficient.recipe.schema import Recipe
 
 GIB = 2**30
@@ -107,13 +107,14 @@ With PEFT, on the base that it was trained beside:
 
 |  |  |
 | --- | --- |
-| GPU | 2 x NVIDIA L4 (24 GiB) |
+| GPU | NVIDIA L4, 24.00 GiB, capability 8.9 |
+| GPU | NVIDIA L4, 24.00 GiB, capability 8.9 |
 | CPU | AMD EPYC \\| 9B14 |
-| cores | 2 |
-| memory | 24 GiB |
-| platform | Linux-6.1-x86_64 |
-| CUDA | 12.8 |
+| cores | 2 usable |
+| memory | 24.00 GiB |
+| system | Linux-6.1-x86_64 |
 | Python | 3.11.7 |
+| CUDA | 12.8 |
 | hf_efficient | 0.1.0 |
 | torch | 2.13.0 |
 """
@@ -218,4 +219,4 @@ def test_names_of_the_hub_and_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "llama").mkdir(parents=True)
     hub = ["gpt2", "meta-llama/Llama-3.2-1B"]
-    assert [name for name in (*hub, *LOCAL) if _hub_name(name) is not None] == hub
+    assert [name for name in (*hub, *LOCAL) if hub_name(name) is not None] == hub

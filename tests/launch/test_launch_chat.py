@@ -73,6 +73,13 @@ def test_a_file_of_prompts(run, tiny_llama_dir, tmp_path, capsys):
         main(["generate", str(run), "--prompts", str(tmp_path / "in.jsonl"), "--max-new-tokens", "8", "--json"])
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [{key: row[key] for key in given} for row, given in zip(found, rows, strict=True)] == rows
+    asked = ["--prompts", str(tmp_path / "in.jsonl"), "--compare", "base", "--max-new-tokens", "8", "--json"]
+    with pytest.raises(SystemExit):
+        main(["chat", str(run), *asked])
+    both = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    first, *_ = [row.pop("base_answer") for row in both]
+    assert first != found[0]["answer"]
+    assert both == found
     answerer = Answerer(str(run), Sampling(max_new_tokens=8))
     chat = [{"role": "user", "content": "Hello"}]
     assert found[0]["answer"] == by_hand(answerer.model, tiny_llama_dir, chat, 8)
@@ -111,7 +118,7 @@ def test_what_cannot_answer(run, tiny_llama_dir, tmp_path):
         DataError, match=r"^--prompts: row 2: the prompt has \d+ tokens, .* leave room for 112 beside 400 new"
     ):
         list(generate(answerer, [{"prompt": ""}, {"prompt": "a" * 200}], None, 1))
-    with pytest.raises(SetupError, match="--max-new-tokens: the model has 512 positions in all"):
+    with pytest.raises(SetupError, match="--max-new-tokens: the model has 512 positions"):
         Answerer(str(tiny_llama_dir), Sampling(max_new_tokens=512))
     for text, told in (
         ("", "is empty. Write a prompt on each line."),

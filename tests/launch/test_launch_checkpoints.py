@@ -14,6 +14,7 @@ import torch
 
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch.merge import merge_run
+from hf_efficient.launch.output import clear_output
 from hf_efficient.launch.restart import agreed_output
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
@@ -140,6 +141,43 @@ def test_where_all_are_damaged_they_are_named(resumed, run_dir):
     assert (run_dir / "checkpoint-2/optimizer.pt").is_file()
 
 
+@pytest.fixture
+def mirrored(run_dir, tmp_path):
+    """The run's checkpoints and its recipe, in a second place."""
+    shutil.copytree(run_dir, tmp_path / "away", ignore=shutil.ignore_patterns("efficiency"))
+    shutil.copy(run_dir / "efficiency/recipe.resolved.yaml", tmp_path / "away")
+    return f"checkpoints.mirror={tmp_path / 'away'}"
+
+
+def test_what_is_damaged_here_comes_from_the_mirror(resumed, run_dir, mirrored, tmp_path):
+    assert resumed(mirrored).remark == ""
+    _flip(run_dir / "checkpoint-4", "optimizer.pt")
+    plan = resumed(mirrored)
+    assert (plan.checkpoint, plan.remark) == (
+        run_dir / "checkpoint-4",
+        f"checkpoint-4 was fetched from {tmp_path / 'away'}",
+    )
+    assert fault_of(run_dir / "checkpoint-4", hashes=True) is None
+
+
+def test_a_lost_run_comes_back_from_the_mirror(resumed, run_dir, mirrored):
+    shutil.rmtree(run_dir)
+    plan = resumed(mirrored)
+    assert (plan.checkpoint, plan.continues) == (run_dir / "checkpoint-4", True)
+    with pytest.raises(OutputError, match=r"cannot continue with another train\.seed"):
+        resumed(mirrored, "train.seed=99")
+
+
+def test_a_new_run_takes_no_mirror_of_another(resumed, run_dir, mirrored, tmp_path):
+    with pytest.raises(OutputError, match=r"away holds checkpoint-4 of another run\. Continue it by --resume, remove"):
+        resumed(mirrored, f"output_dir={tmp_path / 'new'}", "existing_output=refuse")
+    plan = resumed(mirrored, "existing_output=overwrite")
+    assert plan.replaces
+    assert (tmp_path / "away/checkpoint-4").is_dir()  # deciding changes nothing
+    clear_output(plan, str(tmp_path / "away"))
+    assert not list((tmp_path / "away").glob("checkpoint-*"))
+
+
 def test_half_a_first_save_is_no_loss(resumed, run_dir):
     discard(run_dir / "checkpoint-2")
     _relist(run_dir / "checkpoint-4", "cut")
@@ -222,10 +260,11 @@ def test_room_is_asked_for_before_a_save_and_the_last_good_one_stays(full_disk, 
     assert damage_of(tmp_path / "checkpoint-1", hashes=True) is None
 
 
-def test_a_save_that_fails_in_the_middle_leaves_no_half(tmp_path):
+@pytest.mark.parametrize("said", ["PytorchStreamWriter failed writing file data/1", "basic_ios::clear: iostream error"])
+def test_a_save_that_fails_in_the_middle_leaves_no_half(tmp_path, said):
     def fails():
         (tmp_path / "checkpoint-2/optimizer.pt").write_bytes(b"half")
-        raise RuntimeError("PytorchStreamWriter failed writing file data/1: file write failed")
+        raise RuntimeError(said)
 
     writer = CheckpointWriter(0, 1)
     writer.save(a_save(tmp_path / "checkpoint-1", keep=1))
@@ -253,7 +292,7 @@ def test_a_full_disk_keeps_nobody_from_removing_a_checkpoint(tmp_path, monkeypat
 @pytest.fixture
 def on_two_ranks(monkeypatch):
     """Runs an action with the writers of two ranks, in threads that exchange what they gather."""
-    barrier, gathered, local = threading.Barrier(2, timeout=10), [None, None], threading.local()
+    barrier, gathered, local = threading.Barrier(2, timeout=60), [None, None], threading.local()
 
     def gather(into, mine):
         gathered[local.rank] = mine
@@ -288,6 +327,43 @@ def test_all_ranks_write_and_one_manifest_lists_it_all(on_two_ranks, tmp_path):
     assert on_two_ranks(save) == [True, True]
     assert list(json.loads((folder / MANIFEST).read_text())["files"]) == ["rng_state_0.pth", "rng_state_1.pth"]
     assert damage_of(folder, hashes=True) is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_rank_0_alone_writes_in_the_background_and_all_learn_of_its_end(on_two_ranks, tmp_path, fails):
+    folder, rest = tmp_path / "checkpoint-1", threading.Event()
+
+    def late(path):
+        assert rest.wait(60)
+        if fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.write_text("later")
+
+    def save(rank, writer):
+        def write():
+            (folder / f"rng_state_{rank}.pth").write_bytes(bytes(rank))
+            if rank == 0:
+                torch.save({"x": torch.ones(3)}, folder / "optimizer.pt")
+
+        assert writer.save(Save(folder, write, keep=1, background=True))
+        if rank == 0:
+            assert damage_of(folder) == "its save did not end: manifest.json lists no files"
+            rest.set()
+        writer.settle()
+        return True
+
+    torch_save, torch.save = torch.save, lambda held, path: late(path)
+    try:
+        said = ["[Errno 28] No space left on device", "[Errno 28] rank 0: No space left on device"]
+        assert on_two_ranks(save) == (said if fails else [True, True])
+    finally:
+        torch.save = torch_save
+    if fails:
+        assert not folder.exists()
+    else:
+        files = json.loads((folder / MANIFEST).read_text())["files"]
+        assert list(files) == ["optimizer.pt", "rng_state_0.pth", "rng_state_1.pth"]
+        assert (damage_of(folder, hashes=True), (folder / "optimizer.pt").read_text()) == (None, "later")
 
 
 @pytest.mark.parametrize("may_fail", [False, True])

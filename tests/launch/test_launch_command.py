@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +163,7 @@ def test_the_command_of_one_process(commanded):
     four = commanded("distributed.processes=auto", device_count=4, cores=9)
     assert {"--num_processes=4", "--multi_gpu", "--num_cpu_threads_per_process=2"} <= set(four)
     assert "--num_processes=2" in commanded("distributed.processes=2", device_count=8, cores=1)
+    assert "--num_cpu_threads_per_process=3" in commanded("distributed.cpu_threads=3", cores=6)
 
 
 FSDP_BY_DEFAULT = {
@@ -221,19 +221,6 @@ def test_the_cpu_on_a_machine_with_accelerators():
             check(loaded, devices=4)
 
 
-def test_the_port_to_meet_at_is_in_use():
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert not checks.is_free(port)
-        with pytest.raises(SetupError, match=f"--main-address: port {port} of this machine is in use"):
-            checks.check_port(Layout(2, 1, 2, 0, "alpha", port))
-        checks.check_port(Layout(2, 1, 2, 1, "alpha", port))  # machine 1 only calls there
-        checks.check_port(Layout(1, 2, 2))
-    checks.check_port(Layout(2, 1, 2, 0, "alpha", port))
-
-
 def test_the_environment_of_several_machines(monkeypatch):
     there = Layout(2, 1, 2, 0, "127.0.0.1", 4000)
     named = {"GLOO_SOCKET_IFNAME": "lo", "PET_LOCAL_ADDR": "127.0.0.1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -245,18 +232,9 @@ def test_the_environment_of_several_machines(monkeypatch):
     assert "GLOO_SOCKET_IFNAME" not in checks.launch_environment(there)
 
 
-def test_a_disk_that_is_not_there_or_lacks_the_library_that_reads_it(tmp_path, monkeypatch):
-    """DeepSpeed would try to build its operators for minutes, and say so in every process."""
-    monkeypatch.setattr(checks.sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(checks.ctypes.util, "find_library", lambda name: None)
-    monkeypatch.delenv("LDFLAGS", raising=False)
+def test_a_disk_that_is_not_there(tmp_path):
     offload = ["strategy=zero3", "processes=2", "offload.parameters=true"]
-    asked = recipe(*offload, f"offload.nvme_path={tmp_path}")
-    with pytest.raises(SetupError, match=r"offload\.nvme_path: .* libaio, which is not installed"):
-        check(asked)
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "libaio.so.1").touch()
-    check(asked)
+    check(recipe(*offload, f"offload.nvme_path={tmp_path}"))
     with pytest.raises(SetupError, match=r"offload\.nvme_path: .*gone is no folder that can be written"):
         check(recipe(*offload, f"offload.nvme_path={tmp_path / 'gone'}"))
 

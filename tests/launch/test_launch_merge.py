@@ -1,13 +1,16 @@
 import json
 import re
+import shutil
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -21,7 +24,9 @@ from transformers import (
 from hf_efficient.cli.app import main
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import merge as merge_module
-from hf_efficient.launch.merge import merge_run, relative_difference, written_whole
+from hf_efficient.launch.merge import merge_run, recipe_of_run, relative_difference, written_whole
+from hf_efficient.launch.output import write_resolved_recipe
+from hf_efficient.launch.trained import find_source
 from hf_efficient.model.four_bit_experts import adapt_experts, experts_are_packed
 from hf_efficient.recipe.schema import Recipe
 
@@ -251,7 +256,7 @@ def test_a_damaged_adapter_is_named_before_the_base_is_loaded(tiny_llama_dir, tm
     for file, damage, message in (
         (WEIGHTS, cut_off, "{path} cannot be read: Error while deserializing header: "),
         (WEIGHTS, Path.unlink, "{folder} holds adapter_config.json but no adapter_model.safetensors"),
-        (CONFIG, without_kind, "{path} is no configuration of an adapter: it has no peft_type. "),
+        (CONFIG, without_kind, "{path} cannot be read: "),
         (CONFIG, cut_off, "{path} cannot be read: "),
     ):
         damage(run_dir / file)
@@ -288,6 +293,27 @@ def test_what_is_no_adapter_of_a_run(qlora_run, tiny_llama_dir, tmp_path):
     config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "/no/such/model"}))
     with pytest.raises(ModelError, match="/no/such/model does not exist"):
         merge_run(run_dir)
+
+
+def test_code_of_a_run_s_model_runs_only_where_the_command_line_says_so(tmp_path):
+    """The run may be somebody else's; for merge, eval, chat, generate and export."""
+    model = {"id": "m", "trust_remote_code": True}
+    held = Recipe(name="t", model=model, data={"train": [{"path": "x"}]}, output_dir=str(tmp_path))
+    write_resolved_recipe(tmp_path, held, {})
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "m"}')
+    save_file({"w": np.zeros(1, np.float32)}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "full" / "efficiency").mkdir(parents=True)
+    shutil.copy(tmp_path / "efficiency/recipe.resolved.yaml", tmp_path / "full/efficiency")
+    for refused in (
+        lambda: merge_run(tmp_path),
+        lambda: find_source(str(tmp_path)),
+        lambda: recipe_of_run(tmp_path / "full"),
+    ):
+        with pytest.raises(
+            ModelError, match=r"trust_remote_code: true, by which loading m runs .*--trust-remote-code\."
+        ):
+            refused()
+    assert find_source(str(tmp_path), trust_remote_code=True).model.trust_remote_code
 
 
 def test_output_that_is_occupied(qlora_run, tmp_path):

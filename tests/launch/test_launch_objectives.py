@@ -101,7 +101,7 @@ def test_a_stopped_run_resumes_bit_for_bit(objective, preferences, tmp_path, mon
     assert_resumed_alike(lambda *own: preferences(f"objective={objective}", *own), tmp_path, monkeypatch)
 
 
-def assert_resumed_alike(recipe_of, folder, monkeypatch):
+def assert_resumed_alike(recipe_of, folder, monkeypatch, weights="adapter_model.safetensors"):
     own = ("adapter.dropout=0.1", "train.max_steps=6", "train.eval_strategy=steps")
     own += ("train.eval_steps=2", "train.save_steps=6")
     whole, parts = folder / "whole", folder / "parts"
@@ -117,7 +117,7 @@ def assert_resumed_alike(recipe_of, folder, monkeypatch):
     for key in ("loss", "grad_norm", "eval_loss"):
         assert logged_values(parts, key) == logged_values(whole, key)
     assert len(set(logged_values(parts, "grad_norm"))) == 6
-    one, other = (load_file(out / "adapter_model.safetensors") for out in (whole, parts))
+    one, other = (load_file(out / weights) for out in (whole, parts))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 

@@ -1,6 +1,7 @@
 """What becomes of an output directory, and which checkpoints a run can go on from."""
 
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -304,7 +305,29 @@ OTHERS = {
 def test_another_does_not(checkpoint, message):
     names, *wanted = OTHERS[message]
     with pytest.raises(OutputError, match=re.escape(message)):
-        check_layout(checkpoint(names), *wanted)
+        check_layout(checkpoint(names), recipe(Path("out")), *wanted)
+
+
+def test_a_global_batch_lets_other_processes_continue(tmp_path):
+    a_run(tmp_path, 4, per_device_train_batch_size=2, gradient_accumulation_steps=3)
+    folder = tmp_path / "checkpoint-4"
+    (folder / "rng_state.pth").rename(folder / "rng_state_0.pth")
+    shutil.copy(folder / "rng_state_0.pth", folder / "rng_state_1.pth")
+    held = recipe(tmp_path, "resume", per_device_train_batch_size=2, gradient_accumulation_steps=3)
+    with pytest.raises(
+        OutputError, match=r"on\. Keep 2 .* or write distributed\.global_batch_size=12, which keeps the rows"
+    ):
+        check_layout(folder, held, "none", 1)
+
+    def of(batch: int) -> Recipe:
+        distributed = {"distributed": DistributedSection(global_batch_size=batch)}
+        plain = recipe(tmp_path, "resume", per_device_train_batch_size=2)
+        return with_accumulation(plain.model_copy(update=distributed), 1)
+
+    assert plan_output(of(12)).checkpoint == folder  # the stored run named no global batch: it follows
+    assert check_layout(folder, of(12), "none", 1).startswith("distributed.processes: was 2 for checkpoint-4, is 1: ")
+    with pytest.raises(OutputError, match=r"global_batch_size \(was 12, is 24\)"):
+        plan_output(of(24))
 
 
 def test_shards_that_were_cut_off(checkpoint):

@@ -1,50 +1,15 @@
 """Two processes of one machine: one is killed, and the run goes on; one is told to end, and the run saves and stops."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+import re
+import shutil
 
 import pytest
+from launched_runs import train, written
 
 from hf_efficient.accounting.account import load_run
-from hf_efficient.launch.exits import ended
 from tests.conftest import logged_values as losses
-from tests.conftest import own_environment, tiny_chats
 
 pytestmark = pytest.mark.slow
-
-RECIPE = """
-name: restarted
-model: {{id: {model}, dtype: float32}}
-data: {{train: [{{path: {chats}}}]}}
-adapter: {{method: lora, r: 4, dropout: 0.1}}
-train:
-  {{max_length: 64, per_device_train_batch_size: 2, gradient_checkpointing: false, max_steps: 40, bf16: false,
-   logging_steps: 1, save_strategy: steps, save_steps: 30, report_to: none, use_cpu: true}}
-distributed: {{processes: 2, strategy: ddp, max_restarts: 1}}
-cost: {{price_usd_per_hour: 36}}
-efficiency: {{plan: false, preflight: false}}
-output_dir: {output}
-"""
-PLANTED = Path(__file__).with_name("planted.py")
-_LIMIT_SECONDS = 240
-
-
-def train(recipe: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PLANTED), "train", str(recipe), *arguments]
-    told = own_environment(PLANTED.parent, PLANTED_MARKS=str(recipe.parent), **environment)
-    started = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with ended(started):
-        said, errors = started.communicate(timeout=_LIMIT_SECONDS)
-    return subprocess.CompletedProcess(command, started.returncode, said, errors)
-
-
-def written(folder: Path, model: Path) -> Path:
-    chats, path = folder / "chats.jsonl", folder / "recipe.yaml"
-    chats.write_text("".join(json.dumps(row) + "\n" for row in tiny_chats()))
-    path.write_text(RECIPE.format(model=model, chats=chats, output=folder / "out"))
-    return path
 
 
 @pytest.fixture
@@ -70,7 +35,7 @@ def test_a_rank_is_killed_and_the_run_goes_on(recipe, tmp_path, whole):
     done = train(recipe, "--overwrite", PLANTED="1:33:1:kill")
     assert done.returncode == 0, done.stderr
     assert "Output      the launcher started the processes again\n" in done.stdout
-    assert "on from checkpoint-30, to" in done.stdout
+    assert "resumed from checkpoint-30, to" in done.stdout
     assert losses(out) == whole
     assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-30", "checkpoint-40"]
 
@@ -80,6 +45,27 @@ def test_a_rank_is_killed_and_the_run_goes_on(recipe, tmp_path, whole):
     assert restart.cost_usd == pytest.approx((restart.seconds_again + restart.start_seconds) / 100)
     assert [(one.ended, one.steps) for one in account.time.processes] == [("error", 32), ("done", 10)]
     assert account.time.wall_seconds == pytest.approx(sum(one.wall_seconds for one in account.time.processes))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [("stop", "no heartbeat for "), ("sleep", "no step for "), ("kill", " without a report (SIGKILL): it was killed")],
+)
+def test_a_rank_that_hangs_or_dies_is_named_and_the_others_stop(recipe, tmp_path, harm, said):
+    words = ("distributed.max_restarts=0", "train.save_steps=10", "faults.hang_minutes=0.1")
+    done = train(recipe, *words, PLANTED=f"1:33:1:{harm}", PLANTED_SLEEP="0.1")
+    assert done.returncode == (137 if harm == "kill" else 1), done.stderr
+    how = {"stop": "hangs, last heard of", "sleep": "hangs", "kill": "ended"}[harm]
+    assert re.search(rf"error: rank 1 {how} in (\w+ of )?step \d+(:| without)", done.stderr)  # heard of a second ago
+    assert said in done.stderr
+    if harm == "kill":
+        return
+    assert re.search(r"The others: rank 0 in (\w+ of )?step 33\.", done.stderr)
+    if harm == "sleep":  # a stopped process may not wake in time to write its stack
+        assert "in do_harm\n" in done.stderr
+    stacks = sorted((tmp_path / "out/efficiency/faults").glob("hang.step33.rank*.txt"))
+    assert [path.name for path in stacks] == ["hang.step33.rank0.txt", "hang.step33.rank1.txt"]
+    assert "in harmed" in stacks[0].read_text()
 
 
 def test_one_rank_is_told_to_end_and_both_stop_after_the_same_step(recipe, tmp_path, whole):
@@ -122,3 +108,20 @@ def test_bad_input_is_not_started_again(recipe):
     done = train(recipe, "distributed.processes=1", "--keep-going", "data.train=[{path: nowhere.jsonl}]")
     assert done.returncode == 2
     assert "Starting again" not in done.stderr
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_another_number_of_processes_continues_with_the_same_rows(recipe, tmp_path, first, second):
+    """Twelve steps, five of them by others: the losses are those of a run that nothing happened to."""
+    words = ["distributed.max_restarts=0", "distributed.strategy=auto", "distributed.global_batch_size=8"]
+    words += ["adapter.dropout=0", "train.max_steps=12", "train.save_steps=7"]
+    whole = train(recipe, *words, f"distributed.processes={first}")
+    assert whole.returncode == 0, whole.stderr
+    expected = losses(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out/checkpoint-12")
+    done = train(recipe, *words, f"distributed.processes={second}", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert f"distributed.processes: was {first} for checkpoint-7, is {second}: each step has the rows" in done.stdout
+    assert losses(tmp_path / "out") == [pytest.approx(value, rel=1e-5) for value in expected]
+    (restart,) = load_run(tmp_path / "out").restarts
+    assert restart.resumed_after_step == 7

@@ -106,3 +106,16 @@ def test_what_is_not_there_is_named(tmp_path):
     assert done.stderr == "error: gone.py: there is no such script; name a Python file, or `-m MODULE`\n"
     with pytest.raises(SetupError, match=r"-m no\.such: there is no such module; name one that `python -m no\.such`"):
         check_target("no.such", module=True)
+
+
+@pytest.mark.slow
+def test_the_example_of_a_classifier_learns_and_has_the_same_account(tmp_path):
+    script = EXAMPLES / "classify_sentiment.py"
+    command = [sys.executable, script, "--cpu", "--max-steps", "80", "--output-dir", tmp_path / "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out/efficiency/run.json").read_text())
+    assert found["steps"]["count"] == 80
+    assert found["tokens"]["non_padding"] > 80 * 16 * 8
+    assert found["evaluations"][-1]["metrics"]["accuracy"] > 0.85
+    assert (tmp_path / "out/model.safetensors").is_file()

@@ -53,9 +53,7 @@ def test_what_was_started_and_agrees():
 
 
 FSDP = "strategy=fsdp2"
-WRAPS = "--fsdp_transformer_layer_cls_to_wrap"
 ITS_OWN = {**ZERO3, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "mine.json"}
-OTHERS_WRAPPED = {**FSDP2, "FSDP_TRANSFORMER_CLS_TO_WRAP": "A,C"}
 TO_HOST = {**ZERO3, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}
 
 
@@ -68,8 +66,6 @@ def test_contradictions_name_both():
         ("strategy=auto", ZERO3, "strategy: is auto, but the launcher started zero3."),
         (FSDP, {**FSDP2, "FSDP_VERSION": "1"}, "strategy: is fsdp2, but the launcher started FSDP version 1 (--fsdp_v"),
         (f"{FSDP} offload.parameters=true", FSDP2, "offload.parameters: is true, but --fsdp_offload_params is false."),
-        (f"{FSDP} wrap_classes=[A,B]", FSDP2, f"wrap_classes: is A,B, but {WRAPS} is not given."),
-        (f"{FSDP} wrap_classes=[A,B]", OTHERS_WRAPPED, f"wrap_classes: is A,B, but {WRAPS} is A,C."),
         ("strategy=zero3 offload.optimizer=true", ZERO3, "offload.optimizer: is true, but --offload_optimizer_device"),
         ("strategy=zero3", TO_HOST, "offload.parameters: is false, but --offload_param_device is cpu."),
         ("strategy=zero3", ITS_OWN, "the launcher names a DeepSpeed configuration of its own, mine.json."),
@@ -88,7 +84,7 @@ def test_fewer_processes_than_the_recipe_says():
     on_two = recipe("processes=8", "nodes=2")
     assert launch_contradiction(on_two, 16, nodes=2) is None
     said = launch_contradiction(on_two, 8, nodes=2)
-    assert "distributed.processes: is 8 on each of 2 machines, but 8 were started in all." in said
+    assert "distributed.processes: is 8 on each of 2 machines, but 8 were started together." in said
 
 
 def test_the_accumulation_of_the_processes_that_were_started():
@@ -121,7 +117,10 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
         (RuntimeError("I/O error: No space left on device (os error 28)"), OutputError, "no room left"),
         (RuntimeError("unexpected pos 320 vs 214"), OutputError, "no room left"),
         (CheckpointException("write", {0: (FULL, [])}), OutputError, "no room left for out"),
+        (OSError(errno.EFBIG, "File too large"), OutputError, "no room left"),
         (PermissionError(13, "Permission denied", "out/x"), OutputError, "can no longer be written"),
+        (OSError(errno.EIO, "Input/output error"), OutputError, r"out could not be written: .*error\. See"),
+        (RuntimeError("basic_ios::clear: iostream error"), OutputError, "out could not be written"),
         (torch.OutOfMemoryError("CUDA out of memory."), SetupError, r"per_device_train_batch_size .* adapter\.method"),
         (ModuleNotFoundError("No module named 'not_there'"), SetupError, "missing: No module named 'not_there'"),
         (RuntimeError(UNREDUCED), SetupError, r"ddp_find_unused_parameters: is false, .*took no part in a step"),
@@ -131,8 +130,10 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
     ],
 )
 def test_faults_in_words(raised, error, told):
-    with pytest.raises(error, match=told), explained_faults("out"):
+    with pytest.raises(error, match=told) as caught, explained_faults("out"):
         raise raised
+    if error is OutputError:  # a storage may be back at another start
+        assert caught.value.exit_code == (1 if "could not" in told else 2)
 
 
 def test_a_real_full_disk_and_the_first_ranks_fault_of_a_sharded_checkpoint():

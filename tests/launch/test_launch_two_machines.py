@@ -77,7 +77,7 @@ def test_a_process_of_the_second_is_killed(launched, tmp_path, monkeypatch):
     logs = [(tmp_path / f"log{node}.txt").read_text(errors="replace") for node in (0, 1)]
     assert codes == [0, 0], logs
     assert "the launcher started the processes again" in logs[0]
-    assert "on from checkpoint-2, to" in logs[0]
+    assert "resumed from checkpoint-2, to" in logs[0]
     of_the_first, of_the_second = steps_of(tmp_path / "out")
     assert of_the_first == [1, 2, 3, 3, 4, 5]
     assert of_the_second[-3:] == [3, 4, 5]  # of what it did before, not all was written

@@ -66,3 +66,8 @@ def test_the_loss_that_auto_means():
     ):
         train = {"loss_type": "auto", **fields.pop("train", {})}
         assert settled_options(recipe(train=train, **fields))["loss_type"] == expected
+
+
+def test_the_saves_that_auto_means_are_left_to_a_callback():
+    assert settled_options(recipe(train={"save_steps": "auto"}))["save_steps"] == 0
+    assert settled_options(recipe(train={"save_steps": 50}))["save_steps"] == 50

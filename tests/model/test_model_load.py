@@ -1,5 +1,6 @@
 """A recipe's model section to a model and a tokenizer, or to an error that says how."""
 
+import json
 import pickle
 import shutil
 
@@ -135,6 +136,10 @@ def test_what_is_wrong_with_the_files_of_a_model_is_said_in_one_line(tiny_llama_
         pickle.dump({"w": print}, file)
     with pytest.raises(ModelError, match=rf"^model: {folder} cannot be loaded: \S.+"):
         load_dense_base(ModelSection(id=str(folder)))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": "32"}))
+    with pytest.raises(ModelError, match=r"m cannot be loaded: .*expected int, got str \(value: '32'\)"):
+        load_tokenizer(ModelSection(id=str(folder)), {})
     for path in folder.iterdir():
         if path.name != "config.json":
             path.unlink()

@@ -26,7 +26,7 @@ from hf_efficient.model.recipe_trainer import (
     objective,
     sft_arguments,
 )
-from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.run_dir.jsonl import read_steps
 from tests.conftest import small_recipe
 
 FAMILIES = {
@@ -283,7 +283,7 @@ def test_the_losses_are_sft_trainers(train, tiny_llama_dir, chats_jsonl, tmp_pat
     assert ours == pytest.approx(losses(trainer), rel=1e-5)
 
 
-@pytest.mark.parametrize(("coefficient", "enabled", "kept"), [(0.5, True, 0.5), (0.0, False, 0.0), (None, True, 0.001)])
+@pytest.mark.parametrize(("coefficient", "enabled", "kept"), [(0.5, True, 0.5), (0, False, 0.0), (None, True, 0.001)])
 def test_the_router_loss_is_the_models_own(coefficient, enabled, kept):
     sizes = {**DIMENSIONS, "num_local_experts": 2, "router_aux_loss_coef": 0.001}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mixtral", **sizes))

@@ -8,9 +8,19 @@ import pytest
 from transformers import DefaultFlowCallback, TrainerControl, TrainerState
 from trl import SFTConfig
 
-from hf_efficient.planning.batches import Batching, BatchShapes, batch_shapes, batchings, packs
+from hf_efficient.planning.batches import (
+    Batching,
+    BatchShapes,
+    RunRows,
+    batch_shapes,
+    batchings,
+    evaluations_of,
+    packs,
+    rows_as_prepared,
+    run_shapes,
+    saves_of,
+)
 from hf_efficient.planning.run_data import rows_of
-from hf_efficient.planning.run_shapes import RunRows, evaluations_of, rows_as_prepared, run_shapes, saves_of
 
 
 def test_shapes_by_hand():

@@ -8,7 +8,7 @@ from planned_recipes import device, memory, tiny_recipe
 from hf_efficient.estimate.sharding import ModelStates, Sharding
 from hf_efficient.facts import prices as prices_module
 from hf_efficient.facts.prices import Price, SpotTerms
-from hf_efficient.planning.money import Terms, checkpoint_bytes, terms_of, with_costs
+from hf_efficient.planning.money import Terms, checkpoint_bytes, loss_remarks, terms_of, with_costs
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.simulation import Rank
 from hf_efficient.recipe.schema import CostSection
@@ -72,6 +72,23 @@ def test_saves_are_of_the_run_and_not_of_its_tokens():
     unknown = costs(saves=None)
     assert (unknown.run_saving_seconds, unknown.run_seconds) == (None, pytest.approx(3600.0))
     assert costs(ENDLESS, saves=3).run_saving_seconds is None
+
+
+def test_what_a_failure_undoes_and_what_auto_makes_of_it():
+    """Three saves of 10 s in 1200 steps of 3 s: half of 1200 s and of a save, 605 s, where failures are rare. With one
+    in 10 h Daly's interval is 842 s, 281 steps; an hour has five of them."""
+    rare = dataclasses.replace(TERMS, saves=3, failures=(1e6, ""))
+    assert loss_remarks([TIMED], rare, 1200) == ["a failure undoes about 10 min 05 s (estimated, with one in 1e+06 h)"]
+    auto = {"auto": True, "failures": (10.0, "a guess"), "saves": 1}
+    slow = dataclasses.replace(TIMED, step_seconds=30.0)
+    terms, tight = dataclasses.replace(TERMS, **auto), dataclasses.replace(TIMED, fits=False, step_seconds=1.0)
+    assert loss_remarks([TIMED, slow, tight], terms, None) == [
+        "train.save_steps: auto saves after 28 to 281 steps; a failure undoes about 7 min 03 s to 7 min 05 s "
+        "(estimated, with one in 10 h, a guess: checkpoints.hours_between_failures changes that)"
+    ]
+    assert terms.interval_seconds(3.0, 100) == 300.0  # no longer than the run
+    assert costs(**auto).run_saving_seconds == pytest.approx(50.0)
+    assert loss_remarks([TIMED], TERMS, 1200) == []  # no save
 
 
 @pytest.mark.parametrize("market", ["on_demand", "spot"])

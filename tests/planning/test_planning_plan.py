@@ -35,14 +35,16 @@ def test_the_shape_of_a_step_and_the_parameters(recipe):
     assert (found.recipe, found.model, found.adapter) == ("tiny", "model", "full")
     assert {one.name for one in found.gpus} == {"RTX 4090", "L4"}
     assert found.gpus[0].tokens_per_second == pytest.approx(2 * 4 * 256 / found.gpus[0].step_seconds)
-    rows_said, errors_said, saves_said = found.assumptions
+    rows_said, errors_said, saves_said, failure_said = found.assumptions
     assert [rows_said, saves_said] == [
         "every row has 256 tokens, the most that the recipe allows: shorter ones need less "
         "(data.train.0.path: chats.jsonl is not on this machine)",
         "hours and money hold 1 save of 4.7 MiB, written at 131 MB/s (an AWS gp3 volume): "
         "cost.spot.write_mb_per_second changes that",
     ]
-    assert errors_said.startswith("errors: memory ")
+    assert errors_said.startswith("how sure: of ")
+    assert failure_said.startswith("a failure undoes about ")
+    assert failure_said.endswith("one in 24 h, assumed, not measured: checkpoints.hours_between_failures changes that)")
     # r (in + out) of each linear layer: q, o 2 x 256, k, v 2 x 192, the MLP 3 x 384; twice, r is 4.
     found = plan(recipe("adapter.r=4"), ["L4"])
     assert found.trained_parameters == 2 * 4 * (2 * 256 + 2 * 192 + 3 * 384)
@@ -77,7 +79,7 @@ def test_those_that_fit_come_first_the_cheapest_first(recipe, monkeypatch):
         "slow": device(4000, name="slow", bandwidth_bytes_per_second=1e10),
         "unknown": device(4000, name="unknown", peak_flops_per_second={}),
     }
-    monkeypatch.setattr(plan_module, "accelerator", names.__getitem__)
+    monkeypatch.setattr(plan_module, "devices_of", lambda gpus: [names[name] for name in gpus])
     found = plan(recipe("cost.price_usd_per_hour=2"), list(names))
     assert [one.name for one in found.gpus] == ["dear", "slow", "unknown", "small"]
     assert [one.fits for one in found.gpus] == [True, True, True, False]

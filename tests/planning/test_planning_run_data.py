@@ -8,9 +8,9 @@ from planned_recipes import tiny_recipe
 
 from hf_efficient.errors import DataError
 from hf_efficient.planning.advice import with_advice
+from hf_efficient.planning.batches import unread_pauses
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.run_data import data_at_hand
-from hf_efficient.planning.run_shapes import unread_pauses
 from hf_efficient.planning.simulated_trainer import SimulatedEvaluation
 from hf_efficient.recipe.load import load_recipe
 
@@ -63,6 +63,11 @@ def test_what_is_not_here_is_named(recipe, override, why):
     assert data_at_hand(recipe(override)) == why
     (first, *_) = plan(recipe(override), ["L4"]).assumptions
     assert first.endswith(f"shorter ones need less ({why})")
+
+
+def test_data_that_are_to_be_prepared_first_are_asked_for(recipe, tmp_path):
+    asked = data_at_hand(recipe("data.pipeline={}", f"data.prepared_dir={tmp_path}/prepared"))
+    assert str(asked).startswith(f"data.pipeline: there is no {tmp_path}/prepared yet. Run `hf-efficient prepare ")
 
 
 def test_a_plan_by_the_data(recipe):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from trl import SFTConfig
 
-from hf_efficient.planning import cpu
+from hf_efficient.planning import gpu
 from hf_efficient.planning.plan import plan_run
 from hf_efficient.profilers.calibration import save_calibration
 from hf_efficient.recipe.schema import Recipe
@@ -123,10 +123,10 @@ def test_on_a_gpu_that_nobody_knows(tiny_llama_dir, data, monkeypatch):
 
 
 def test_on_a_cpu_that_was_calibrated(tiny_llama_dir, data, monkeypatch):
-    monkeypatch.setattr(cpu, "cpu_model", lambda: "Some CPU")
+    monkeypatch.setattr(gpu, "cpu_model", lambda: "Some CPU")
     before = plan_run(recipe(tiny_llama_dir), arguments("cpu"), data, 3.6).run
     assert before.step_seconds is None
-    assert before.reasons["time"] == "this CPU was not calibrated: `hf-efficient env --calibrate` does it once"
+    assert before.reasons["time"] == "this CPU was not calibrated. Run `hf-efficient env --calibrate` once"
     rates = tuple(MatmulRate(dtype, 1024, 1e10) for dtype in ("fp32", "bf16"))
     save_calibration(Calibration("Some CPU", "cpu", "2.13.0", "2026-01-02", rates, 1e10, 1e-5))
     after = plan_run(recipe(tiny_llama_dir), arguments("cpu"), data, 3.6).run

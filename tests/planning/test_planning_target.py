@@ -91,7 +91,7 @@ def test_what_is_taken_for_installed_is_said(planned):
         "model.attn_implementation=flash_attention_2", "train.use_liger_kernel=true", "train.loss_type=nll"
     )
     assert [remark.split()[0] for remark in target_remarks(recipe)] == ["flash_attention_2", "liger-kernel"]
-    assert target_remarks(planned()[0]) == []
+    assert list(target_remarks(planned()[0])) == []
 
 
 def test_software_that_does_not_exist(planned):

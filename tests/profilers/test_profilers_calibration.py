@@ -6,112 +6,60 @@ import time
 
 import pytest
 import torch
-from fake_device import Device
 
 from hf_efficient.errors import SetupError
-from hf_efficient.model.peak import peak_of
+from hf_efficient.model.work import peak_of
 from hf_efficient.profilers import calibration
 from hf_efficient.records.device import Calibration, MatmulRate
 
 CPU = torch.device("cpu")
 
 
-class Replay:
-    """A CUDA device whose kernels take 2 ms each, launched by a host that needs 0.01 ms."""
-
-    def __init__(self, kernel=2e-3, launch=1e-5):
-        self.device, self.kernel, self.launch, self.calls = Device(), kernel, launch, 0
-        self.watch = calibration.EventStopwatch(self.device.event, self.synchronize)
-
-    def synchronize(self):
-        self.device.host = max(self.device.host, self.device.done_at)
-
-    def work(self):
-        self.calls += 1
-        self.device.host += self.launch
-        self.device.queue(self.kernel)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "expected"),
-    [
-        (2e-3, (100 * 2e-3 + 1e-5) / 100),  # of the host's time the first launch alone counts
-        (1e-6, (100 * 1e-5 + 1e-6) / 100),  # kernels shorter than their launch take as long as it
-    ],
-)
-def test_events_time_the_device(kernel, expected):
-    replay = Replay(kernel)
-    assert replay.watch.seconds(replay.work, 100) == pytest.approx(expected)
-
-
-class Given:
-    """A watch with given answers."""
-
-    def __init__(self, *seconds):
-        self.answers, self.asked = list(seconds), []
-
-    def seconds(self, work, times):
-        self.asked.append(times)
-        return self.answers.pop(0)
-
-    def settle(self):
-        self.asked.append("settle")
-
-
-def bench(**changes):
-    values = {
-        "device": CPU,
-        "name": "A Device",
-        "device_type": "cuda",
-        "watch": Given(),
-        "products": lambda: ((MatmulRate("bf16", 64, 5e11),), False),
-        "copy_bytes": 4096,
-    }
-    return calibration.Bench(**{**values, **changes})
-
-
 def test_a_launch_is_the_mean_of_a_chain_and_the_median_of_rounds():
     """The clock is read before and after each of 20 rounds of 400 kernels: 12 at 4 ms, 8 at 40 ms."""
     rounds = [4e-3] * 12 + [40e-3] * 8
     readings = iter([reading for seconds in rounds for reading in (0.0, seconds)])
-    held = bench()
     with torch.no_grad():  # also where gradients are off
-        assert calibration.launch_seconds(held, lambda: next(readings)) == pytest.approx(10e-6)
-    assert held.watch.asked == ["settle"] * 20
+        assert calibration.launch_seconds(CPU, lambda: next(readings)) == pytest.approx(10e-6)
 
 
-def test_a_cuda_device_replayed(monkeypatch):
-    """Kernels of 1 ms on the device's own clock, whatever they do: the host's time is not part of it."""
-    replay = Replay(kernel=1e-3, launch=0.0)
-
-    class Watch(calibration.EventStopwatch):
-        def seconds(self, work, times):
-            return super().seconds(lambda: (work(), replay.work()), times)
-
-    watch = Watch(replay.device.event, replay.synchronize)
-    monkeypatch.setattr(calibration, "launch_seconds", lambda held: 6e-6)
-    rates = lambda: (tuple(calibration.product_rates("bf16", CPU, watch, sizes=(4, 8))), None)  # noqa: E731
-    found = calibration.calibrate(bench(watch=watch, products=rates))
-    assert [rate.flops_per_second for rate in found.matmul] == [pytest.approx(128e3), pytest.approx(1024e3)]
+def test_a_device_by_calls_that_take_a_millisecond(monkeypatch):
+    monkeypatch.setattr(calibration, "steady_seconds", lambda work: (work(), 1e-3)[1])
+    rates = list(calibration.product_rates("bf16", CPU, sizes=(4, 8)))
+    assert [rate.flops_per_second for rate in rates] == [pytest.approx(128e3), pytest.approx(1024e3)]
+    monkeypatch.setattr(calibration, "_cpu_products", lambda: (tuple(rates), None))
+    monkeypatch.setattr(calibration, "_copy_bytes", lambda device: 4096)
+    monkeypatch.setattr(calibration, "launch_seconds", lambda device: 6e-6)
+    found = calibration.calibrate(CPU)
     assert found.bandwidth_bytes_per_second == pytest.approx(8192e3)
-    assert (found.launch_seconds, found.busy, found.threads) == (6e-6, None, None)
-    assert (found.device_name, found.device_type) == ("A Device", "cuda")
+    assert (found.matmul, found.launch_seconds, found.busy) == (tuple(rates), 6e-6, None)
+    assert (found.device_type, found.threads) == ("cpu", torch.get_num_threads())
     assert (found.torch_version, found.measured_on) == (torch.__version__, time.strftime("%Y-%m-%d"))
 
 
+def test_a_call_is_timed_alone():
+    assert calibration.steady_seconds(lambda: time.sleep(2e-3)) >= 2e-3
+
+
 def test_a_gpu_that_others_use(monkeypatch):
-    held = {"load": lambda index: 0, "free": 80 * 2**30}
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla T4")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (held["free"], 2 * held["free"]))
+    held, gpu = {"load": lambda device: 0, "free": 80 * 2**30}, torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (held["free"], 2 * held["free"]))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
-    monkeypatch.setattr(torch.cuda, "utilization", lambda index: held["load"](index))
-    monkeypatch.setattr(calibration, "product_rates", lambda dtype, device, watch: [dtype])
-    assert calibration.cuda_bench(0).copy_bytes == 2**30
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: held["load"](device))
+    monkeypatch.setattr(calibration, "product_rates", lambda dtype, device: [dtype])
+    assert calibration._copy_bytes(gpu) == 2**30
     held["free"] = 2**30
-    assert calibration.cuda_bench(0).copy_bytes == 2**28
-    for load, busy in ((lambda index: 37, True), (lambda index: 1 / 0, None)):
+    assert calibration._copy_bytes(gpu) == 2**28
+    for load, busy in ((lambda device: 37, True), (lambda device: 1 / 0, None)):
         held["load"] = load
-        assert calibration.cuda_bench(0).products() == (("fp16", "fp32"), busy)
+        assert calibration._gpu_products(gpu) == (("fp16", "fp32"), busy)
+
+
+def test_a_gpu_of_each_name_is_measured_once(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "T4" if index else "H100")
+    assert [str(device) for device in calibration.devices()] == ["cuda:0", "cuda:1", "cpu"]
 
 
 @pytest.mark.parametrize(("share", "busy"), [(0.99, False), (0.5, True)])
@@ -119,7 +67,7 @@ def test_the_cpu_takes_its_products_from_the_peak(monkeypatch, share, busy):
     of = calibration.MatmulPeak
     peaks = {torch.bfloat16: of(5e11, 1024, 2, "", 0.99), torch.float32: of(1e11, 512, 2, "", share)}
     monkeypatch.setattr(calibration, "measure_matmul", peaks.__getitem__)
-    assert calibration.cpu_bench().products() == ((MatmulRate("bf16", 1024, 5e11), MatmulRate("fp32", 512, 1e11)), busy)
+    assert calibration._cpu_products() == ((MatmulRate("bf16", 1024, 5e11), MatmulRate("fp32", 512, 1e11)), busy)
 
 
 HELD = Calibration(

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_efficient.profilers.instrument import Instrument, InstrumentRun, Place
-from hf_efficient.profilers.nsight import Capture, NvtxRanges
+from hf_efficient.profilers.instrument import Capture, Instrument, InstrumentRun, NvtxRanges, Place
 
 
 class Facts:

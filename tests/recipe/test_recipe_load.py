@@ -10,7 +10,7 @@ import pytest
 from hf_efficient.errors import OutputError, RecipeError
 from hf_efficient.recipe.load import change_recipe, load_recipe
 from hf_efficient.recipe.schema import Origin, is_set, mixed_precision, told_where
-from hf_efficient.recipe.writing import DifferingKey, ResolvedRecipe, ResolvedValue, differing_keys, read_resolved
+from hf_efficient.recipe.writing import ResolvedRecipe, ResolvedValue, differing_keys, read_resolved
 from tests.conftest import small_recipe
 
 TRL = version("trl")
@@ -215,5 +215,5 @@ def test_what_is_no_resolved_recipe(path):
 def test_keys_that_differ():
     first = ResolvedRecipe("a", "", [ResolvedValue("name", "a", None), ResolvedValue("train.seed", "1", "x")])
     second = ResolvedRecipe("b", "", [ResolvedValue("train.seed", "1", None), ResolvedValue("model.id", "m", None)])
-    assert differing_keys([first, second]) == [DifferingKey("name", ["a", None]), DifferingKey("model.id", [None, "m"])]
-    assert differing_keys([first, first, first]) == []
+    assert differing_keys([first, second]) == {"name": ["a", None], "model.id": [None, "m"]}
+    assert differing_keys([first, first, first]) == {}

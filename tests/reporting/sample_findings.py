@@ -56,12 +56,13 @@ def diagnosed(run: RunData) -> RunData:
         [
             Abstention("launch_bound", "no trace was taken", "profile.trace"),
             Abstention("data_storage", "the data loader was not watched"),
+            Abstention("slow_host", "too few readings", "a longer run"),
+            Abstention("loss_rises", "too few losses", "train.logging_steps, or a longer run"),
         ],
-        None, ["saves_cost", "padding_waste", "launch_bound", "data_storage"], ["float32_products: KeyError: 'fp32'"],
+        None, ["saves_cost", "padding_waste", "launch_bound", "data_storage", "slow_host", "loss_rises"],
+        ["float32_products: KeyError: 'fp32'"],
     )  # fmt: skip
-    second = {"forward": 0.31, "backward": 0.58, "communication": 0.02, "evaluation": 0.4}
-    ranks = {0: {**second, "communication": 0.24}, 1: {**second, "forward": 0.43, "backward": 0.68}}
-    return dataclasses.replace(run, diagnosis=found, rank_step_seconds=ranks, memory_bytes=48 * GIB)
+    return dataclasses.replace(run, diagnosis=found)
 
 
 def healthy(run: RunData) -> RunData:

@@ -5,7 +5,7 @@ from hf_efficient.records import trace as rec
 LENGTHS = rec.Percentiles(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
 BUSY = rec.BusyBreakdown(10.0, 6.0, 4.0, 0.4, 4.0, rec.IdleSplit(2.5, 1.0, 0.5, 0.0, 7, 8, 9))
 DEVICE = rec.DeviceBreakdown(
-    device=0, name="NVIDIA Test GPU", first_event_seconds=0.5, busy=BUSY, streams=(),
+    device=0, name="NVIDIA Test GPU", first_event_seconds=0.5, busy=BUSY,
     families=(rec.FamilyTime("matmul", 3.0, 0.75, 10), rec.FamilyTime("copy", 1.0, 0.25, 4)),
     kernels=(rec.KernelTime("a" * 90, "a" * 90, "matmul", 3.0, 0.75, 10, 0.3, "aten::mm"),),
     launches=rec.LaunchBreakdown(1200, 120.0, 200, LENGTHS, 1e-5, 0.25, 0.125, 0.02, LENGTHS, LENGTHS),

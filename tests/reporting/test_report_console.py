@@ -14,17 +14,7 @@ from hf_efficient.records import account as rec
 from hf_efficient.records import amounts
 from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.comparison import comparison_rows
-from hf_efficient.reporting.console import live_screen, rank_renderables, sparkline
-from hf_efficient.reporting.labels import energies, prices
-
-
-def test_columns_stand_under_each_other():
-    assert energies({"a": 36_000.0, "b": 360.0, "c": 0.0}) == {"a": "0.0100 kWh", "b": "0.0001 kWh", "c": "0.0000 kWh"}
-    assert energies({"a": 1800.0, "b": 3.6}) == {"a": "0.500 Wh", "b": "0.001 Wh"}
-    assert prices({"forward": 0.1259, "logging": 0.00012}) == {"forward": "$0.126", "logging": "$0.000"}
-    assert prices({"a": 1234.5}) == {"a": "$1,234.50"}
-    assert (energies({}), prices({})) == ({}, {})
-
+from hf_efficient.reporting.console import live_screen, rank_renderables
 
 GIB = 2**30
 
@@ -113,14 +103,14 @@ WHOLE = rec.Preflight(
 RESTARTS = [
     (
         rec.RestartAccount(1, 5, 3, 2, 20.0, 80.0, 0.1),
-        "start 2 on from step 3, 2 steps done again: 1 min 20 s until it trained and 20.0 s of lost steps, $0.10",
+        "start 2 resumed from step 3, 2 steps done again: 1 min 20 s until it trained and 20.0 s of lost steps, $0.10",
     ),
     (rec.RestartAccount(2, 5, None, 0, 0.0, 30.0, None), "start 3 never came to train: 30.0 s"),
     (
         rec.RestartAccount(3, 3, 0, 3, 9.0, 12.0, None),
         "start 4 from the first step again, 3 steps done again: 12.0 s until it trained and 9.0 s of lost steps",
     ),
-    (rec.RestartAccount(4, 8, 8, 0, 0.0, 12.0, None), "start 5 on from step 8: 12.0 s until it trained"),
+    (rec.RestartAccount(4, 8, 8, 0, 0.0, 12.0, None), "start 5 resumed from step 8: 12.0 s until it trained"),
 ]
 
 
@@ -207,9 +197,9 @@ optimizer                    3.00    3.0%  █
 evaluation                  15.00   15.0%  ████
 other phases                 3.00    3.0%  █
 unattributed                 2.00    2.0%
-in all                     100.00  100.0%
+total                      100.00  100.0%
 
-loss       4 █▅▃▁ 2
+loss       4 → 2
 evaluated  after step 40: loss 2.91
 steps      p50 1.50 s, p95 2.25 s
 tokens     120 per second without padding, 10% padding, 31% MFU
@@ -243,12 +233,3 @@ def test_how_it_stands():
         lines = shown(replace(view, **changes), 160)
         assert lines[0] == f"outputs/one  {said}"
         assert "left" not in lines[1]
-
-
-def test_bars_of_losses():
-    assert sparkline([]) == ""
-    assert sparkline([1.0]) == "▁"
-    assert sparkline([2.0, 2.0]) == "▁▁"
-    assert sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]) == "▁▂▃▄▅▆▇█"
-    assert sparkline([0.0, 2.0, 4.0, 6.0], width=2) == "▁█"  # means of 1 and 5
-    assert len(sparkline([float(number) for number in range(1001)])) == 40

@@ -2,21 +2,16 @@
 
 import dataclasses
 
-import pytest
 from hand_made import NO_STEPS, series, steps
-from sample_findings import diagnosed, finding
 
-from hf_efficient.records.account import StepTimes, TimeAccount
+from hf_efficient.records.account import StepTimes
 from hf_efficient.records.amounts import Evaluation, MemoryAccount, MemoryCategory, SequenceAccount, TokenAccount
-from hf_efficient.records.findings import Cost, Gain, Remedy
 from hf_efficient.records.series import Band, Histogram, SystemSeries
-from hf_efficient.reporting.labels import PHASE_COLORS
 from hf_efficient.reporting.plots import steps as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, evaluation_places, step_axis
-from hf_efficient.reporting.plots.findings import cost_bar, finding_figure
 from hf_efficient.reporting.plots.memory import memory_over_time
+from hf_efficient.reporting.plots.steps import step_phases
 from hf_efficient.reporting.plots.system import cores_figure, gpu_figure, phases_over_time
-from hf_efficient.reporting.plots.time import step_phases, time_bar
 
 GIB = 2**30
 TIMES = StepTimes(4, 1, "the first", 1.0, 1.0, 1.0, 1.0, 1.0)
@@ -25,21 +20,6 @@ TIMES = StepTimes(4, 1, "the first", 1.0, 1.0, 1.0, 1.0, 1.0)
 def drawn(figure):
     assert isinstance(figure, Figure)
     return {trace.get("name", ""): trace for trace in figure.traces}
-
-
-def time(**phases):
-    return TimeAccount(sum(phases.values()) + 1.0, phases, 1.0, 1.0, None, [])
-
-
-def test_the_whole_run_is_one_bar():
-    figure = time_bar(time(imports=2.0, forward=5.0, logging=0.0))
-    found = drawn(figure)
-    lengths = {"start of Python, imports": [2.0], "forward": [5.0], "unattributed": [1.0]}
-    assert {name: trace["x"] for name, trace in found.items()} == lengths
-    assert found["forward"]["marker"]["color"] == PHASE_COLORS["forward"]
-    assert figure.layout["xaxis"]["range"] == [0, 8.0]
-    assert "8.0 s by phase" in figure.summary
-    assert "Most: forward 5.0 s, start of Python, imports 2.0 s, unattributed 1.0 s." in figure.summary
 
 
 def test_seconds_per_step_are_means_of_their_bucket():
@@ -113,9 +93,7 @@ def test_step_times_with_their_percentiles():
     found = drawn(figure)
     assert (found["steps"]["x"], found["steps"]["y"]) == ([1.0, 2.0, 3.0], [6, 4, 4])
     assert found["steps"]["customdata"][0] == "6 of 1.00 s to 2.00 s"
-    assert found["p95"]["x"] == [2.5, 2.5]
-    assert found["p50"]["textposition"] == "middle right"
-    assert found["p99"]["textposition"] == "middle left"  # 95% of the way to the right
+    assert found["p95 2.50 s"]["x"] == [2.5, 2.5]
     assert "10 steps without evaluation and checkpointing, from 1.00 s to 3.00 s" in figure.summary
     assert isinstance(draw.step_times(dataclasses.replace(times, p50_seconds=None), Histogram()), Missing)
 
@@ -134,14 +112,14 @@ def test_lengths_in_ascending_order():
 def test_losses_and_step_times_over_each_other():
     first = steps(loss=[3.0, None, 2.0, None])
     second = steps(steps=[1, 1], step_seconds_mean=[0.5, 0.25])
-    losses = draw.compare_losses([first, second, None], ["A a", "B b", "C c"])
+    losses = draw.compared("loss", [first, second, None], ["A a", "B b", "C c"])
     ((name, trace),) = drawn(losses).items()
     assert (name, trace["x"], trace["y"]) == ("A a", [1.0, 3.0], [3.0, 2.0])
     assert losses.summary == "As the Trainer logged it. 2 of the runs have no records of it."
-    times = draw.compare_step_times([first, second], ["A a", "B b"])
+    times = draw.compared("step-times", [first, second], ["A a", "B b"])
     assert drawn(times)["B b"]["y"] == [0.5, 0.25]
     assert (times.layout["xaxis"]["range"], times.selectable) == ([0.5, 4.5], False)
-    assert isinstance(draw.compare_losses([None], ["A"]), Missing)
+    assert isinstance(draw.compared("loss", [None], ["A"]), Missing)
 
 
 def test_steps_done_again_follow_each_other():
@@ -153,92 +131,6 @@ def test_steps_done_again_follow_each_other():
     # Before the first step, after step 2 of the first start, after step 2 of the second, after step 3.
     assert evaluation_places([Evaluation(step, {}) for step in (0, 2, 3)], held, where) == [0.5, 2.5, 4.5]
     assert evaluation_places([Evaluation(step, {}) for step in (3, 1)], held, where) == [4.5, 1.5]
-
-
-def with_steps(run, **columns):
-    """The run with four steps of a second."""
-    return dataclasses.replace(diagnosed(run), series=series(steps(**columns)))
-
-
-def saving(seconds):
-    return [Remedy("do it", {}, "", Gain(0.1, seconds, None, None, "a guess"))]
-
-
-def test_phases_stand_against_everything_else_with_the_mean_now_and_predicted(full_run):
-    phases = {"forward": [0.75] * 4, "checkpointing": [0.0, 2.0, 0.0, 2.0]}
-    run = with_steps(full_run, wall_seconds=[1.0, 3.0, 1.0, 3.0], phase_seconds=phases)
-    figure = finding_figure(3, finding(remedies=saving(2.0)), run)
-    found = drawn(figure)
-    assert figure.id == "finding-3-evidence"
-    assert found["everything else"]["y"] == [1.0, 1.0, 1.0, 1.0]
-    assert found["checkpointing"]["y"] == [None, 2.0, None, 2.0]
-    assert found["checkpointing"]["marker"]["color"] == PHASE_COLORS["checkpointing"]
-    # 8 s in 4 steps, 4 of them in checkpoints; 6 s after 2 s are saved.
-    assert found["mean"]["y"] == [2.0, 2.0]
-    assert found["mean with the first remedy (estimated)"]["y"] == [1.5, 1.5]
-    assert figure.layout["yaxis"]["range"][1] >= 3.0
-    assert figure.summary.startswith("Checkpointing takes 50% of a mean of 2.00 s per step.")
-    assert figure.summary.endswith("With the first remedy that mean is predicted to be 1.50 s.")
-
-
-def test_padding_is_what_lies_between_two_areas(full_run):
-    run = with_steps(full_run, processed_tokens=[100] * 4, non_padding_tokens=[60] * 4, target_tokens=[30] * 4)
-    figure = finding_figure(1, finding("padding_waste"), run)
-    assert [trace["y"] for trace in figure.traces] == [[100.0] * 4, [60.0] * 4]
-    assert "Padding: 13.3%." in figure.summary
-    masked = finding_figure(1, finding("masked_labels"), run)
-    assert [trace["y"] for trace in masked.traces] == [[60.0] * 4, [30.0] * 4]
-    assert "Padding" not in masked.summary
-
-
-def test_the_time_of_steps_over_their_tokens_meets_the_left_edge_at_what_is_paid_for_nothing(full_run):
-    tokens = [100 * number for number in range(1, 13)]
-    forward = [0.5 + 0.001 * number for number in tokens]  # half a second, and a millisecond per token
-    columns = {"steps": [1] * 12, "wall_seconds": forward, "phase_seconds": {"forward": forward}}
-    run = with_steps(full_run, **columns, processed_tokens=tokens)
-    found = drawn(figure := finding_figure(1, finding("small_micro_batch"), run))
-    assert found["steps"]["x"] == tokens
-    assert found["the line through them"]["x"] == [0.0, 1200.0]
-    assert found["the line through them"]["y"] == pytest.approx([0.5, 1.7])
-    assert "at 500 ms, is what a step takes whatever it holds" in figure.summary
-    even = with_steps(full_run, **columns, processed_tokens=[100] * 12)
-    assert finding_figure(1, finding("small_micro_batch"), even).title == "Of the loop's time"
-
-
-def test_memory_stands_below_what_there_is(full_run):
-    system = series(steps(), system=two_readings(device_reserved_bytes=band(GIB, 2.0 * GIB)))
-    run = dataclasses.replace(diagnosed(full_run), series=system, memory_bytes=4 * GIB)
-    found = drawn(figure := finding_figure(1, finding("near_out_of_memory"), run))
-    assert found["reserved on the device"]["y"] == [1.0, 2.0]
-    assert found["all that there is"]["y"] == [4.0, 4.0]
-    assert "The line on top is all that there is: 4.00 GiB." in figure.summary
-    unknown = finding_figure(1, finding("near_out_of_memory"), dataclasses.replace(run, memory_bytes=None))
-    assert "all that there is" not in drawn(unknown)
-
-
-def test_ranks_stand_below_each_other_without_their_pauses(full_run):
-    held = {0: {"forward": 0.5, "communication": 0.5, "evaluation": 3.0}, 1: {"forward": 1.0, "evaluation": 3.0}}
-    run = dataclasses.replace(diagnosed(full_run), rank_step_seconds=held)
-    figure = finding_figure(1, finding("straggler"), run)
-    found = drawn(figure)
-    assert list(found) == ["forward", "communication"]
-    assert (found["communication"]["y"], found["communication"]["x"]) == (["rank 0", "rank 1"], [0.5, 0.0])
-    assert figure.layout["yaxis"]["autorange"] == "reversed"
-
-
-def test_the_cost_is_a_part_of_the_loop_above_what_the_remedy_leaves():
-    found = drawn(figure := cost_bar(finding(cost=Cost(25.0), remedies=saving(20.0)), 100.0, "a-bar"))
-    assert {name: trace["x"] for name, trace in found.items()} == {
-        "the rest of the loop": [75.0],
-        "what it costs": [25.0],
-        "with the first remedy (estimated)": [80.0],
-    }
-    assert figure.summary == (
-        "Of the training loop's 1 min 40 s it costs 25.0 s, 25%. With the first remedy the same training is predicted "
-        "to take 1 min 20 s."
-    )
-    assert "with the first remedy (estimated)" not in drawn(cost_bar(finding(remedies=[]), 100.0, "a-bar"))
-    assert cost_bar(finding(cost=Cost()), 100.0, "a-bar") is None
 
 
 def band(*values):

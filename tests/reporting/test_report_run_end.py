@@ -8,7 +8,7 @@ from sample_findings import diagnosed, healthy
 
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.records import findings
-from hf_efficient.reporting import run_end as end
+from hf_efficient.reporting import console as end
 from hf_efficient.reporting.diagnosis import diagnosis_renderables, remedy_words
 
 METRICS = {f"metric_{number}": 1.0 + number for number in range(9)}
@@ -49,7 +49,7 @@ def test_it_takes_at_most_40_lines_of_80_columns(full_run):
     findings = [line for line in lines if line[:3] in ("1. ", "2. ", "3. ", "4. ")]
     assert len(findings) == 3
     assert findings[0].startswith("1. The loss")
-    assert any(line.startswith("and ") and line.endswith(" more") for line in lines)
+    assert any(line.startswith("and ") and " more: " in line for line in lines)
     assert any(line.startswith("planned  peak allocated") for line in lines)
 
 
@@ -68,6 +68,8 @@ def test_a_script_gets_arguments_in_place_of_keys(full_run):
     script = replace(diagnosis, recipe=False)
     for parts in (end.short_findings(script), diagnosis_renderables(script)):
         assert any("TrainingArguments(bf16=True)" in line for line in printed(*parts))
+    saves = findings.Remedy("fewer", {"train.save_strategy": "steps", "train.save_steps": 40})
+    assert remedy_words(saves, recipe=False) == ["TrainingArguments(save_strategy='steps', save_steps=40)"]
     overrides = {"model.attn_implementation": "sdpa", "adapter.method": "lora"}
     elsewhere = ["from_pretrained(attn_implementation='sdpa')", "get_peft_model(model, LoraConfig())"]
     assert remedy_words(findings.Remedy("faster", overrides), recipe=False) == elsewhere

@@ -7,18 +7,16 @@ import json
 import pytest
 from page_reader import Page, printed
 from sample_run import write_records
-from sample_trace import DEVICE, TRACE
+from sample_trace import TRACE
 
 from hf_efficient.diagnosis.engine import diagnose_isolation
 from hf_efficient.records import isolation as rec
 from hf_efficient.records import profile as profile
 from hf_efficient.reporting.finish_run import finish_run
 from hf_efficient.reporting.html.run_page import run_page
-from hf_efficient.reporting.isolation import isolation_renderables
-from hf_efficient.reporting.plots.time import device_time_bar, family_bar
-from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, profile_renderables
+from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, profile_renderables, trace_renderables
 from hf_efficient.reporting.run_data import RunTrace, read_run
-from hf_efficient.reporting.trace_tables import trace_renderables
+from hf_efficient.reporting.trials import isolation_renderables
 
 
 def has(lines, *cells):
@@ -66,9 +64,9 @@ def test_a_device_is_told_by_cause_family_kernel_copy_and_gap(full_run):
     for told in (
         f"profile/{NAME}: 12,345 events in 2.0 MiB, 12.0 s long, rank 1 of 2, steps 5 to 6",
         "Mind: Mind this.",
-        "Device 0, NVIDIA Test GPU Device time The device ran something for 60% of 10.0 s",
+        "Device 0, NVIDIA Test GPU ",
         "computing 4.00 s 40.0 % only communicating 1.50 s 15.0 %",
-        "in all 10.0 s 100.0 %",
+        "total 10.0 s 100.0 %",
         "matmul 3.00 s 75.0 % 10 copy 1.00 s 25.0 % 4",
         f"{'a' * 90} (aten::mm) 3.00 s 75.0 % 10 300 ms",
         "HtoD, pageable 1.00 s 4 3 3.73 GiB 4.00GB/s",
@@ -80,22 +78,6 @@ def test_a_device_is_told_by_cause_family_kernel_copy_and_gap(full_run):
         f"hf-efficient trace 'out/my run/{NAME}'",
     ):
         assert told in page.said, told
-    assert [name for name in page.ids("figure") if name.startswith("trace")] == ["trace-device-0", "trace-families-0"]
-    assert "trace-families-host" not in page.data["figures"]
-
-
-def test_bars_are_as_long_as_their_seconds():
-    figure = device_time_bar(DEVICE)
-    assert {trace["name"]: trace["x"] for trace in figure.traces} == {
-        "computing": [4.0], "only communicating": [1.5], "only copying or setting memory": [0.5],
-        "idle, host-bound": [2.5], "idle, launch-bound": [1.0], "idle, other": [0.5],
-    }  # fmt: skip
-    assert figure.layout["xaxis"]["range"] == [0, 10.0]
-    assert figure.summary == "The device ran something for 60% of 10.0 s; idle, host-bound for 2.50 s."
-    short = [dataclasses.replace(one, seconds=one.seconds / 10) for one in DEVICE.families]
-    families = family_bar(short, "a-bar", "Families")
-    assert [trace["x"] for trace in families.traces] == [[300.0], [100.0]]  # milliseconds
-    assert families.layout["xaxis"]["title"]["text"] == "ms"
 
 
 def test_a_trace_beside_the_records_is_read(tmp_path):
@@ -162,12 +144,12 @@ def test_each_table_holds_shares_of_its_own_whole():
     operators, snapshot, modules, functions, lines, memory = found_tables(PROFILE, 1)
     assert operators.headings == ["operator", "calls", "device", "share", "host", "FLOPs", "shapes"]
     assert operators.rows == [["aten::mm", "36", "75.0 ms", "75%", "20.0 ms", "123 M", "[208, 64] [64, 128]"]]
-    assert operators.left_out == "8 rows with less time are left out here."
+    assert operators.left_out == "8 rows with less time left out here."
     assert "kernels took 100 ms on the device, 50% of that" in operators.summary
     assert snapshot.rows == [[PLACE, "60.0 MiB", "75%", "2", "a.py:1 f"]]
     assert snapshot.left_out == "20.0 MiB of other lines are left out here."
-    assert list(modules.headings) == ["module", "size", "share", "blocks", "modules", "most of it asked for by"]
-    assert modules.rows == [["model.layers.*.mlp.down_proj", "60.0 MiB", "75%", "8", "4", PLACE]]
+    assert list(modules.headings) == ["module", "size", "share", "blocks", "most of it asked for by"]
+    assert modules.rows == [["model.layers.*.mlp.down_proj", "60.0 MiB", "75%", "8", PLACE]]
     assert modules.summary == "out of memory: the 80.0 MiB at the peak by the modules that they are for"
     assert modules.left_out == "20.0 MiB of other modules are left out here."
     assert functions.rows == [["c.py:3 collate", "1.50 s", "75%", "1.75 s", "40"]]
@@ -227,7 +209,7 @@ def test_lines_in_80_columns(lines):
         "evaluations not known",
         "evaluations: the disk is full",
         "unexplained 500 ms 25.0%",
-        "in all 2.00 s 100.0%",
+        "total 2.00 s 100.0%",
         "the loader alone 2.00 ms for the batches of a step",
         "tokenisation alone 50 examples/s, 2,500 tokens/s",
         "a micro-batch 50.0 ms before it holds a token, 20% of its 250 ms",

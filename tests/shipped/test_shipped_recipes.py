@@ -15,7 +15,7 @@ from hf_efficient.data.sources import Row
 from hf_efficient.facts.models import ModelFact, find_model
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.remarks import recipe_remarks
+from hf_efficient.recipe.rules.values import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 from tests.conftest import tiny_chats
 
@@ -71,7 +71,7 @@ FAMILIES = {
     "qwen3-8b", "qwen3-30b-a3b", "gemma3-4b", "gemma3-12b", "smollm2-360m", "smollm2-1.7b", "smollm3-3b",
     "tinyllama-1.1b",
 }  # fmt: skip
-ADAPTERS = dict.fromkeys(("dora", "rslora", "dpo", "grpo"), "lora")
+ADAPTERS = {**dict.fromkeys(("dora", "rslora", "dpo", "grpo"), "lora"), "prune": "full", "distill": "full"}
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 LENGTHS = {"16k": 16384, "32k": 32768}
 
@@ -88,7 +88,7 @@ def test_what_the_name_says_is_what_is_trained(name: str):
     assert recipe.distributed.offload.parameters == ("offload" in more or "2x24gb" in more)
     assert recipe.adapter.method == ADAPTERS.get(method, method)
     assert (recipe.adapter.dora, recipe.adapter.rslora) == (method == "dora", method == "rslora")
-    said = next((one for one in (method, *more) if one in ("dpo", "grpo")), "sft")
+    said = next((one for one in (method, *more) if one in ("dpo", "grpo", "distill")), "sft")
     assert recipe.objective == said
     assert all(recipe.train["max_length"] == LENGTHS[one] for one in more if one in LENGTHS)
     assert "8bit" not in more or recipe.train["optim"] == "paged_adamw_8bit"
@@ -169,6 +169,7 @@ def small(name: str, tmp_path: Path, tokenizer) -> list[str]:
         rows = [{"chosen": row["messages"], "rejected": [row["messages"][0], WRONG]} for row in rows]
     elif recipe.objective == "grpo":
         rows = [{"question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(20)]
+    model = tiny_model(name, tmp_path / "model", tokenizer)
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     own = ["train.max_length=64", "train.per_device_train_batch_size=2"]
@@ -176,7 +177,9 @@ def small(name: str, tmp_path: Path, tokenizer) -> list[str]:
         own = ["train.max_completion_length=6"]
     return [
         *own,
-        f"model.id={tiny_model(name, tmp_path / 'model', tokenizer)}",
+        f"model.id={model}",
+        *([f"distill.teacher.id={model}"] if recipe.distill else []),
+        *(["model.prune.layers=1"] if recipe.model.prune else []),
         f"data.train=[{{path: {data}}}]",
         f"data.eval=[{{path: {data}}}]",
         "data.overlong=truncate",

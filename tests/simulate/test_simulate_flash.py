@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_efficient.simulate import flash
+from hf_efficient.simulate import decompositions as flash
 from hf_efficient.simulate.blank import blank
 from hf_efficient.simulate.decompositions import workspaces
 from hf_efficient.simulate.operator_count import OperatorCount
@@ -55,7 +55,7 @@ def test_the_backwards_workspace_by_hand():
 def test_the_kernel_of_scaled_dot_product_attention_has_the_same_workspace():
     rows = blank(2, HEADS, TOKENS, WIDTH, dtype=BF16)
     found = flash.backward_workspace(
-        flash.CPU_BACKWARD.default, (rows, rows, blank(2, SHARED, TOKENS, WIDTH, dtype=BF16))
+        flash.FLASH_CPU_BACKWARD.default, (rows, rows, blank(2, SHARED, TOKENS, WIDTH, dtype=BF16))
     )
     assert found == [
         ((2, HEADS, 128), torch.float32),

@@ -16,7 +16,7 @@ def allocated(code, *tensors):
     log = TensorLog()
     for one in tensors:
         log.add(one, "argument", "rest")
-    before = most = log.live_bytes
+    before = most = sum(size for _, size in log.events)
     with log:
         code(*tensors).sum().backward()
     live = 0

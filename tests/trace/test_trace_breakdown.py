@@ -44,17 +44,6 @@ def test_idle_time_has_causes(device):
     assert idle.unknown_seconds == seconds(50)
 
 
-def test_streams_are_split_as_holistic_trace_analysis_does(device):
-    first, second = device.streams
-    assert (first.stream, first.events, second.stream, second.events) == (7, 8, 20, 1)
-    # Busy 100 + 5 + 100 + 10 + 2 + 90. Gaps 5 (B is submitted in it), 48 (D was before), 100, 100, 50 (not known).
-    assert first.busy.busy_seconds == seconds(307)
-    idle = first.busy.idle
-    assert (idle.host_bound_seconds, idle.launch_bound_seconds) == (seconds(105), 0)
-    assert (idle.other_seconds, idle.unknown_seconds) == (seconds(198), seconds(50))
-    assert second.busy.idle_seconds == 0
-
-
 def test_communication_and_what_computation_hides(device):
     told = device.communication
     # C 208-308 beside B until 210 and D from 258: 2 + 50.

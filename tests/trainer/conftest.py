@@ -43,11 +43,11 @@ def writers():
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB, mounted for the test."""
+def small_disk(request, tmp_path):
+    """A file system of 64 KiB, or of another size by its parameter, mounted for the test."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={getattr(request, 'param', '64k')}", "tmpfs", str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from hf_efficient.errors import SetupError
 from hf_efficient.facts import prices
 from hf_efficient.facts.prices import Rates
 from hf_efficient.recording import run_files, system
-from hf_efficient.recording.meters import EnergyMeter, Found
+from hf_efficient.recording.meters import EnergyMeter
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.trainer import EfficientTrainer
 
@@ -115,7 +115,7 @@ def raising(error: BaseException, after: int) -> EnergyMeter:
 def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, warned, plain_run, sampled_often, writers, fault, told, gap):
     error = SystemExit("dead") if fault == "thread" else OSError("gone")
     meters = [raising(error, after=2)] if fault in ("probe", "thread") else []
-    monkeypatch.setattr(system, "host_meters", lambda: Found(meters))
+    monkeypatch.setattr(system, "host_meters", lambda: meters)
     if not meters:
         nvml = replay(monkeypatch, "lost_midway" if fault == "lost" else "no_driver")
         monkeypatch.setattr(system, "cuda_devices", lambda _current: [nvml.device()])
@@ -179,7 +179,7 @@ def test_another_run_in_the_same_process_takes_no_second_or_joule_of_the_first(t
 
 def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch, writers):
     """Each thread has a current device of its own; the sampler's would always be the first."""
-    from hf_efficient.recording.clocks import ProcessStart
+    from hf_efficient.recording.process import ProcessStart
     from hf_efficient.recording.timeline import Timeline
 
     books = {

@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from hf_efficient.callbacks.faults import FaultPolicy, Faults
 from hf_efficient.callbacks.shrink import divided
 from hf_efficient.errors import TrainingCheckError
+from hf_efficient.recording.timeline import no_timeline
 from hf_efficient.reporting.run_rows import fault_words
 from hf_efficient.run_dir.checkpoints import fault_of
 from hf_efficient.trainer import EfficientTrainer
@@ -77,7 +78,7 @@ def test_an_update_that_is_left_out_changes_nothing(train):
     assert all(weight.isfinite().all() for weight in weights[4].values())
     assert stated(trainer.out, "faults") == {"not_finite": 1, "skipped": 1}
     found = valid_account(trainer.out).faults
-    assert fault_words(found) == "1 step not finite, 1 step left out"
+    assert fault_words(found) == "1 step not finite, 1 step left out (details: efficiency/faults)"
 
 
 def test_it_goes_back_to_the_last_checkpoint(train):
@@ -150,7 +151,7 @@ def test_stop_reads_no_figure_from_a_device_before_the_next_step(monkeypatch, tm
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(scaler=None), args=SimpleNamespace(process_index=0), processing_class=None
     )
-    policy = Faults(FaultPolicy(on_non_finite), trainer, None, lambda: tmp_path, lambda: None)
+    policy = Faults(FaultPolicy(on_non_finite), trainer, no_timeline(), lambda: tmp_path, lambda: None)
     for step, norm in enumerate([1.0, 2.0, math.nan]):
         policy.begin_step([])
         policy.norm, policy.losses = (torch.tensor(one).as_subclass(OnDevice) for one in (norm, [0.5]))
@@ -211,9 +212,15 @@ def test_out_of_memory_without_a_policy_to_shrink_ends_the_run_with_a_report(tra
     assert len(list(tmp_path.glob("out*/efficiency/faults/out_of_memory.step4.rank0.json"))) == 1
 
 
-def test_one_row_is_not_divided(train):
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_one_row_is_not_divided(train, tmp_path, checkpointed):
+    sizes = {"per_device_train_batch_size": 1, "checkpointing": checkpointed}
     with pytest.raises(torch.OutOfMemoryError, match="was not divided: it is one row already"):
-        train(FaultPolicy(on_oom="shrink"), kind=type("None", (Full,), {"room": 0}))
+        train(FaultPolicy(on_oom="shrink"), kind=type("None", (Full,), {"room": 0}), **sizes)
+    report = json.loads(next(tmp_path.glob("out*/efficiency/faults/out_of_memory.*.json")).read_text())
+    half = report["shapes"]["input_ids"][1] // 2
+    avoided = {"train.max_length": half} if checkpointed else {"train.gradient_checkpointing": True}
+    assert report["would_have_avoided_it"] == avoided
 
 
 def test_a_flat_row_is_divided_between_documents():

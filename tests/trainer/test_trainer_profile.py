@@ -122,7 +122,7 @@ def test_all_of_them_leave_the_losses_as_they_are(tiny_dir, tmp_path):
     trace = TorchTraceCallback(wait=1, active=2, stacks=False, memory=True)
     sets = [
         [PythonProfileCallback(), LineTimesCallback([mlp]), MemoryHistoryCallback(at_steps=[2]), CaptureCallback()],
-        [PythonProfileCallback("pyinstrument"), trace, NvtxCallback()],
+        [trace, NvtxCallback()],
         [HostMemoryCallback([mlp])],
     ]
     for number, callbacks in enumerate(sets):

@@ -12,7 +12,7 @@ import pytest
 from tiny_training import records
 
 from hf_efficient.accounting.account import load_run, read_account
-from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.run_dir.jsonl import read_steps
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ from hf_efficient import EfficientTrainer
 from hf_efficient.callbacks import BudgetCallback
 from hf_efficient.recording import budget as agreement, timeline as timelines
 from hf_efficient.recording.timeline import Timeline
-from hf_efficient.recording.clocks import ProcessStart
+from hf_efficient.recording.process import ProcessStart
 from hf_efficient.recording.system import SystemSampler
 
 SECOND = 1_000_000_000

@@ -59,13 +59,14 @@ def test_the_end_of_a_run_leaves_its_diagnosis(tiny_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_script_is_told_its_first_finding_once(tiny_dir, tmp_path, caplog):
+def test_a_script_is_told_its_findings_and_its_page_once(tiny_dir, tmp_path, caplog):
     changes = {"max_steps": 12, **every(save=1)}
     trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, "full", **changes)
     trainer.save_model()
     told = [one for one in caplog.messages if "hf-efficient diagnose" in one]
     assert len(told) == 1
     assert "is spent in checkpoints" in told[0]
+    assert f"The page: {tmp_path / 'efficiency/report.html'}" in told[0]
 
 
 def test_trained_weights_in_bfloat16_are_counted_by_their_size():

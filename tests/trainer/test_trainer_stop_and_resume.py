@@ -10,7 +10,7 @@ from tiny_training import METHODS, every, losses, records, train_causal, trained
 from transformers import Trainer, TrainerCallback
 
 from hf_efficient.callbacks.stop import StopWhenAsked
-from hf_efficient.recording.stop import StopRequest
+from hf_efficient.recording.stop import EndedBySignal, StopRequest
 from hf_efficient.run_dir.checkpoints import fault_of
 from hf_efficient.trainer import EfficientTrainer
 
@@ -62,25 +62,30 @@ def test_resume_across_evaluations(tiny_dir, tmp_path):
 
 
 class Asks(TrainerCallback):
-    """In the middle of a step."""
+    """In the middle of a step, or of the evaluation after it."""
 
-    def __init__(self, request, step):
-        self.request, self.step = request, step
+    def __init__(self, request, step, in_evaluation):
+        self.request, self.step, self.in_evaluation, self.batches = request, step, in_evaluation, 0
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if state.global_step + 1 == self.step:
+        if state.global_step + 1 == self.step and not self.in_evaluation:
             assert self.request.heard
             self.request.asked = True
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        self.batches += 1
+        self.request.asked |= self.in_evaluation and state.global_step == self.step
 
 
 @pytest.fixture
 def training(tmp_path, tiny_dir):
-    def train(name, *, ask_at=None, resume=None, **changes):
+    def train(name, *, ask_at=None, in_evaluation=False, resume=None, **changes):
         request = StopRequest()
         stop = StopWhenAsked(request)
         settings = {"max_steps": 6, **changes}
+        train.asks = Asks(request, ask_at, in_evaluation)
         trainer = tiny_training.causal_trainer(
-            EfficientTrainer, tiny_dir, tmp_path / name, callbacks=[Asks(request, ask_at), stop], **settings
+            EfficientTrainer, tiny_dir, tmp_path / name, callbacks=[train.asks, stop], **settings
         )
         trainer.train(resume_from_checkpoint=resume)
         assert not request.heard
@@ -107,6 +112,28 @@ def test_no_evaluation_is_made_first(training, tmp_path):
     assert (stopped, checkpoints) == (4, ["checkpoint-4"])
     state = json.loads((tmp_path / "out/checkpoint-4/trainer_state.json").read_text())
     assert [one["step"] for one in state["log_history"] if "eval_loss" in one] == [2]
+
+
+@pytest.mark.parametrize("step", [4, 6])
+def test_an_evaluation_is_cut_short_and_the_training_before_it_is_saved(training, tmp_path, step):
+    changes = {**every(evaluate=2), "eval_rows": 6, "per_device_eval_batch_size": 2}
+    whole = training("whole", **changes)
+    stopped, losses, saved = training("out", ask_at=step, in_evaluation=True, metric_for_best_model="loss", **changes)
+    assert (stopped, losses, saved) == (None if step == 6 else 4, whole[1][:step], [f"checkpoint-{step}"])
+    assert training.asks.batches == 3 * (step // 2 - 1) + 1
+    checkpoint = tmp_path / f"out/checkpoint-{step}"
+    assert fault_of(checkpoint, hashes=True) is None
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    assert [one["step"] for one in state["log_history"] if "eval_loss" in one] == [2, 4][: step // 2 - 1]
+    if step < 6:
+        assert training("out", resume=str(checkpoint), **changes)[1] == whole[1]
+
+
+def test_asked_in_the_evaluation_before_the_first_step_it_ends_at_once(training):
+    changes = {**every(evaluate=2), "eval_rows": 4, "eval_on_start": True}
+    with pytest.raises(EndedBySignal, match="SIGTERM"):
+        training("out", ask_at=0, in_evaluation=True, **changes)
+    assert training.asks.batches == 1
 
 
 def test_asked_in_the_last_step_the_run_is_done(training):

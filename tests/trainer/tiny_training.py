@@ -23,7 +23,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from hf_efficient.accounting.account import SCHEMA, account_of, read_account
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.steps import StepRecord
-from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.run_dir.jsonl import read_steps
 
 VOCABULARY = 259
 CONFIGS = {SFTTrainer: SFTConfig, DPOTrainer: DPOConfig, RewardTrainer: RewardConfig}

@@ -45,6 +45,29 @@ class Machine:
         return TrialRun(**{**held, **pauses, **self.run})
 
 
+class SweptMachine:
+    """A step takes 1 s and half a second for each row, which has 100 tokens; ``faults`` are raised, by rows and length.
+    A trial takes 10 s more than a step, and one that plans takes more memory."""
+
+    def __init__(self, faults=()) -> None:
+        self.faults = dict(faults)
+        self.asked: list[tuple[dict[str, Any], Any]] = []
+        self.walls: list[float] = []
+
+    def __call__(self, values, wanted):
+        self.asked.append((dict(values), wanted))
+        rows, length = values["train.per_device_train_batch_size"], values.get("train.max_length", 512)
+        if (rows, length) in self.faults:
+            raise self.faults[rows, length]
+        seconds = 1 + 0.5 * rows
+        self.walls.append(10 + seconds)
+        return TrialRun(
+            step_seconds=[seconds] * 5, step_tokens=[100 * rows] * 5, step_positions=[100 * rows] * 5, row_tokens=100.0,
+            device="cpu", fast_bfloat16=True, weights="float32", peak_bytes=5000 if wanted.plan else 1000,
+            wall_seconds=10 + seconds,
+        )  # fmt: skip
+
+
 def product(factors, changes):
     return math.prod(factor for key, factor in factors.items() if key in changes)
 

@@ -13,7 +13,7 @@ import yaml
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.records.bench import ArmRun, Work
-from hf_efficient.trials.arms import ARMS, axolotl_settings, llamafactory_settings, named_arms, obstacle, peer_pythons
+from hf_efficient.trials.arms import ARMS, named_arms, obstacle, peer_pythons, peer_settings
 from hf_efficient.trials.bench import why_not_learning
 
 CPU = Work("r.json", "/data/rows.jsonl", "messages", 3, 2, 4, 96, 67.0, "cpu", "CPU", "tiny")
@@ -65,14 +65,14 @@ def test_a_peer_that_cannot_run_says_why(recipe):
 
 
 def test_the_files_of_peers_say_what_the_recipe_says(recipe, tmp_path):
-    found = llamafactory_settings(recipe, CPU, tmp_path)
+    found = yaml.safe_load(peer_settings("llamafactory", recipe, CPU, tmp_path))
     same = {"lora_rank": 4, "lora_dropout": 0.1, "lora_target": "all", "learning_rate": 0.01, "max_steps": 6}
     same |= {"packing": True, "neat_packing": True, "cutoff_len": 96, "per_device_train_batch_size": 2, "bf16": False}
     same |= {"gradient_accumulation_steps": 4, "disable_gradient_checkpointing": True, "train_on_prompt": True}
     assert {key: found[key] for key in same} == same
     (rows,) = json.loads((tmp_path / found["dataset"]).with_name("dataset_info.json").read_text()).values()
     assert rows["file_name"] == CPU.rows
-    found = axolotl_settings(recipe, CPU, tmp_path)
+    found = yaml.safe_load(peer_settings("axolotl", recipe, CPU, tmp_path))
     same = {"adapter": "lora", "lora_r": 4, "lora_target_linear": True, "sequence_len": 96, "micro_batch_size": 2}
     same |= {"sample_packing": True, "train_on_inputs": True, "float32": True, "gradient_accumulation_steps": 4}
     assert {key: found[key] for key in same} == same
@@ -114,7 +114,7 @@ def test_a_peer_without_gradients_is_found_out(recipe, tmp_path, monkeypatch, fa
     (package / "__init__.py").touch()
     (package / "cli.py").write_text(PLANTED.replace("FACTOR", factor))
     config, figures = tmp_path / "peer.yaml", tmp_path / "figures.json"
-    config.write_text(yaml.safe_dump(llamafactory_settings(recipe, CPU, tmp_path)))
+    config.write_text(peer_settings("llamafactory", recipe, CPU, tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("llamafactory", "llamafactory.cli"):
         monkeypatch.delitem(sys.modules, name, raising=False)

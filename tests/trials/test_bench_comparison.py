@@ -6,7 +6,7 @@ import pytest
 
 from hf_efficient.errors import SetupError
 from hf_efficient.records.bench import ArmRun, Comparison, Work
-from hf_efficient.reporting.bench import SPEED, arms_table, markdown, picture
+from hf_efficient.reporting.trials import SPEED, arms_table, markdown, picture
 from hf_efficient.trials.arms import ARMS
 from hf_efficient.trials.bench import run_rounds, summary, tokens_per_second, why_not_learning
 from hf_efficient.trials.prepare import rows_of

@@ -72,6 +72,9 @@ def test_the_diagnosis_may_ask_for_a_larger_micro_batch_at_once():
         ("weights", here({"bf16": True}, adapter={"method": "full"}), None),
         ("checkpointing", here({"gradient_checkpointing": True}), {"train.gradient_checkpointing": False}),
         ("recomputation", here({"gradient_checkpointing": True}), None),
+        ("offload", here(), None),
+        ("offload", here(run={"device": "cuda"}), {"train.activation_offloading": True}),
+        ("offload", here({"activation_offloading": True}, {"device": "cuda"}), None),
         ("fused_lora", here(run={"device": "cuda"}), None),
         ("fused_lora", here(), {"adapter.fused": "auto"}),
         ("grouping", here(), {"train.train_sampling_strategy": "group_by_length"}),
@@ -87,6 +90,25 @@ def test_the_diagnosis_may_ask_for_a_larger_micro_batch_at_once():
         ),
         ("attention", here(model={"id": "m", "attn_implementation": "eager"}), {"model.attn_implementation": "sdpa"}),
         ("compile", here(), None),
+        ("padding_free", here(), None),  # a length that could cut the joined rows
+        ("padding_free", here({"max_length": None}), {"train.padding_free": True, "model.attn_implementation": "auto"}),
+        ("padding_free", here({"max_length": None}, {"step_positions": [1200] * 6}), None),
+        ("prefetch", here(run={"data_wait_share": 0.2}), None),
+        (
+            "prefetch",
+            here({"dataloader_num_workers": 2}, {"data_wait_share": 0.2}),
+            {"train.dataloader_prefetch_factor": 4},
+        ),
+        ("pinned_memory", here({"dataloader_pin_memory": False}), None),
+        (
+            "pinned_memory",
+            here({"dataloader_pin_memory": False}, {"device": "cuda"}),
+            {"train.dataloader_pin_memory": True},
+        ),
+        ("pinned_memory", here(run={"device": "cuda"}), None),
+        ("threads", here(distributed={"cpu_threads": 8}), {"distributed.cpu_threads": 4}),
+        ("threads", here(distributed={"cpu_threads": 1}), None),
+        ("threads", here(run={"device": "cuda"}, distributed={"cpu_threads": 8}), None),
     ],
 )
 def test_knobs(knob, place, changes):

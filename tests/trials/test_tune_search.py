@@ -56,6 +56,15 @@ def test_what_the_diagnosis_ranks_first_is_tried_first_and_its_prediction_stands
     assert found.tried[0].predicted == pytest.approx((2 + 0.9) / (1.5 + 0.9), rel=0.01)
 
 
+def test_what_is_promised_elsewhere_and_not_tried_says_why():
+    notes = searched(Machine(data_wait_share=0.004)).notes
+    (workers,) = [one for one in notes if one.startswith("workers: ")]
+    assert workers.endswith("not tried: the loop waits for data 0.4% of its time, so that it gives 1.004 times at most")
+    assert any(one.startswith("pinned_memory: ") and one.endswith("or there is no GPU to copy to") for one in notes)
+    assert any(one.startswith("compile: promised elsewhere: 1.3 to 2 times") for one in notes)
+    assert not [one for one in notes if one.startswith("packing: ")]  # it was tried
+
+
 def test_faster_and_worse_is_refused():
     found = searched(Machine(losses={"train.packing": 1.03}))
     assert verdict(found, "packing") == "worse_loss"

@@ -93,7 +93,7 @@ def test_a_killed_tuning_takes_its_runs_from_the_journal_in_their_order(tmp_path
 
 def test_another_recipe_in_the_folder_is_refused(tmp_path, counted):
     trials(tmp_path, recipe="a")
-    with pytest.raises(OutputError, match="holds the tuning of another recipe"):
+    with pytest.raises(OutputError, match="holds trials of another recipe"):
         trials(tmp_path, recipe="b")
 
 
@@ -104,7 +104,8 @@ def test_another_recipe_in_the_folder_is_refused(tmp_path, counted):
         ({"objective": "speed"}, "--objective: speed is unknown. Write tokens_per_second"),
         ({"minutes": 0.0}, "--minutes: 0 is not above zero"),
         ({"most_p95_seconds": -1.0}, "--p95-step-seconds: -1 is not above zero"),
-        ({"tolerance": 5.0}, "--eval-tolerance: 5 is no share of the loss"),
+        ({"tolerance": 5.0}, "--eval-tolerance: 500 is not from 0 to 100. Write 2 for 2%."),
+        ({"tolerance": 0.0002}, "--eval-tolerance: it is in percent, and 0.02% is too little. Write 2 for 2%."),
     ],
 )
 def test_goals_that_are_none(goal, told):

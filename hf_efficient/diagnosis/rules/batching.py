@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from hf_efficient.accounting.columns import Column
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import MATTERS, Case, IsolatedRecipe, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.remedies import ISOLATE
 from hf_efficient.diagnosis.rules.machine import core_wait
 from hf_efficient.diagnosis.rules.memory import memory_room, position_bytes
 from hf_efficient.estimate.throughput import batch_time
@@ -18,10 +18,9 @@ from hf_efficient.records.isolation import MicroBatchLine
 from hf_efficient.text import counted, share
 
 MOST_TIMES = 16
-_ISOLATE = "hf-efficient isolate RECIPE"
 NO_LINE: Final = (
     "what a micro-batch costs by itself is not known: too few steps, or their tokens hardly differ",
-    _ISOLATE,
+    ISOLATE,
 )
 _MUCH_FIXED = 0.3
 _FIXED = "steps.jsonl: forward and backward over tokens"
@@ -31,19 +30,17 @@ _ARGUMENTS = "spans.jsonl: settings.arguments"
 @rule()
 def padding_waste(case: Case) -> Verdict:
     """A seventh of the positions or more is padding: what grouping by length or packing would give on these lengths."""
-    padded, sequences = case.account.tokens.padding_share, case.account.sequences
+    padded = case.account.tokens.padding_share
     if padded is None:
         return abstains("tokens are not counted", "EfficientTrainerMixin in place of the callback")
     if padded < 0.15:
         return None
     computed = case.compute_seconds
-    lengths = ("shortest_tokens", "mean_tokens", "longest_tokens")
     return finding(
         f"{share(padded)} of the positions that are computed are padding",
         [
             ("padding", padded, "share", "run.json: tokens.padding_share"),
             ("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
-            *((n.replace("_", " "), getattr(sequences, n), "tokens", f"run.json: sequences.{n}") for n in lengths),
         ],
         _less_padding(case, computed, padded),
         case.cost(computed * padded),
@@ -181,38 +178,28 @@ def fitting_times(case: Case, most: int) -> int | None:
     return times
 
 
-@dataclass(frozen=True)
-class LargerMicroBatch:
-    """So many times the rows, first out of the accumulation; the examples of an optimizer step grow by ``growth``."""
-
-    times: int
-    growth: float
-    overrides: dict[str, Any]
-    costs: str
-
-    @property
-    def what(self) -> str:
-        return f"take {self.times} times the rows into a micro-batch"
+def larger_step(accumulated: int, times: int) -> float:
+    """By what the examples of an optimizer step grow, where the rows grow first out of the accumulation."""
+    return max(1, accumulated // times) * times / accumulated
 
 
-def larger_micro_batch(rows: int, accumulated: int, times: int) -> LargerMicroBatch:
+def larger_micro_batch(rows: int, accumulated: int, times: int, gain: Gain | None, *, grouped: bool = False) -> Remedy:
+    what, costs = f"take {times} times the rows into a micro-batch", "activations of more rows"
     overrides: dict[str, Any] = {"train.per_device_train_batch_size": rows * times}
-    kept = max(1, accumulated // times)
+    kept, growth = max(1, accumulated // times), larger_step(accumulated, times)
     if accumulated > 1:
         overrides["train.gradient_accumulation_steps"] = kept
-    costs, growth = "activations of more rows", kept * times / accumulated
     if growth > 1:
         costs += f"; a step holds {growth:g} times the examples: an epoch has fewer steps, and the learning rate may "
         costs += "have to grow"
-    return LargerMicroBatch(times, growth, overrides, costs)
-
-
-def _grow(what: str, overrides: dict[str, Any], costs: str, gain: Gain, grouped: bool) -> Remedy:
-    if not grouped:
-        return Remedy(what, overrides, costs, gain)
-    both = overrides | {"train.train_sampling_strategy": "group_by_length"}
-    order = "the examples come in another order"
-    return Remedy(f"{what}, with examples of like length together", both, f"{costs}; {order}", gain)
+    elif growth == 1:
+        what += f", and accumulate {kept}"
+        costs += "; the global batch stays the same"
+    if grouped:
+        overrides["train.train_sampling_strategy"] = "group_by_length"
+        what += ", with examples of like length together"
+        costs += "; the examples come in another order"
+    return Remedy(what, overrides, costs, gain)
 
 
 def _basis(case: Case, held: MicroBatch, times: int, grouped: bool) -> str:
@@ -279,10 +266,8 @@ def _accumulate(case: Case, held: MicroBatch, most: int, *, grouped: bool) -> Re
     saved = by_saved.get(best, 0.0) * (case.compute_seconds + case.phase_seconds("bookkeeping"))
     if case.share(saved) < MATTERS:
         return None
-    change = larger_micro_batch(held.rows, held.accumulated, best)
-    what = f"{change.what}, and accumulate {held.accumulated // best}"
-    costs = "activations of more rows; the global batch stays the same"
-    return _grow(what, change.overrides, costs, case.gain(saved, _basis(case, held, best, grouped)), grouped)
+    gain = case.gain(saved, _basis(case, held, best, grouped))
+    return larger_micro_batch(held.rows, held.accumulated, best, gain, grouped=grouped)
 
 
 @rule()
@@ -295,7 +280,7 @@ def small_micro_batch(case: Case) -> Verdict:
     wait = core_wait(case)
     if wait is not None and wait.share >= 0.2:
         why = f"other processes held the cores in {share(wait.share)} of the time, which hides what tokens cost"
-        return abstains(why, _ISOLATE)
+        return abstains(why, ISOLATE)
     held = micro_batch(case)
     if held is None:
         return abstains(*NO_LINE)
@@ -337,16 +322,14 @@ def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     best = next((times for times, seconds in saved.items() if seconds > 0 and seconds >= enough), None)
     if best is None or case.share(saved[best]) < MATTERS:
         return None
-    change = larger_micro_batch(held.rows, held.accumulated, best)
     gain = case.gain(saved[best], _basis(case, held, best, grouped))
-    return _grow(change.what, change.overrides, change.costs, gain, grouped)
+    return larger_micro_batch(held.rows, held.accumulated, best, gain, grouped=grouped)
 
 
 def _saved_seconds(case: Case, held: MicroBatch, times: int, growth: float) -> float:
     saved = (case.compute_seconds + case.phase_seconds("bookkeeping")) * held.saved_share(times, growth)
-    larger = max(1, held.accumulated // times) * times / held.accumulated
     around = case.phase_seconds("optimizer") + case.phase_seconds("logging")
-    return saved + around * (1 - 1 / larger)
+    return saved + around * (1 - 1 / larger_step(held.accumulated, times))
 
 
 @rule(name="small_micro_batch")
@@ -376,20 +359,23 @@ def isolated_small_micro_batch(recipe: IsolatedRecipe) -> Verdict:
 
 def _isolated_larger(recipe: IsolatedRecipe, line: MicroBatchLine, fixed: float) -> Remedy:
     schedule, padded = recipe.found.schedule, line.doubled_positions
-    change = larger_micro_batch(schedule.micro_batch_rows, schedule.accumulation, _times(fixed, line.seconds))
-    if padded is not None and padded > 1.05:
-        costs = (
-            f"{change.costs}; twice the rows hold {padded:.2f} times the positions for the same tokens, by padding, so "
-            "that the gain is not predicted: examples of like length together, or packing, avoid it"
-        )
-        return Remedy(change.what, change.overrides, costs)
+    times = _times(fixed, line.seconds)
     computed = line.seconds * schedule.accumulation
-    saved = fixed * schedule.accumulation * (1 - 1 / change.times)
-    if change.growth > 1:
+    saved = fixed * schedule.accumulation * (1 - 1 / times)
+    growth = larger_step(schedule.accumulation, times)
+    if growth > 1:
         around = recipe.found.step_seconds - computed - recipe.taken("data")
-        saved += max(0.0, around) * (1 - 1 / change.growth)
-    basis = f"what a micro-batch costs by itself is paid once for {change.times} times the rows, its tokens as measured"
-    return Remedy(change.what, change.overrides, change.costs, recipe.gain(recipe.of_steps(saved), basis))
+        saved += max(0.0, around) * (1 - 1 / growth)
+    basis = f"what a micro-batch costs by itself is paid once for {times} times the rows, its tokens as measured"
+    gain = recipe.gain(recipe.of_steps(saved), basis)
+    remedy = larger_micro_batch(schedule.micro_batch_rows, schedule.accumulation, times, gain)
+    if padded is None or padded <= 1.05:
+        return remedy
+    costs = (
+        f"{remedy.costs}; twice the rows hold {padded:.2f} times the positions for the same tokens, by padding: "
+        "the gain is not predicted. Examples of like length together, or packing, avoid it"
+    )
+    return replace(remedy, costs=costs, gain=None)
 
 
 def _times(fixed: float, computed: float) -> int:

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import MATTERS, Case, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.batching import MOST_TIMES, NO_LINE, MicroBatch, micro_batch, padding_growth
 from hf_efficient.diagnosis.rules.memory import category_bytes, checkpointing_override, memory_room
 from hf_efficient.records.findings import Finding, Remedy

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any, Literal
 
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import MATTERS, Case, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.memory import PERSISTENT, MemoryRoom, category_bytes, memory_room
 from hf_efficient.records.findings import Finding, Gain, Remedy
 from hf_efficient.text import share, size
@@ -48,8 +47,6 @@ def exposed_communication(case: Case) -> Verdict:
             ("communication that nothing covers", found.exposed_seconds, "seconds", _TRACE),
             ("of the traced time", found.exposed_share, "share", _TRACE),
             ("communication, of which is covered", found.overlap_share, "share", _TRACE),
-            ("kernels that communicate", found.kernels, "count", _TRACE),
-            ("ranks", case.ranks, "count", "run.json: ranks"),
         ],
         _communicate_less(case, lost),
         case.cost(lost),
@@ -118,7 +115,7 @@ def _would_fit(case: Case, strategy: str, room: MemoryRoom, persistent: int, who
 
 
 def _spared(case: Case) -> float:
-    """Of the bytes sent, those that DDP does not send (``estimate/communication.py``). Spread: the weights W gathered
+    """Of the bytes sent, those that DDP does not send (``estimate/sharding.py``). Spread: the weights W gathered
     twice, the gradients of the T trained values scattered once; DDP: these gradients twice. Hand-worked: all trained: 1
     - 2 / 3 = 1 / 3; one of 100: 1 - 2 / 201 = 0.99."""
     model = case.settings("model")
@@ -149,8 +146,7 @@ def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:
         f"each of {ranks} ranks holds all of the model, and its memory is {share(room.share)} full",
         [
             ("memory taken at the peak", room.held_bytes, "bytes", room.source),
-            ("gradients and optimizer state", spread["zero2"], "bytes", _MEMORY),
-            ("these and the weights", spread["fsdp2"], "bytes", _MEMORY),
+            ("freed of it", freed[best], "bytes", _MEMORY),
         ],
         [Remedy(what, costs="more communication", gain=gain)],
         case.cost(held_bytes=freed[best]),

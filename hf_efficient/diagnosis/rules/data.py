@@ -1,6 +1,6 @@
 """Waiting for data: one calculation of what was waited for, so that its rules do not contradict each other.
 
-Set apart are the wait for the first batch of an epoch (see ``epochs.py``), and the part of the loading in which it
+Set apart are the wait for the first batch of an epoch (see ``pauses.py``), and the part of the loading in which it
 waited for a core that others had (see ``cpu_contention``). What is left has one cause:
 
     elsewhere   the data set and the collator do not account for it: the sampler, pinning, copying between processes
@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_efficient.accounting.steps import StepColumns
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Row, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import MATTERS, Case, IsolatedRecipe, Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.machine import compute_cores, cores_of_a_rank
 from hf_efficient.estimate.throughput import StepLoad, best_workers, loaded_step_seconds
 from hf_efficient.records.findings import Finding, Remedy

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, Row, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import MATTERS, Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules import batching
 from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, short_seconds, size
@@ -66,15 +65,12 @@ def _traced_waits(case: Case) -> _LaunchWaits | None:
         return None
     idle, launches = device.busy.idle, device.launches
     share = idle.launch_bound_seconds / device.busy.window_seconds
-    call_seconds = None if launches.call is None else launches.call.p50_seconds
     source = "profile/trace.rank0"
     evidence: list[Row] = [
         ("device waits for the next launch", share, "share", source),
-        ("device idle altogether", device.busy.idle_share, "share", source),
         ("kernels a second", launches.kernels_per_second, "count", source),
         ("median kernel", launches.length.p50_seconds, "seconds", source),
         ("kernels shorter than their launch", launches.short_share, "share", source),
-        ("median call that launches one", call_seconds, "seconds", source),
     ]
     return _LaunchWaits(share, idle.launch_bound_seconds >= idle.host_bound_seconds, True, evidence)
 
@@ -100,10 +96,9 @@ def _fewer_launches(case: Case, lost: float | None) -> list[Remedy]:
     found = []
     times = batching.fitting_times(case, batching.MOST_TIMES) or 1
     if times > 1:
-        change = batching.larger_micro_batch(case.rows, case.accumulated, times)
         basis = f"as many launches for {times} times the rows"
         gain = None if lost is None else case.gain(lost * (1 - 1 / times), basis)
-        found.append(Remedy(change.what, change.overrides, change.costs, gain))
+        found.append(batching.larger_micro_batch(case.rows, case.accumulated, times, gain))
     if not case.settings("model").get("compiled"):
         gain = None if lost is None else case.gain(_FUSED * lost, "half of the waits, by fused operators: an estimate")
         costs = "minutes of compilation at the start, and again for every new shape"
@@ -156,7 +151,7 @@ def _own_reads(case: Case, own: Sequence[Site], libraries: float, on_device: boo
 
 
 def _library_reads(inside: Sequence[Site]) -> Finding:
-    costs = "a loss that is not finite shows in the log, and spoils its mean"
+    costs = "a non-finite loss shows in the log, and spoils its mean"
     return finding(
         f"libraries read tensors {_reads(inside):g} times per step, first {_place(inside[0])}",
         _read_evidence(inside),

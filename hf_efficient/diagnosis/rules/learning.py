@@ -5,16 +5,17 @@ import math
 import numpy as np
 
 from hf_efficient.accounting.columns import Column
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import Row, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.estimate.rounding import rounds_to_nearest, smallest_still_weight, still_share_of
+from hf_efficient.recipe.rules.training import FEW_STEPS
 from hf_efficient.records.findings import Confidence, Finding, Remedy, Severity
-from hf_efficient.text import share
+from hf_efficient.text import counted, share
 
 _SIGN_LIKE = ("adam", "lion", "adagrad", "adafactor")
 _OFTEN = 0.05
 _COUNTED_BY = "EfficientTrainerMixin, or AccountCallback"
 _HALF = 0.5
+_ENOUGH_STEPS = 50
 _SILENT = "spans.jsonl: silent_failures"
 _WEIGHTS = "spans.jsonl: settings.model.bfloat16_weights, a sample"
 _LOSS_TOKENS = "steps.jsonl: tokens.target"
@@ -28,6 +29,29 @@ def _logged(case: Case, name: str) -> Column:
     anew = np.flatnonzero((np.diff(first.segment) != 0) & (first.step[1:] == 1))
     column: Column = getattr(first, name)[int(anew[-1]) + 1 if len(anew) else 0 :]
     return column[np.isfinite(column)]
+
+
+@rule()
+def few_steps(case: Case) -> Verdict:
+    """A training by epochs ended after fewer than ten updates, which hardly change a model."""
+    if not case.has_steps or case.account.ended != "done" or case.argument("max_steps", 0) != -1:
+        return None
+    last = int(case.first.step.max())
+    if last >= FEW_STEPS:
+        return None
+    smaller = {"packing": False, "gradient_accumulation_steps": 1}
+    changes = {f"train.{key}": one for key, one in smaller.items() if case.argument(key, one) != one}
+    costs = "smaller steps, whose gradients are noisier"
+    epochs = {"train.num_train_epochs": math.ceil(_ENOUGH_STEPS / last)}
+    return finding(
+        f"the training had {counted(last, 'optimizer step')}, too few to learn from",
+        [("optimizer steps", last, "", "steps.jsonl: step")],
+        [
+            *([Remedy("take more steps from the same data", changes, costs)] if changes else []),
+            Remedy("train for more epochs", epochs, "time; watch the evaluation loss"),
+        ],
+        severity="critical",
+    )
 
 
 @rule()
@@ -61,7 +85,8 @@ def learning_rate_idle(case: Case) -> Verdict:
     if asked and ended and rising and rates[-1] < 0.5 * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
         warm_up = max(1, round(0.05 * steps))
-        return finding(title, evidence, [Remedy(f"warm up for {warm_up} steps", {"train.warmup_steps": warm_up})])
+        remedy = Remedy(f"warm up for {counted(warm_up, 'step')}", {"train.warmup_steps": warm_up})
+        return finding(title, evidence, [remedy])
     return None
 
 
@@ -72,11 +97,9 @@ def _is_flat(losses: Column) -> bool:
 
 
 def _higher_rate(case: Case, highest: float) -> Remedy:
-    asked, model = case.argument("learning_rate") or 0.0, case.settings("model")
-    adapter = (model.get("trainable_parameters") or 0) < 0.5 * (model.get("parameters") or 0)
-    usual = 2e-4 if adapter else 2e-5
+    asked, usual = case.argument("learning_rate") or 0.0, 2e-4 if case.is_mostly_frozen else 2e-5
     if asked < usual:
-        what = f"a learning rate of {usual:g}, usual for {'adapters' if adapter else 'all weights'}"
+        what = f"a learning rate of {usual:g}, usual for {'adapters' if case.is_mostly_frozen else 'all weights'}"
         return Remedy(what, {"train.learning_rate": usual})
     return Remedy(f"a schedule that reaches the learning rate asked for ({asked:g}); it reached {highest:.2g}")
 
@@ -173,19 +196,19 @@ def _lower_rate(asked: float | None) -> Remedy:
 @rule()
 def not_finite_steps(case: Case) -> Verdict:
     """Micro-batches whose loss is nan or infinite; the Trainer's log leaves them out (``logging_nan_inf_filter``)."""
-    counted = case.facts.get("silent_failures", {})
+    failures = case.facts.get("silent_failures", {})
     logs = 0 if case.series is None else sum(case.series.steps.not_finite)
-    if "losses_not_finite" not in counted and not logs:
+    if "losses_not_finite" not in failures and not logs:
         return abstains("losses of micro-batches are not counted", "EfficientTrainerMixin")
-    bad, seen = int(counted.get("losses_not_finite") or 0), int(counted.get("losses") or 0)
+    bad, seen = int(failures.get("losses_not_finite") or 0), int(failures.get("losses") or 0)
     if not bad and not logs:
         return None
     unlabelled = int((case.first.target == 0).sum())
     what = f"{share(bad / seen)} of the micro-batches have" if bad and seen else "the Trainer logged"
     nameless = unlabelled >= _HALF * max(bad, 1)
-    why = f": {unlabelled} steps hold no label to learn from" if nameless else ""
+    why = f": no label to learn from in {counted(unlabelled, 'step')}" if nameless else ""
     return finding(
-        f"{what} a loss that is not finite{why}",
+        f"{what} a non-finite loss{why}",
         [
             ("losses that are no finite number", bad, "count", f"{_SILENT}.losses_not_finite"),
             ("losses of micro-batches", seen, "count", f"{_SILENT}.losses"),
@@ -296,8 +319,8 @@ def masked_labels(case: Case) -> Verdict:
     if empty >= _OFTEN:
         title = f"{share(empty)} of the steps hold no target token"
     what = (
-        "look at a batch: labels != -100 where the answer is; usual causes are a response template that does not match "
-        "the chat template, prompts that fill max_length so that the answer is cut, and padding sides"
+        "look at a batch: labels must differ from -100 where the answer is. Usual causes: a response template that "
+        "does not match the chat template, prompts that fill max_length, the padding side"
     )
     return finding(
         title,

@@ -3,18 +3,17 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import Row, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.memory import MemoryRoom, memory_room
 from hf_efficient.estimate.allocator import CONTEXT_BYTES
 from hf_efficient.facts.accelerators import Accelerator, accelerator_of_device, accelerators
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Gain, Remedy
-from hf_efficient.records.series import SystemSeries
 from hf_efficient.text import share
 
 _MUCH_WAIT = 0.10
 _EXCESS = 0.5
+_HOST = "system.jsonl: host"
 _SAMPLED_BY = "a run of some seconds on Linux, with EfficientTrainerMixin"
 
 
@@ -40,7 +39,6 @@ def _threads_of_a_rank(case: Case) -> int:
 
 
 def compute_cores(case: Case) -> float:
-    """Cores that training keeps busy in a rank, as far as it has them."""
     threads = float(_threads_of_a_rank(case))
     return min(threads, cores_of_a_rank(case) or threads)
 
@@ -97,23 +95,17 @@ def cpu_contention(case: Case) -> Verdict:
     return finding(
         f"the training waits for a core in {share(lost)} of its time: {who} keep "
         f"{wait.others + wait.stolen:.1f} cores busy of {wait.cores:g}",
-        _contention_evidence(case, wait),
+        [*_wait_rows(wait), ("cores taken by the machine's host", wait.stolen, "count", f"{_HOST}.stolen_cores")],
         [alone, passive],
         case.cost(saved),
     )
 
 
-def _contention_evidence(case: Case, wait: CoreWait) -> list[Row]:
-    host = "system.jsonl: host"
-    loaded = case.first.loader.get("core_wait_seconds")
-    waited = None if loaded is None else float(loaded[loaded > 0].sum())
+def _wait_rows(wait: CoreWait) -> list[Row]:
     return [
-        ("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
-        ("cores busy with other processes", wait.others, "count", f"{host}.other_cores"),
-        ("cores taken by the machine's host", wait.stolen, "count", f"{host}.stolen_cores"),
+        ("main thread ready to run, without a core", wait.share, "share", f"{_HOST}.main_thread_core_wait"),
+        ("cores busy with other processes", wait.others, "count", f"{_HOST}.other_cores"),
         ("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
-        ("cores busy with this process", case.host_mean("process_cores"), "count", f"{host}.process_cores"),
-        ("loading that waited for a core", waited, "seconds", "steps.jsonl: loader.core_wait_seconds"),
     ]
 
 
@@ -138,16 +130,13 @@ def cpu_oversubscription(case: Case) -> Verdict:
         else "load with fewer workers, or let torch compute with fewer threads (OMP_NUM_THREADS)",
         gain=case.gain(saved, f"the {share(own)} of its time that the main thread waits for a core"),
     )
-    host = "system.jsonl: host"
     return finding(
         f"torch computes with {threads} threads{processes}{beside} on {wait.cores:g} cores",
         [
             ("threads of torch", threads, "count", "spans.jsonl: settings.host.torch_threads"),
             ("ranks on the machine", ranks, "count", "spans.jsonl: system.ranks_here"),
-            ("cores busy with loader workers", wait.own - threads * ranks, "count", f"{host}.children_cores"),
-            ("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
-            ("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
-            ("cores busy with other processes", wait.others, "count", f"{host}.other_cores"),
+            ("cores busy with loader workers", wait.own - threads * ranks, "count", f"{_HOST}.children_cores"),
+            *_wait_rows(wait),
         ],
         [fewer],
         case.cost(saved),
@@ -178,26 +167,12 @@ def throttling(case: Case) -> Verdict:
     return finding(
         f"GPU {worst[0]} is held back in {share(worst[2])} of the readings: {worst[1].replace('_', ' ')}",
         [
-            *(
-                (f"GPU {number}: {reason.replace('_', ' ')}", held, "share", "system.jsonl: throttled")
-                for number, reason, held in found
-            ),
-            *_highest(system, dict.fromkeys(number for number, _, _ in found)),
+            (f"GPU {number}: {reason.replace('_', ' ')}", held, "share", "system.jsonl: throttled")
+            for number, reason, held in found
         ],
         [Remedy("look after the cooling, or ask for another machine" if heat else "raise the power limit")],
         severity="warning" if heat else "info",
     )
-
-
-def _highest(system: SystemSeries, numbers: dict[str, None]) -> list[Row]:
-    evidence: list[Row] = []
-    for number in numbers:
-        for name, unit in (("temperature_celsius", "°C"), ("sm_clock_mhz", "MHz")):
-            band = system.gpus.get(number, {}).get(name)
-            highest = [value for value in band.high if value is not None] if band is not None else []
-            what = f"GPU {number}: highest {name.rpartition('_')[0].replace('_', ' ')}"
-            evidence.append((what, max(highest, default=None), unit, f"system.jsonl: gpus.{name}"))
-    return evidence
 
 
 class _Other(NamedTuple):

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from hf_efficient.accounting.columns import Column
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import Case, Verdict, abstains, finding, rule
 from hf_efficient.estimate.allocator import CONTEXT_BYTES, nccl_bytes
 from hf_efficient.estimate.statistics import steady_growth
 from hf_efficient.records.findings import Finding, Gain, Remedy
-from hf_efficient.text import count, share, size
+from hf_efficient.text import counted, share, size
 
 PERSISTENT = ("weights", "adapter", "gradients", "optimizer_state")
 """What is there however large the micro-batch is."""
@@ -92,8 +91,9 @@ def smaller_micro_batch(case: Case) -> dict[str, Any] | None:
 
 
 def checkpointing_override(case: Case, on: bool) -> dict[str, bool]:
-    """Under the name that the run itself used."""
-    newer = case.argument("activation_checkpointing") is not None
+    """Under the name in the recipe; in a script's arguments transformers sets both, and the old name is deprecated."""
+    name, recipe = "activation_checkpointing", case.recipe
+    newer = (case.argument(name) if recipe is None else recipe.get(f"train.{name}")) is not None
     return {f"train.{'activation_checkpointing' if newer else 'gradient_checkpointing'}": on}
 
 
@@ -162,6 +162,10 @@ def _retries(case: Case) -> int:
     return int(np.maximum(np.diff(known), 0).sum())
 
 
+def _freed(retries: int) -> str:
+    return f"the allocator had to free its cache {counted(retries, 'time')}"
+
+
 def _retry_seconds(case: Case) -> float | None:
     first = case.first
     rose = np.diff(first.allocation_retries, prepend=first.allocation_retries[:1]) > 0
@@ -183,7 +187,7 @@ def large_micro_batch(case: Case) -> Verdict:
     basis = "steps with a retry as long as those without; what smaller kernels cost is not counted"
     gain = None if seconds is None else case.gain(seconds, basis)
     return finding(
-        f"micro-batches of {case.rows} rows fill the memory: the allocator had to free its cache {retries} times",
+        f"micro-batches of {counted(case.rows, 'row')} fill the memory: {_freed(retries)}",
         [
             ("retries after warm-up", retries, "count", "steps.jsonl: memory.allocation_retries"),
             ("memory taken at the peak", room.share, "share", room.source),
@@ -224,7 +228,7 @@ def fragmentation(case: Case) -> Verdict:
     if known and case.can_be_grouped and not case.argument("packing"):  # batches of many sizes tear the memory
         overrides = {"train.train_sampling_strategy": "group_by_length"}
         remedies.append(Remedy("put examples of like length into a batch", overrides, "another order of examples"))
-    freed = f"the allocator had to free its cache {retries} times"
+    freed = _freed(retries)
     return finding(
         freed if retries else f"{size(gap)} are reserved and unused",
         evidence,
@@ -344,10 +348,10 @@ def _grows(case: Case, growth: _Growth) -> Finding:
     ]
     title = f"the memory of {growth.where} grows by {size(round(growth.bytes_per_step))} with every step"
     if fails and until is not None:
-        title += f", and is used up {count(until)} steps further on"
+        title += f", and is used up {counted(until, 'step')} further on"
     let_go = Remedy(
-        "let go of what each step leaves behind: keep floats, not tensors (loss.item() at the log interval, .detach() "
-        "and .cpu() for what must be kept), and no tensor of a graph in a list or an attribute",
+        "let go of what each step leaves behind: keep loss.item(), not the loss, and .detach().cpu() of what must be "
+        "kept; put no tensor of a graph into a list or an attribute",
         gain=case.gain(0.0, "nothing is kept from a step", round(growth.grown_bytes)),
     )
     look = "to see which line keeps it: profile.memory (on a GPU) or profile.host_memory"

@@ -1,26 +1,49 @@
-"""Evaluations, checkpoints and logs that are too frequent, or too slow: in a run, and by the variants of a recipe."""
+"""Evaluations, checkpoints and logs that are too frequent or too slow, in a run and by the variants of a recipe. Time
+that callbacks and the user's own methods take, or that nobody is known to take. Epochs that start slowly."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, abstains, finding, rule
-from hf_efficient.diagnosis.rules.own_code import with_holders
+import numpy as np
+
+from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.diagnosis.case import MATTERS, Case, IsolatedRecipe, Row, Subject, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.remedies import INSTRUMENTS
+from hf_efficient.records.account import HeldTime
 from hf_efficient.records.findings import Finding, Remedy
-from hf_efficient.text import share, short_seconds
+from hf_efficient.text import counted, share, short_seconds
 
 _TOO_MUCH = 0.10
-_LOGS_ALLOWED = 0.01
-_RARER_LOGS = "a log after every {} steps, each as long as those that were measured"
+_WORTH_A_ROW = 0.01
+_LEAST_KEPT = 0.25
+"""Of the evaluated examples, so that the loss still says something."""
+_MOST_ROWS = 5
+_WITHOUT_WORK = ("bookkeeping", "unattributed")
+_OTHER_RULES = ("logging", "evaluation", "checkpointing")
+_COMPUTES = ("compute_loss", "prediction_step")
+_RARELY = 10
+_SOURCE = "run.json: time.held"
+_RARER = (
+    "do the work of {} every tenth step (`if state.global_step % 10: return`), or give it to a thread of its own: the "
+    "training waits for every callback"
+)
+_SHORTER = "make {} quicker: time its lines (profile.lines), and do its slow part more rarely or in a thread"
+_UNKNOWN = (
+    "no callback and none of your methods holds most of it: profile Python to see the functions that take it "
+    "(profile.python)"
+)
+_WITHOUT_INSTRUMENT = "leave {} out of runs that you do not look into: an instrument belongs to a short run of its own"
+_NAMES_NOTHING = "use EfficientTrainer or EfficientTrainerMixin: the account then names each callback and method"
+_MOSTLY = 0.5
 _SCHEDULED = {"eval_steps": "evaluate_every", "save_steps": "save_every"}
 """What the run said of its schedule, in steps, also where its argument is a share of all steps or an epoch."""
 
 
 @dataclass(frozen=True)
 class _Pause:
-    """Evaluations or checkpoints, with the words and arguments (by their prefix) for them; rarer ones are to take the
-    ``allowed`` share of the loop."""
+    """Evaluations, checkpoints or logs, with the words and arguments (by their prefix) for them. From the share
+    ``much`` of the loop on they cost; rarer ones are to take the share ``allowed``."""
 
     phase: str
     one: str
@@ -30,51 +53,62 @@ class _Pause:
     allowed: float
     costs: str
     basis: str
+    much: float = _TOO_MUCH
 
-    def rarer(self, every: int, is_best_loaded: bool, measured: str) -> tuple[str, dict[str, Any], str, str]:
-        """What to do, its overrides, its costs and its basis. The best checkpoint needs its evaluation."""
-        names = ("eval", "save") if is_best_loaded else (self.argument,)
+    def rarer(self, subject: Subject, every: int, saved_seconds: float, is_best_loaded: bool, measured: str) -> Remedy:
+        """The best checkpoint needs its evaluation."""
+        both = is_best_loaded and self.argument != "logging"
         overrides: dict[str, Any] = {}
-        for name in sorted(names, key=lambda name: name != self.argument):
+        for name in sorted(("eval", "save") if both else (self.argument,), key=lambda name: name != self.argument):
             overrides |= {f"train.{name}_strategy": "steps", f"train.{name}_steps": every}
-        basis = f"{self.basis.format(every=every)}, each as long as those that were {measured}"
-        return f"{self.verb} every {every} steps", overrides, self.costs.format(every=every), basis
+        distance = counted(every, "step")
+        basis = f"{self.basis.format(every=distance)}, each as long as those that were {measured}"
+        gain, costs = subject.gain(saved_seconds, basis), self.costs.format(every=distance)
+        return Remedy(f"{self.verb} every {distance}", overrides, costs, gain)
 
 
 _EVALUATIONS = _Pause(
     phase="evaluation", one="evaluation", an_one="an evaluation", verb="evaluate", argument="eval", allowed=0.05,
-    costs="the loss is seen less often", basis="evaluations after every {every} steps",
+    costs="the loss is seen less often", basis="evaluations after every {every}",
 )  # fmt: skip
 _SAVES = _Pause(
     phase="checkpointing", one="checkpoint", an_one="a checkpoint", verb="save", argument="save", allowed=0.03,
-    costs="a run that dies has up to {every} steps to do again", basis="a checkpoint after every {every} steps",
+    costs="a run that dies has up to {every} to do again", basis="a checkpoint after every {every}",
+)  # fmt: skip
+_LOGS = _Pause(
+    phase="logging", one="log", an_one="a log", verb="log", argument="logging", allowed=0.01,
+    costs="the loss is logged less often", basis="a log after every {every}", much=MATTERS,
 )  # fmt: skip
 
 
 @rule()
 def evaluations_cost(case: Case) -> Verdict:
     """A tenth of the loop or more is spent in evaluations; rarer ones are to take a twentieth."""
-    return with_holders(_of_run(case, _EVALUATIONS), case, "evaluation")
+    return _of_run(case, _EVALUATIONS, _quicker_evaluations(case))
 
 
 @rule()
 def saves_cost(case: Case) -> Verdict:
     """A tenth of the loop or more is spent in checkpoints; rarer ones are to take three hundredths."""
-    return with_holders(_of_run(case, _SAVES), case, "checkpointing")
+    return _of_run(case, _SAVES, _smaller_saves(case))
 
 
-def _of_run(case: Case, pause: _Pause) -> Finding | None:
+def _of_run(case: Case, pause: _Pause, others: list[Remedy]) -> Finding | None:
+    """With the callbacks and methods of the user's own that take a part of it; one that takes half has a remedy."""
     spent = case.phase_seconds(pause.phase)
-    if case.share(spent) < _TOO_MUCH:
+    if case.share(spent) < pause.much:
         return None
     source, count = f"steps.jsonl: phase_seconds.{pause.phase}", int((case.first.phase(pause.phase) > 0).sum())
     remedies = []
     longer = _rarer(case, spent, pause.argument, pause.allowed)
     if longer is not None:
         every, left = longer
-        what, overrides, costs, basis = pause.rarer(every, bool(case.argument("load_best_model_at_end")), "measured")
-        remedies.append(Remedy(what, overrides, costs, case.gain(spent - left, basis)))
-    remedies += _quicker_evaluations(case) if pause is _EVALUATIONS else _smaller_saves(case)
+        is_best_loaded = bool(case.argument("load_best_model_at_end"))
+        remedies.append(pause.rarer(case, every, spent - left, is_best_loaded, "measured"))
+    remedies += others
+    holders = [one for one in case.account.time.held if one.phase == pause.phase]
+    if holders and holders[0].seconds >= spent / 2:
+        remedies += _remedies(case, holders[:1])
     return finding(
         f"{share(case.share(spent))} of the training loop is spent in {pause.one}s",
         [
@@ -82,6 +116,7 @@ def _of_run(case: Case, pause: _Pause) -> Finding | None:
             (f"time in {pause.one}s", spent, "seconds", source),
             ("steps with one", count, "count", source),
             (f"mean {pause.one}", spent / count, "seconds", source),
+            *_rows(case, holders),
         ],
         remedies,
         case.cost(spent),
@@ -89,21 +124,30 @@ def _of_run(case: Case, pause: _Pause) -> Finding | None:
 
 
 def _quicker_evaluations(case: Case) -> list[Remedy]:
+    spent = case.phase_seconds("evaluation")
+    if not spent:
+        return []
     found = []
     batch, train_batch = (case.argument(f"per_device_{kind}_batch_size") for kind in ("eval", "train"))
     if case.on_cuda and batch and train_batch and batch < train_batch:
         overrides = {"train.per_device_eval_batch_size": 2 * train_batch}
         found.append(Remedy("evaluate in larger batches", overrides, "more memory in evaluations"))
-    if case.recipe is not None and case.recipe.get("data.max_eval_examples") is None and case.evaluations:
-        mean = short_seconds(sum(case.evaluations) / len(case.evaluations))
-        what = f"evaluate on fewer examples (data.max_eval_examples); one evaluation takes {mean}"
-        found.append(Remedy(what, costs="a noisier evaluation loss"))
-    return found
+    each = spent / int((case.first.phase("evaluation") > 0).sum())
+    took = f"; one evaluation takes {short_seconds(each)}"
+    what, costs = "evaluate on fewer examples", "a noisier evaluation loss"
+    if case.recipe is None:
+        return [*found, Remedy(f"{what}: give the trainer a smaller eval_dataset{took}", costs=costs)]
+    allowed = _EVALUATIONS.allowed * (case.loop_seconds - spent) / (1 - _EVALUATIONS.allowed)
+    kept = max(_LEAST_KEPT, allowed / spent)
+    given = {key: case.recipe.get(key) for key in ("data.max_eval_examples", "evaluate.generate.examples")}
+    fewer = {key: max(1, int(number * kept)) for key, number in given.items() if isinstance(number, int) and number > 1}
+    named = "" if "data.max_eval_examples" in fewer else " (data.max_eval_examples)"
+    return [*found, Remedy(f"{what}{named}{took}", fewer, costs)]
 
 
 def _smaller_saves(case: Case) -> list[Remedy]:
     if case.argument("save_only_model") is not False:
-        return []
+        return [Remedy("write checkpoints to a faster disk (output_dir), or less often")]
     costs = "training cannot resume from such a checkpoint with its optimizer state"
     return [Remedy("save the weights without optimizer state", {"train.save_only_model": True}, costs)]
 
@@ -114,33 +158,8 @@ def logging_cost(case: Case) -> Verdict:
     first = case.first
     if "logging" not in first.phase_seconds and "between_steps" in first.phase_seconds:
         return abstains("logging is not timed apart from fetching data", "EfficientTrainerMixin")
-    spent = case.phase_seconds("logging")
-    if case.share(spent) < MATTERS:
-        return None
-    logs = first.phase("logging")
-    times = int((logs > 0).sum())
-    each = float(logs.sum()) / times
-    remedies = []
-    longer = _rarer(case, spent, "logging", _LOGS_ALLOWED)
-    if longer is not None and case.argument("logging_strategy") == "steps":
-        every, left = longer
-        gain = case.gain(spent - left, _RARER_LOGS.format(every))
-        costs = "the loss is logged less often"
-        remedies.append(Remedy(f"log every {every} steps", {"train.logging_steps": every}, costs, gain))
     slow = "look at where logs go (train.report_to, callbacks with on_log): a slow tracker holds every log"
-    remedies.append(Remedy(slow))
-    source = "steps.jsonl: phase_seconds.logging"
-    found = finding(
-        f"{share(case.share(spent))} of the training loop goes into logs, {short_seconds(each)} each",
-        [
-            ("share of the loop in logs", case.share(spent), "share", source),
-            ("time in logs", spent, "seconds", source),
-            ("steps with a log", times, "count", source),
-        ],
-        remedies,
-        case.cost(spent),
-    )
-    return with_holders(found, case, "logging")
+    return _of_run(case, _LOGS, [Remedy(slow)])
 
 
 @rule(name="evaluations_cost")
@@ -156,13 +175,18 @@ def isolated_saves_cost(recipe: IsolatedRecipe) -> Verdict:
     return _of_variants(recipe, _SAVES, recipe.found.pauses.save_seconds, recipe.found.schedule.save_every)
 
 
+@rule(name="logging_cost")
+def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
+    """A twentieth of the step or more goes to logs; rarer ones are to take a hundredth."""
+    return _of_variants(recipe, _LOGS, recipe.found.pauses.log_seconds, recipe.found.schedule.log_every)
+
+
 def _of_variants(recipe: IsolatedRecipe, pause: _Pause, each: float | None, every: int | None) -> Verdict:
     taken = recipe.taken(pause.phase)
-    if each is None or every is None or recipe.of_a_step(taken) < _TOO_MUCH:
+    if each is None or every is None or recipe.of_a_step(taken) < pause.much:
         return recipe.unknown(pause.phase)
     longer = _distance(each, recipe.found.step_seconds - taken, pause.allowed)
-    what, overrides, costs, basis = pause.rarer(longer, recipe.found.schedule.best_at_end, "timed")
-    gain = recipe.gain(recipe.of_steps(taken - each / longer), basis)
+    saved, is_best_loaded = recipe.of_steps(taken - each / longer), recipe.found.schedule.best_at_end
     return finding(
         f"{share(recipe.of_a_step(taken))} of the training loop goes to {pause.one}s",
         [
@@ -170,29 +194,7 @@ def _of_variants(recipe: IsolatedRecipe, pause: _Pause, each: float | None, ever
             ("steps between two", every, "count", "recipe"),
             *recipe.evidence(pause.phase, f"{pause.one}s, of each step"),
         ],
-        [Remedy(what, overrides, costs, gain)] if longer > every else [],
-        recipe.cost(recipe.of_steps(taken)),
-    )
-
-
-@rule(name="logging_cost")
-def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
-    """A twentieth of the step or more goes to logs; rarer ones are to take a hundredth."""
-    taken, each, every = recipe.taken("logging"), recipe.found.pauses.log_seconds, recipe.found.schedule.log_every
-    if each is None or every is None or recipe.of_a_step(taken) < MATTERS:
-        return recipe.unknown("logging")
-    longer = _distance(each, recipe.found.step_seconds - taken, _LOGS_ALLOWED)
-    overrides = {"train.logging_strategy": "steps", "train.logging_steps": longer}
-    gain = recipe.gain(recipe.of_steps(taken - each / longer), _RARER_LOGS.format(longer))
-    remedy = Remedy(f"log every {longer} steps", overrides, "a coarser curve of the loss", gain)
-    return finding(
-        f"{share(recipe.of_a_step(taken))} of a step goes to logging",
-        [
-            ("a log", each, "seconds", "isolate: logged less quiet"),
-            ("steps between two", every, "count", "recipe"),
-            *recipe.evidence("logging", "logs, of each step"),
-        ],
-        [remedy],
+        [pause.rarer(recipe, longer, saved, is_best_loaded, "timed")] if longer > every else [],
         recipe.cost(recipe.of_steps(taken)),
     )
 
@@ -200,7 +202,7 @@ def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
 def _rarer(case: Case, spent_seconds: float, argument: str, allowed: float) -> tuple[int, float] | None:
     """Every how many steps a pause takes no more than a share of the loop, and the seconds it then takes in this run.
     None where the run is shorter than the distance of now, or the pauses follow no distance (``best``)."""
-    if case.argument(f"{argument}_strategy") not in ("steps", "epoch"):
+    if case.argument(f"{argument}_strategy") not in (("steps",) if argument == "logging" else ("steps", "epoch")):
         return None
     steps, schedule = case.account.steps.count, case.facts.get("run", {})
     every = schedule.get(_SCHEDULED.get(f"{argument}_steps", "")) or case.argument(f"{argument}_steps")
@@ -224,3 +226,179 @@ def _distance(pause_seconds: float, step_seconds: float, allowed: float) -> int:
     steps = pause_seconds * (1 - allowed) / (allowed * step_seconds)
     digit = 10 ** max(0, math.floor(math.log10(steps)) - 1)
     return max(1, math.ceil(round(steps / digit, 9)) * digit)  # 89.999999999 is what a division leaves of 90
+
+
+@rule()
+def own_code(case: Case) -> Verdict:
+    """A tenth of the loop or more is bookkeeping, callbacks or unattributed; the method or callback behind it is named.
+    Callbacks within logs, evaluations and checkpoints belong to the rules of those."""
+    idle = {"bookkeeping": case.phase_seconds("bookkeeping")}
+    idle["unattributed"] = max(0.0, case.loop_seconds - math.fsum(map(case.phase_seconds, case.first.phase_seconds)))
+    holders = [
+        one
+        for one in case.account.time.held
+        if one.phase in _WITHOUT_WORK or (one.is_callback and one.phase not in _OTHER_RULES)
+    ]
+    elsewhere = math.fsum(one.seconds for one in holders if one.phase not in _WITHOUT_WORK)
+    spent = math.fsum(idle.values()) + elsewhere
+    if case.share(spent) < _TOO_MUCH:
+        return None
+    first = holders[0] if holders and holders[0].seconds >= spent / 2 else None
+    evidence: list[Row] = [
+        ("bookkeeping, callbacks and unattributed", case.share(spent), "share", "steps.jsonl: phase_seconds"),
+        ("bookkeeping", idle["bookkeeping"], "seconds", "steps.jsonl: phase_seconds.bookkeeping"),
+        ("unattributed", idle["unattributed"], "seconds", "steps.jsonl: wall_seconds less the phases"),
+        ("callbacks in other phases", elsewhere or None, "seconds", _SOURCE),
+    ]
+    rest = max(0.0, spent - math.fsum(one.seconds for one in holders))
+    if rest >= spent / 2:
+        remedies = [Remedy(_NAMES_NOTHING if case.account.recorded_by == "callback" else _UNKNOWN)]
+    else:
+        remedies = _remedies(case, holders) or [Remedy(_UNKNOWN)]
+    return finding(_title(case, spent, first), [*evidence, *_rows(case, holders)], remedies, case.cost(spent))
+
+
+def _title(case: Case, spent: float, first: HeldTime | None) -> str:
+    if first is None:
+        return f"{share(case.share(spent))} of the training loop is bookkeeping, callbacks and unattributed time"
+    each = short_seconds(first.seconds / max(1, case.account.steps.count))
+    key = _instrument(first)
+    name = first.name if key is None else f"the instrument {key}"
+    return f"{share(case.share(first.seconds))} of the training loop is spent in {name}, {each} a step"
+
+
+def _instrument(one: HeldTime) -> str | None:
+    callback = one.name.partition(".")[0]
+    return next((f"profile.{key}" for key, name in INSTRUMENTS.items() if name == callback), None)
+
+
+def _rows(case: Case, holders: list[HeldTime]) -> list[Row]:
+    long = [one for one in holders if case.share(one.seconds) >= _WORTH_A_ROW][:_MOST_ROWS]
+    return [(f"{one.name}, in {one.phase}", one.seconds, "seconds", _SOURCE) for one in long]
+
+
+def _remedies(case: Case, holders: list[HeldTime]) -> list[Remedy]:
+    found = []
+    for one in holders[:_MOST_ROWS]:
+        if one.seconds < holders[0].seconds / 4 or case.share(one.seconds) < _WORTH_A_ROW:
+            continue
+        if key := _instrument(one):
+            gain = case.gain(one.seconds, "all of the time that was measured in it")
+            found.append(Remedy(_WITHOUT_INSTRUMENT.format(key), gain=gain))
+        elif one.is_callback and one.phase not in _OTHER_RULES:
+            gain = case.gain(
+                one.seconds * (1 - 1 / _RARELY), "every tenth step, each as long as those that were measured"
+            )
+            found.append(Remedy(_RARER.format(one.name), costs="it sees one step in ten", gain=gain))
+        elif not one.name.endswith(_COMPUTES):
+            found.append(Remedy(_SHORTER.format(one.name)))
+    return found
+
+
+@dataclass(frozen=True)
+class _EpochStarts:
+    """On rank 0 over the run, beside the loading that any batch needs: iterators and workers were started, workers that
+    do not persist ended, first batches late, of which ``dataset_seconds`` the data set: it opens files, shuffles."""
+
+    epochs: int
+    started_seconds: float
+    ended_seconds: float
+    late_seconds: float
+    dataset_seconds: float
+    workers: int | None
+    persistent: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.started_seconds + self.ended_seconds + self.late_seconds
+
+    @property
+    def of_dataset(self) -> bool:
+        return self.dataset_seconds >= _MOSTLY * self.seconds
+
+    @property
+    def cause(self) -> Literal["workers", "boundary"]:
+        return "workers" if self.workers and not self.persistent and not self.of_dataset else "boundary"
+
+
+def _epoch_starts(case: Case) -> _EpochStarts:
+    """What a batch takes is its mean in the steps in which no epoch starts: an epoch's first batch waits for one."""
+    first, loader = case.first, case.first.loader
+    starts = loader["start_seconds"] > 0
+    fetch, collate = _of_a_batch(first, ~starts)
+    epochs = int(starts.sum())
+    late = max(0.0, float(np.nansum(loader["first_wait_seconds"])) - epochs * (fetch + collate))
+    at_starts = float(np.nansum(loader["fetch_seconds"][starts])) - fetch * float(np.nansum(loader["fetched"][starts]))
+    facts = case.facts.get("loader", {})
+    return _EpochStarts(
+        epochs=round(epochs * case.unseen),
+        started_seconds=case.over_the_run(loader["start_seconds"]),
+        ended_seconds=case.over_the_run(loader["end_seconds"]),
+        late_seconds=late * case.unseen,
+        dataset_seconds=min(late, max(0.0, at_starts)) * case.unseen,
+        workers=facts.get("workers", case.argument("dataloader_num_workers")),
+        persistent=bool(facts.get("persistent_workers", case.argument("dataloader_persistent_workers"))),
+    )
+
+
+def _of_a_batch(first: StepColumns, steps: np.ndarray) -> tuple[float, float]:
+    fetched = float(np.nansum(first.loader["fetched"][steps]))
+    if not fetched:
+        return 0.0, 0.0
+    fetch, collate = (float(np.nansum(first.loader[f"{name}_seconds"][steps])) for name in ("fetch", "collate"))
+    return fetch / fetched, collate / fetched
+
+
+@rule()
+def worker_start(case: Case) -> Verdict:
+    """A twentieth of the loop or more goes into starting and joining workers, which could live on."""
+    starts = _starts_of(case, "workers")
+    if not isinstance(starts, _EpochStarts):
+        return starts
+    each = starts.seconds / starts.epochs
+    took = f"each of {starts.epochs} epochs, {short_seconds(each)} each"
+    what = f"goes into starting data loader workers anew for {took}"
+    gain, costs = case.gain(each * (starts.epochs - 1), "workers start once"), "they hold memory in evaluations too"
+    persist = {"train.dataloader_persistent_workers": True}
+    return _epochs_finding(case, what, starts, Remedy("keep the workers from epoch to epoch", persist, costs, gain))
+
+
+@rule()
+def epoch_boundary(case: Case) -> Verdict:
+    """A twentieth of the loop or more goes into the first batches of epochs: a sampler, a shuffle, files, a buffer."""
+    starts = _starts_of(case, "boundary")
+    if not isinstance(starts, _EpochStarts):
+        return starts
+    each = starts.seconds / starts.epochs
+    where = "the data set starts over" if starts.of_dataset else "the loader and its sampler start over"
+    title = f"is spent where epochs meet: {where} for {short_seconds(each)}, {counted(starts.epochs, 'time')}"
+    what = "make the sampler cheaper (what it sorts or draws, once), or repeat the rows so that an epoch is longer"
+    if starts.of_dataset:
+        what = "open files and fill buffers once, not at the start of each epoch; of a small data set, repeat the rows "
+        what += "so that an epoch is longer"
+    gain = case.gain(each * (starts.epochs - 1), "all epochs but the first start at once")
+    return _epochs_finding(case, title, starts, Remedy(what, gain=gain))
+
+
+def _starts_of(case: Case, cause: str) -> _EpochStarts | Verdict:
+    if "start_seconds" not in case.first.loader:
+        return abstains("the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
+    starts = _epoch_starts(case)
+    if starts.epochs < 2 or case.share(starts.seconds) < MATTERS:
+        return None
+    return starts if starts.cause == cause else None
+
+
+def _epochs_finding(case: Case, what: str, starts: _EpochStarts, remedy: Remedy) -> Finding:
+    load = "steps.jsonl: loader"
+    evidence = [
+        ("share of the loop in starts of epochs", case.share(starts.seconds), "share", load),
+        ("epochs started", starts.epochs, "count", f"{load}.start_seconds"),
+        ("starting iterators and workers", starts.started_seconds, "seconds", f"{load}.start_seconds"),
+        ("ending workers", starts.ended_seconds, "seconds", f"{load}.end_seconds"),
+        ("first batches, beyond loading them", starts.late_seconds, "seconds", f"{load}.first_wait_seconds"),
+        ("of that: the data set's own", starts.dataset_seconds, "seconds", f"{load}.fetch_seconds"),
+        ("workers", starts.workers, "count", "spans.jsonl: loader.workers"),
+    ]
+    title = f"{share(case.share(starts.seconds))} of the training loop {what}"
+    return finding(title, evidence, [remedy], case.cost(starts.seconds))

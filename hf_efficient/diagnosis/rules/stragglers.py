@@ -7,9 +7,8 @@ import numpy as np
 
 from hf_efficient.accounting.columns import Column
 from hf_efficient.accounting.steps import StepColumns
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, Row, Verdict, abstains, finding, rule
-from hf_efficient.records.account import RankAccount
+from hf_efficient.diagnosis.case import MATTERS, Case, Row, Verdict, abstains, finding, rule
+from hf_efficient.facts.tables import key_table
 from hf_efficient.records.findings import Remedy, Severity
 from hf_efficient.text import share, short_seconds
 
@@ -21,22 +20,7 @@ _WAITS_APART = (*_OWN, "backward", "device_wait", "optimizer")
 """The same where every wait for others is a phase of its own, ``communication``."""
 _FEWEST_STEPS = 5
 _STANDS_OUT = 0.15
-_ON_ITS_CORES = "what else computes on its cores, their clocks, and what this rank does that the others do not"
-_ON_ITS_GPU = "its GPU's clocks, temperature and power limit, and other processes on it"
-_WHERE = {
-    "data_wait": "its storage, its data loader's workers, and what else runs on its cores",
-    "host_to_device": "its copies to the device: pinned memory, the PCIe link, other processes",
-    "forward": _ON_ITS_CORES,
-    "backward": _ON_ITS_CORES,
-    "forward_backward": _ON_ITS_CORES,
-    "computation": "what it computes that the others do not, and whether it is given more tokens",
-    "device_wait": _ON_ITS_GPU,
-    "optimizer": "what else computes on its cores",
-    "bookkeeping": "callbacks that work on this rank alone",
-    "logging": "what is logged on this rank alone, and how often (train.logging_steps)",
-    "checkpointing": "the disk that it saves to, what else writes there, and what this rank alone saves",
-    "evaluation": "what else computes on its cores, and what this rank alone evaluates",
-}
+_WHERE: dict[str, str] = key_table("diagnosis_words")["slow_rank"]
 
 Held = Mapping[int, StepColumns]
 Rows = Mapping[int, np.ndarray]
@@ -47,7 +31,6 @@ class SlowRank:
     """The rank with the most time of its own, over the steps after warm-up that all ranks recorded.
 
     Attributes:
-        own_seconds: by rank, the median of a step's phases in which it waits for nobody.
         phase: in which it differs most; ``computation`` where CPU time shows it. ``phase_seconds``: its medians.
         extra_seconds: of a step or a pause, beyond the others' median; ``_backward_extra`` where waits are not apart.
         slowest_share: of the steps in which it was the one with the most.
@@ -56,7 +39,6 @@ class SlowRank:
     """
 
     rank: int
-    own_seconds: Mapping[int, float]
     phase: str
     phase_seconds: Mapping[int, float]
     extra_seconds: float
@@ -110,7 +92,7 @@ def straggler(case: Case) -> Verdict:
     return finding(
         f"rank {found.rank}{_place(case, found.rank)} is the slowest of {ranks}: the others wait for its "
         f"{waited_for}, {share(case.share(waited))} of the loop",
-        _evidence(case, found),
+        _evidence(found),
         [_remedy(case, found, waited)],
         case.cost(waited),
         severity=severity,
@@ -126,42 +108,24 @@ def _waited(case: Case, found: SlowRank) -> float:
     return found.extra_seconds / step_seconds * case.account.time.training_seconds
 
 
-def _account_of(case: Case, rank: int) -> RankAccount:
-    return next(one for one in case.account.ranks if one.rank == rank)
-
-
 def _place(case: Case, rank: int) -> str:
-    account, several = _account_of(case, rank), len({one.host for one in case.account.ranks}) > 1
+    account = next(one for one in case.account.ranks if one.rank == rank)
+    several = len({one.host for one in case.account.ranks}) > 1
     parts = [account.host if several else None, account.device if account.device != "cpu" else None]
     named = ", ".join(part for part in parts if part is not None)
     return f" ({named})" if named else ""
 
 
-def _evidence(case: Case, found: SlowRank) -> list[Row]:
+def _evidence(found: SlowRank) -> list[Row]:
     source, name = "steps.jsonl, steps.rankN.jsonl", found.phase_name
-    of_steps = found.pauses is None
-    evidence: list[Row] = [
-        (f"{name} of a step, rank {rank}" if of_steps else f"{name}, rank {rank}, each", value, "seconds", source)
-        for rank, value in found.phase_seconds.items()
-    ]
-    if of_steps and found.phase != "computation":
-        evidence += [
-            (f"time of its own of a step, rank {rank}", value, "seconds", source)
-            for rank, value in found.own_seconds.items()
-        ]
-    many = "steps" if of_steps else f"of {found.pauses} {name}, those"
-    unit = "a step" if of_steps else "one of them"
-    evidence += [
+    each = f"{name} of a step" if found.pauses is None else f"each of its {name}"
+    many = "steps" if found.pauses is None else f"of {found.pauses} {name}, those"
+    return [
+        *((f"{each}, rank {rank}", value, "seconds", source) for rank, value in found.phase_seconds.items()),
         (f"{many} in which it was the slowest", found.slowest_share, "share", source),
-        (f"that {unit} takes longer for it", found.extra_seconds, "seconds", source),
+        (f"that a {found.unit} takes longer for it", found.extra_seconds, "seconds", source),
         ("the rank", found.rank, "count", source),
         ("the phase", found.phase, "", source),
-    ]
-    account, spans = _account_of(case, found.rank), f"spans.rank{found.rank}.jsonl" if found.rank else "spans.jsonl"
-    return [
-        *evidence,
-        ("its host", account.host, "", spans),
-        ("its device", account.device, "", spans),
         (f"tokens of a step, rank {found.rank}", found.tokens.get(found.rank), "tokens", source),
         ("tokens of a step, the others' mean", found.others_tokens, "tokens", source),
     ]
@@ -174,7 +138,7 @@ def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:
     gain = case.gain(waited, basis)
     if found.others_tokens is not None and found.tokens[found.rank] > 1.1 * found.others_tokens:
         return Remedy("deal the tokens out evenly: this rank is given more of them", gain=gain)
-    return Remedy(f"look at rank {found.rank}: {_ON_ITS_GPU if found.on_device else _WHERE[found.phase]}", gain=gain)
+    return Remedy(f"look at rank {found.rank}: {_WHERE['device_wait' if found.on_device else found.phase]}", gain=gain)
 
 
 def _slow_in_steps(case: Case, held: Held) -> SlowRank | None:
@@ -211,7 +175,6 @@ def _by_phases(case: Case, held: Held, rows: Rows) -> SlowRank:
         extra += _backward_extra(case, backward, of_phase[slow][phase], usual[phase])
     return SlowRank(
         rank=slow,
-        own_seconds=medians,
         phase=phase,
         phase_seconds={rank: of[phase] for rank, of in of_phase.items()},
         extra_seconds=extra,
@@ -260,7 +223,7 @@ def _busier(case: Case, held: Held, rows: Rows) -> SlowRank | None:
         return None
     threads = max(1, int(case.settings("host").get("torch_threads") or 1))
     medians = _medians(cpu)
-    return SlowRank(slow, medians, "computation", medians, extra / threads, _slowest_share(cpu, slow))
+    return SlowRank(slow, "computation", medians, extra / threads, _slowest_share(cpu, slow))
 
 
 def _without_pauses(held: Held, rows: Rows) -> Rows:
@@ -283,7 +246,7 @@ def _slow_in_pause(held: Held, phase: str) -> SlowRank | None:
     medians = _medians(own)
     if extra < _STANDS_OUT * usual or (phase == "checkpointing" and slow == 0 and usual < 0.5 * medians[slow]):
         return None
-    return SlowRank(slow, medians, phase, medians, extra, _slowest_share(own, slow), pauses=count)
+    return SlowRank(slow, phase, medians, extra, _slowest_share(own, slow), pauses=count)
 
 
 def _most_excess(seconds: Mapping[int, Column]) -> tuple[int, float, float]:

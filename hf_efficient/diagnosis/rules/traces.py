@@ -1,13 +1,11 @@
 """What can be wrong with a trace alone, of whatever run. Costs and gains are of the device's traced time."""
 
-from collections.abc import Sequence
-
-from hf_efficient.diagnosis.rule import Row, TracedDevice, Verdict, finding, rule
-from hf_efficient.diagnosis.rules.precision import float32_products_of
+from hf_efficient.diagnosis.case import TracedDevice, Verdict, finding, rule
+from hf_efficient.diagnosis.rules.compute import float32_products_of
 from hf_efficient.facts.accelerators import accelerator_of_device
 from hf_efficient.records.findings import Gain, Remedy
-from hf_efficient.records.trace import CopyKind, SyncSite
-from hf_efficient.text import share, short_seconds, size
+from hf_efficient.records.trace import SyncSite
+from hf_efficient.text import counted, share, short_seconds
 
 _SOURCE = "the trace"
 _LATER = "trace later steps: in the first ones the allocator asks the driver for memory"
@@ -128,29 +126,21 @@ def trace_pageable_copies(traced: TracedDevice) -> Verdict:
     return finding(
         f"{count} copies from pageable memory to {traced.name} take {short_seconds(lost)}, "
         f"{share(traced.share(lost))} of the time",
-        [*_copy_evidence(found), ("of at most 64 KiB", small, "count", _SOURCE)],
+        [
+            ("copies' time on the device", sum(one.seconds for one in found), "seconds", _SOURCE),
+            ("host's time in their calls", sum(one.call_seconds or 0.0 for one in found), "seconds", _SOURCE),
+            ("copied", sum(one.bytes or 0 for one in found) or None, "bytes", _SOURCE),
+            ("of at most 64 KiB", small, "count", _SOURCE),
+        ],
         remedies,
         traced.cost(lost),
     )
 
 
-def _copy_evidence(found: Sequence[CopyKind]) -> list[Row]:
-    seconds, copied = sum(one.seconds for one in found), sum(one.bytes or 0 for one in found)
-    evidence: list[Row] = [
-        ("copies' time on the device", seconds, "seconds", _SOURCE),
-        ("host's time in their calls", sum(one.call_seconds or 0.0 for one in found), "seconds", _SOURCE),
-    ]
-    if copied:
-        evidence.append(("copied", copied, "bytes", _SOURCE))
-        evidence.append(("rate", f"{size(round(copied / seconds))}/s", "", _SOURCE))
-    return evidence
-
-
 @rule()
 def trace_synchronisations(traced: TracedDevice) -> Verdict:
     """The device was idle after waits of the host for it in three hundredths of its time, those outside steps apart."""
-    trace = traced.trace
-    sites = [one for one in trace.syncs if one.outside_steps < one.count and one.idle_after_seconds > 0]
+    sites = [one for one in traced.trace.syncs if one.outside_steps < one.count and one.idle_after_seconds > 0]
     sites.sort(key=lambda one: -one.idle_after_seconds)
     idle = sum(one.idle_after_seconds for one in sites)
     if not sites or traced.share(idle) < 0.03:
@@ -159,9 +149,6 @@ def trace_synchronisations(traced: TracedDevice) -> Verdict:
         (f"idle after {one.count} waits in {_place(one)}", one.idle_after_seconds, "seconds", _SOURCE)
         for one in sites[:5]
     ]
-    if trace.steps:
-        within = sum(one.count - one.outside_steps for one in sites)
-        evidence.append(("waits per step", within / len(trace.steps), "count", _SOURCE))
     gain = traced.gain(idle, "the device never runs out of work there")
     what = "keep values on the device, and read them back when something is logged, not in every step"
     return finding(
@@ -192,7 +179,7 @@ def trace_memory_bound(traced: TracedDevice) -> Verdict:
         f"{share(taken)} of {traced.name}'s kernel time moves memory, and multiplies nothing",
         [
             *((f"{one.family} kernels", one.seconds, "seconds", _SOURCE) for one in found),
-            *((f"{one.name}, {one.count} times", one.seconds, "seconds", _SOURCE) for one in longest),
+            *((f"{one.name}, {counted(one.count, 'time')}", one.seconds, "seconds", _SOURCE) for one in longest),
         ],
         [
             Remedy("compile the model: it fuses such kernels", {"train.torch_compile": True}, "compilation", gain),
@@ -213,7 +200,7 @@ def trace_float32_products(traced: TracedDevice) -> Verdict:
     gain = traced.gain(_IN_16_BITS * seconds, "half of their time at the least, by half of the bytes")
     return finding(
         f"{share(traced.share(seconds))} of {traced.name}'s time are matrix products in float32",
-        [(f"{one.name}, {one.count} times", one.seconds, "seconds", _SOURCE) for one in found[:3]],
+        [(f"{one.name}, {counted(one.count, 'time')}", one.seconds, "seconds", _SOURCE) for one in found[:3]],
         _fewer_bits(traced, gain),
         traced.cost(seconds),
         confidence="likely",

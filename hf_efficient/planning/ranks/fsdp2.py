@@ -2,7 +2,7 @@
 
 from hf_efficient.planning.ranks.log import Score, Walk
 from hf_efficient.planning.ranks.shares import Sizes, gradient_indices
-from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
+from hf_efficient.planning.simulation import Simulation, Unit
 
 _SENT = "communication"
 
@@ -105,8 +105,8 @@ class FullyShardWalk(Walk):
         self._last_input = None
 
     def _reduce(self, unit: Unit, event: int) -> None:
-        found = [(weight, self._gradient(weight)) for weight in unit.weights]
-        trained = [(weight, index) for weight, index in found if index is not None]
+        found = ((weight, self._gradients.get(weight.name, [])[self._step :]) for weight in unit.weights)
+        trained = [(weight, indices[0]) for weight, indices in found if indices]
         self._free_last_input(event)
         if not trained:
             return
@@ -123,7 +123,3 @@ class FullyShardWalk(Walk):
             if ends:
                 score.end(share, max(ends) - 1)
         score.end(output, event)
-
-    def _gradient(self, weight: HeldWeight) -> int | None:
-        found = self._gradients.get(weight.name, [])
-        return found[self._step] if self._step < len(found) else None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -25,6 +25,8 @@ class Score:
         self._sizes: dict[int, tuple[int, int | None]] = {}
         self._before: dict[int, list[tuple[int, bool]]] = defaultdict(list)
         self._added: list[StorageLife] = []
+        self._log = TensorLog()
+        self._there: dict[int, int] = {}
 
     def resize(self, index: int, size: int, itemsize: int | None = None) -> None:
         """An old storage takes so many bytes, none at all with 0; an element of it so many, if not as before."""
@@ -45,78 +47,69 @@ class Score:
             self._before[event].append((number, False))
 
     def written(self) -> Simulation:
-        old, new = self._simulation.log, _NewLog()
-        counts: list[int] = []
-        for event, (index, size) in enumerate(old.events):
-            counts.append(len(new.log.events))
-            self._changes(new, event)
+        held, counts = self._simulation, list[int]()
+        for event, (index, size) in enumerate(held.log.events):
+            counts.append(len(self._log.events))
+            self._changes(event)
             if size > 0:
-                new.start(index, old.lives[index], *self._sizes.get(index, (size, None)))
+                self._start(index, held.log.lives[index], *self._sizes.get(index, (size, None)))
             else:
-                new.end(index)
-        counts.append(len(new.log.events))
-        self._changes(new, len(old.events))
-        return _moved(self._simulation, new.log, counts)
+                self._end(index)
+        counts.append(len(self._log.events))
+        self._changes(len(held.log.events))
+        evaluation = held.evaluation
+        return replace(
+            held,
+            log=self._log,
+            backward_starts=tuple(counts[one] for one in held.backward_starts),
+            forward_ends=tuple(counts[one] for one in held.forward_ends),
+            first_step=counts[held.first_step],
+            second_step=counts[held.second_step],
+            evaluation=None if evaluation is None else replace(evaluation, start=counts[evaluation.start]),
+        )
 
-    def _changes(self, new: _NewLog, event: int) -> None:
+    def _changes(self, event: int) -> None:
         for number, starts in self._before.get(event, ()):
             if starts:
                 life = self._added[-number - 1]
-                new.start(number, life, life.bytes)
+                self._start(number, life, life.bytes)
             else:
-                new.end(number)
+                self._end(number)
 
-
-class _NewLog:
-    def __init__(self) -> None:
-        self.log = TensorLog()
-        self._there: dict[int, int] = {}
-
-    def start(self, key: int, life: StorageLife, size: int, itemsize: int | None = None) -> None:
+    def _start(self, key: int, life: StorageLife, size: int, itemsize: int | None = None) -> None:
         if size == 0:
             return
-        self._there[key] = len(self.log.lives)
+        self._there[key] = len(self._log.lives)
         begun = copy(life)
-        begun.bytes, begun.born_at, begun.freed_at = size, len(self.log.events), None
+        begun.bytes, begun.born_at, begun.freed_at = size, len(self._log.events), None
         if itemsize is not None and itemsize != life.dtype.itemsize:
             begun.dtype = _DTYPES.get(itemsize, life.dtype)
-        self.log.lives.append(begun)
-        self._note(self._there[key], size)
+        self._log.lives.append(begun)
+        self._log.events.append((self._there[key], size))
 
-    def end(self, key: int) -> None:
+    def _end(self, key: int) -> None:
         index = self._there.pop(key, None)
         if index is not None:
-            life = self.log.lives[index]
-            self._note(index, -life.bytes)
-            life.freed_at = len(self.log.events)
-
-    def _note(self, index: int, size: int) -> None:
-        self.log.events.append((index, size))
-        self.log.live_bytes += size
-
-
-def _moved(simulation: Simulation, log: TensorLog, counts: list[int]) -> Simulation:
-    moved: dict[str, Any] = {
-        "backward_starts": tuple(counts[one] for one in simulation.backward_starts),
-        "forward_ends": tuple(counts[one] for one in simulation.forward_ends),
-        "first_step": counts[simulation.first_step],
-        "second_step": counts[simulation.second_step],
-    }
-    if simulation.evaluation is not None:
-        moved["evaluation"] = replace(simulation.evaluation, start=counts[simulation.evaluation.start])
-    return replace(simulation, log=log, **moved)
+            life = self._log.lives[index]
+            self._log.events.append((index, -life.bytes))
+            life.freed_at = len(self._log.events)
 
 
 class Walk:
     """Goes through a log and calls the methods below where forwards and backwards (``doing``) and their units begin and
     end. A unit runs from the first allocation in its modules to the first in another's; in the forward, the root's
-    ends it too."""
+    ends it too; its backward includes its recomputation where its activations were not kept."""
+
+    begins: Callable[[int], None]
+    ends: Callable[[int], None]
+    before: Callable[[Unit, int], None]
+    after: Callable[[Unit, int], None]
 
     def __init__(self, simulation: Simulation) -> None:
         self.doing = ""
         self._log = simulation.log
         self._units = unit_names(simulation.units, (life.module for life in simulation.log.lives))
-        self._micro_batches = max(1, len(simulation.backward_starts) // 2)
+        self._all = len(simulation.backward_starts)
         self._evaluating = False
         self._unit: Unit | None = None
         self._done: set[str] = set()
@@ -125,7 +118,8 @@ class Walk:
     @property
     def is_last_micro_batch(self) -> bool:
         """Of its optimizer step: the backward that runs, or the next one."""
-        return (self._backwards - (self.doing == "backward")) % self._micro_batches == self._micro_batches - 1
+        left = self._all - 1 - self._backwards + (self.doing == "backward")
+        return left % max(1, (self._all + 1) // 2) == 0  # the first step may have fewer
 
     def go(self) -> None:
         for event, (index, size) in enumerate(self._log.events):
@@ -162,16 +156,3 @@ class Walk:
             self.after(self._unit, event)
             self._done.add(self._unit.name)
         self._unit = None
-
-    def begins(self, event: int) -> None:
-        raise NotImplementedError
-
-    def ends(self, event: int) -> None:
-        raise NotImplementedError
-
-    def before(self, unit: Unit, event: int) -> None:
-        """Of a unit's backward, with its recomputation where its activations were not kept."""
-        raise NotImplementedError
-
-    def after(self, unit: Unit, event: int) -> None:
-        raise NotImplementedError

@@ -6,28 +6,16 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PretrainedConfig
 
-from hf_efficient.estimate.communication import (
-    communication_seconds,
-    hidden_seconds,
-    overlap_window_seconds,
-    step_collectives,
-)
-from hf_efficient.estimate.sharding import (
-    WEIGHTS_SHARDED,
-    ZERO,
-    ModelStates,
-    Sharding,
-    host_bytes,
-    kept_elements,
-    shard_elements,
-)
+from hf_efficient.estimate import sharding as estimate
+from hf_efficient.estimate.sharding import WEIGHTS_SHARDED, ZERO, ModelStates, Sharding
 from hf_efficient.facts.accelerators import collective_bandwidth, host_bandwidth, overhead_seconds
+from hf_efficient.facts.tables import key_table
 from hf_efficient.planning.arguments import is_bitsandbytes
+from hf_efficient.planning.batches import RunShapes
 from hf_efficient.planning.ranks.fsdp2 import FullyShardWalk
 from hf_efficient.planning.ranks.log import Score
 from hf_efficient.planning.ranks.shares import Sizes, model_width, sharding_of, shrink_held, states_of
 from hf_efficient.planning.ranks.zero import ZeroWalk, spread_gradients
-from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.planning.simulation import Rank, Simulation, simulate
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, mixed_precision
@@ -37,8 +25,6 @@ from hf_efficient.text import size as size_text
 
 _FIRST_BUCKET = 1 << 20
 """DDP's ``kDefaultFirstBucketBytes`` (torch 2.13, ``reducer.cpp``)."""
-_OTHER_BUCKETS = 25 << 20
-"""DDP's ``bucket_cap_mb``."""
 _MOST_IN_ONE_MACHINE = 8
 
 
@@ -88,7 +74,10 @@ def spread(simulation: Simulation, sharding: Sharding, *, mixed: bool) -> Simula
     packed = any(weight.packed for weight in simulation.weights.values())
     sizes, score = Sizes(sharding, mixed, packed), Score(simulation)
     if sharding.strategy == "ddp":
-        _add_buckets(simulation, score)
+        # A second copy of all gradients, from the first step on; accelerate leaves ``gradient_as_bucket_view`` off.
+        trained = [weight for unit in simulation.units for weight in unit.weights if weight.trained]
+        for held in bucket_bytes(weight.elements * weight.itemsize for weight in reversed(trained)):
+            score.add(simulation.first_step, held, "communication", "DDP bucket", "setup", trained[0].itemsize)
     else:
         shrink_held(simulation, score, sizes)
     if sharding.strategy == "fsdp2":
@@ -105,14 +94,6 @@ def spread(simulation: Simulation, sharding: Sharding, *, mixed: bool) -> Simula
     )
 
 
-def _add_buckets(simulation: Simulation, score: Score) -> None:
-    """DDP's second copy of all gradients, from the first step on; accelerate leaves ``gradient_as_bucket_view`` off."""
-    trained = [weight for unit in simulation.units for weight in unit.weights if weight.trained]
-    itemsize = trained[0].itemsize
-    for held in bucket_bytes(weight.elements * weight.itemsize for weight in reversed(trained)):
-        score.add(simulation.first_step, held, "communication", "DDP bucket", "setup", itemsize)
-
-
 def bucket_bytes(gradients: Iterable[int]) -> list[int]:
     """Bytes of each bucket; gradients come in the order in which they are made, and a bucket is closed at its limit.
     Hand-worked, MiB: 0.5, 0.75, 20, 10, 3 are in buckets of 1.25, 30 and 3."""
@@ -122,7 +103,7 @@ def bucket_bytes(gradients: Iterable[int]) -> list[int]:
         held += gradient
         if held >= limit:
             found.append(held)
-            held, limit = 0, _OTHER_BUCKETS
+            held, limit = 0, estimate.DDP_BUCKET_BYTES
     return [*found, held] if held else found
 
 
@@ -131,7 +112,7 @@ def planned_ranks(rank: Rank | None) -> PlannedRanks | None:
         return None
     sharding = rank.sharding
     offloaded = [name for name in ("optimizer", "parameters") if getattr(sharding, f"offload_{name}")]
-    away = host_bytes(rank.states, sharding) * sharding.ranks
+    away = estimate.host_bytes(rank.states, sharding) * sharding.ranks
     host, disk = (0, away) if sharding.to_disk else (away, 0)
     return PlannedRanks(sharding.ranks, sharding.strategy, offloaded, host_bytes=host, disk_bytes=disk)
 
@@ -141,7 +122,7 @@ def rank_operators(operators: Sequence[OperatorWork], rank: Rank | None) -> Sequ
     if rank is None or rank.sharding.strategy not in (*ZERO, "fsdp2"):
         return operators
     sharding = rank.sharding
-    if sharding.offload_optimizer or (sharding.strategy == "fsdp2" and sharding.offload_parameters):
+    if sharding.steps_on_host:
         return [one for one in operators if one.family != "optimizer"]
     ranks = sharding.ranks
     return [
@@ -166,7 +147,7 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
     """Collectives beside computation, and transfers to and from the host beside nothing."""
     sharding, states = rank.sharding, rank.states
     seconds = exposed = 0.0
-    collectives = step_collectives(states, sharding, rank.layers)
+    collectives = estimate.step_collectives(states, sharding, rank.layers)
     if collectives:
         bandwidth = collective_bandwidth(device, sharding.ranks)
         if bandwidth is None:
@@ -175,11 +156,11 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
         beside = [one for one in collectives if one.of == "gradients" or sharding.strategy in WEIGHTS_SHARDED]
         overhead = overhead_seconds("collective_overhead")
         seconds, hidable = (
-            communication_seconds(part, sharding.ranks, bandwidth, overhead) for part in (collectives, beside)
+            estimate.communication_seconds(part, sharding.ranks, bandwidth, overhead) for part in (collectives, beside)
         )
         messages = sum(one.messages * one.times for one in beside)
-        window = overlap_window_seconds(sharding, compute_seconds)
-        exposed = seconds - hidden_seconds(hidable, window, messages)
+        window = estimate.overlap_window_seconds(sharding, compute_seconds)
+        exposed = seconds - estimate.hidden_seconds(hidable, window, messages)
     moved = host_bytes_moved(states, sharding)
     if moved and sharding.to_disk:
         return Exchange(None, None, ("no time: the speed of the disk at distributed.offload.nvme_path is not known",))
@@ -196,43 +177,27 @@ def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
     """Bytes that a rank exchanges with its host, or on to its disk, in an optimizer step. An offloaded optimizer: its
     share of the gradients down, of the weights up. Offloaded weights: its share up whenever they are gathered, and
     gradients down."""
-    shard = shard_elements(sharding.strategy, [(states.trained,)], sharding.ranks)
+    shard = estimate.shard_elements(sharding.strategy, [(states.trained,)], sharding.ranks)
     moved = 0.0
     if sharding.offload_optimizer:
         moved += shard * (states.gradient_bytes + states.trained_bytes)
     if sharding.offload_parameters:
         whole = replace(states, gathered_bytes=None)
-        kept = kept_elements(whole, sharding) / max(1, whole.trained + whole.frozen)
+        kept = estimate.kept_elements(whole, sharding) / max(1, whole.trained + whole.frozen)
         moved += whole.weight_bytes / sharding.ranks * (2 - kept) * sharding.micro_batches
         if sharding.strategy not in ZERO:
             moved += shard * states.gradient_bytes
     return moved
 
 
-_ZERO = "buckets of hidden_size^2 elements, as the launch sets them"
-_ZERO_1_2 = f"{_ZERO}; the model is cast to 16 bits, and each rank steps on its share in float32"
-_MODELS = {
-    "none": "one rank",
-    "ddp": "DDP: each rank holds the whole model and a second copy of the gradients, in buckets",
-    "zero1": _ZERO_1_2,
-    "zero2": _ZERO_1_2,
-    "zero3": f"{_ZERO}, weights gathered layer by layer and kept where they come again within 1,000 million elements",
-    "fsdp2": "FSDP2 as accelerate sets it up: trained weights in float32 under mixed precision, gathered layer by "
-    "layer in 16 bits; its buffers are in the pools of other streams, whose own cache is not in the reserved memory",
-}
-
-
-def rank_remarks(recipe: Recipe, simulation: Simulation) -> list[str]:
+def rank_remarks(recipe: Recipe, simulation: Simulation) -> Iterator[str]:
     """What a plan for several ranks takes for granted; for one process, only what ``auto`` counts for."""
-    rank = simulation.rank
-    if rank is None:
-        auto = recipe.distributed.processes == "auto"
-        return ["distributed.processes: auto is planned as one process; --num-gpus N plans N"] if auto else []
-    return [
-        _MODELS[rank.sharding.strategy],
-        *_weight_remarks(simulation, rank.sharding),
-        *_run_remarks(recipe, rank.sharding),
-    ]
+    if simulation.rank is not None:
+        yield key_table("plan_words")["strategies"][simulation.rank.sharding.strategy]
+        yield from _weight_remarks(simulation, simulation.rank.sharding)
+        yield from _run_remarks(recipe, simulation.rank.sharding)
+    elif recipe.distributed.processes == "auto":
+        yield "distributed.processes: auto is planned as one process; --num-gpus N plans N"
 
 
 def _weight_remarks(simulation: Simulation, sharding: Sharding) -> Iterator[str]:
@@ -266,7 +231,6 @@ def _run_remarks(recipe: Recipe, sharding: Sharding) -> Iterator[str]:
         yield "the host's memory holds what is offloaded; the processes themselves and the loading come on top"
     if recipe.distributed.nodes > 1 or sharding.ranks > _MOST_IN_ONE_MACHINE:
         yield f"{sharding.ranks} GPUs exchange data as if all were in one machine: no network between machines"
-
     has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
     if has_reference and sharding.strategy in WEIGHTS_SHARDED:
         yield "the reference model is planned whole on each rank: an upper bound"

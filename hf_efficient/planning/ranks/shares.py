@@ -69,10 +69,6 @@ class Sizes:
     def shards_optimizer(self) -> bool:
         return self.strategy in ZERO or self.strategy == "fsdp2"
 
-    @property
-    def steps_on_host(self) -> bool:
-        return self.sharding.offload_optimizer or (self.strategy == "fsdp2" and self.sharding.offload_parameters)
-
     def is_sharded(self, weight: HeldWeight) -> bool:
         """Whether a rank holds only a share of a weight. DeepSpeed leaves quantized ones whole (PEFT issue 2016). FSDP2
         shards 4-bit ones stored as 16-bit elements (``bnb_4bit_quant_storage``), and no 8-bit ones."""
@@ -136,13 +132,18 @@ def states_of(simulation: Simulation, sizes: Sizes) -> ModelStates:
     held = [(unit, sum(one.values for one in unit.weights if one.name in shared)) for unit in simulation.units]
     elements = sum(one.values for one in shared.values())
     gathered = sum(one.elements * one.itemsize for one in shared.values())
+    state = sum(
+        life.bytes // life.dtype.itemsize * sizes.state_itemsize(life)
+        for life in simulation.log.lives
+        if life.category == "optimizer_state"
+    )
     return ModelStates(
         trained=sum(one.values for one in trained),
         frozen=sum(one.values for one in frozen),
         trained_bytes=_mean(trained, sizes),
         frozen_bytes=_mean(frozen, sizes),
         gradient_bytes=max((one.itemsize for one in trained), default=0),
-        optimizer_bytes=_optimizer_bytes(simulation, sizes, trained),
+        optimizer_bytes=state / max(1, sum(one.values for one in trained)),
         master_bytes=4.0 if any(sizes.master(one) for one in trained) else 0.0,
         largest_layer=max((values for unit, values in held if unit.is_layer), default=0),
         staying=sum(values for unit, values in held if unit.stays),
@@ -154,16 +155,6 @@ def states_of(simulation: Simulation, sizes: Sizes) -> ModelStates:
 def _mean(weights: list[HeldWeight], sizes: Sizes) -> float:
     values = sum(one.values for one in weights)
     return sum(one.elements * sizes.stored_itemsize(one) for one in weights) / values if values else 0.0
-
-
-def _optimizer_bytes(simulation: Simulation, sizes: Sizes, trained: list[HeldWeight]) -> float:
-    values = sum(one.values for one in trained)
-    held = sum(
-        life.bytes // life.dtype.itemsize * sizes.state_itemsize(life)
-        for life in simulation.log.lives
-        if life.category == "optimizer_state"
-    )
-    return held / values if values else 0.0
 
 
 def gradient_indices(simulation: Simulation) -> dict[str, list[int]]:
@@ -180,7 +171,7 @@ def shrink_held(simulation: Simulation, score: Score, sizes: Sizes) -> None:
     weights, seen = simulation.weights, set[str]()
     whole = {weight.shape for weight in weights.values() if weight.trained}
     counts = _flat_counts(simulation, weights) if sizes.strategy in ZERO else {}
-    on_host = sizes.steps_on_host
+    on_host = sizes.sharding.steps_on_host
     for index, life in enumerate(simulation.log.lives):
         weight = weights.get(life.module)
         if life.category in ("weights", "adapter") and weight is not None and life.operator == life.module:

@@ -30,7 +30,11 @@ class ZeroWalk(Walk):
         self._layer_uses = layer_uses(simulation)
         self._ahead: int | None = None
         if sizes.strategy == "zero3":
-            self._from_the_start(simulation.first_step)
+            event = simulation.first_step
+            score.add(event, self._bucket_bytes, "communication", "bucket", "setup", itemsize)
+            for unit in simulation.units:
+                small = sum(sizes.gathered(weight) for weight in unit.weights if self._persists(weight))
+                score.add(event, small, "gathered_weights", f"{unit.name} (small ones)", "setup")
         self._step_gradients(simulation, trained)
 
     def begins(self, event: int) -> None:
@@ -62,12 +66,6 @@ class ZeroWalk(Walk):
         for number in self._buckets:
             self._score.end(number, event)
         self._buckets = []
-
-    def _from_the_start(self, event: int) -> None:
-        self._score.add(event, self._bucket_bytes, "communication", "bucket", "setup", self._itemsize)
-        for unit in self._units_all:
-            small = sum(self._sizes.gathered(weight) for weight in unit.weights if self._persists(weight))
-            self._score.add(event, small, "gathered_weights", f"{unit.name} (small ones)", "setup")
 
     def _step_gradients(self, simulation: Simulation, trained: list[HeldWeight]) -> None:
         """In the dtype of the master copy, while the optimizer steps."""

@@ -4,85 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.facts.tables import key_table
 from hf_efficient.recipe.conversion.draft import Draft, put_sharding
 from hf_efficient.recipe.schema_check import ELSEWHERE
 from hf_efficient.recipe.train_fields import train_fields
 
-RECOGNISED = (
-    "base_model", "sequence_len", "micro_batch_size", "num_epochs", "val_set_size", "adapter", "lora_target_linear",
-    "sample_packing", "dataset_prepared_path", "train_on_inputs", "lr_scheduler", "optimizer",
-)  # fmt: skip
+_KEYS = key_table("axolotl")
+RECOGNISED = _KEYS["recognised"]
 """Keys that the other tools do not have."""
-
-_MOVED = {
-    "base_model": "model.id",
-    "revision_of_model": "model.revision",
-    "tokenizer_config": "model.tokenizer",
-    "attn_implementation": "model.attn_implementation",
-    "lora_r": "adapter.r",
-    "lora_alpha": "adapter.alpha",
-    "lora_dropout": "adapter.dropout",
-    "lora_modules_to_save": "adapter.modules_to_save",
-    "dataset_prepared_path": "data.cache_dir",
-    "default_system_message": "data.system",
-    "output_dir": "output_dir",
-    "sequence_len": "train.max_length",
-    "micro_batch_size": "train.per_device_train_batch_size",
-    "eval_batch_size": "train.per_device_eval_batch_size",
-    "num_epochs": "train.num_train_epochs",
-    "optimizer": "train.optim",
-    "lr_scheduler": "train.lr_scheduler_type",
-    "dataset_processes": "train.dataset_num_proc",
-    "dataset_num_proc": "train.dataset_num_proc",
-    "eval_sample_packing": "train.eval_packing",
-    "wandb_name": "train.run_name",
-    "rl_beta": "train.beta",
-}
-_FLAGS = {
-    "trust_remote_code": "model.trust_remote_code",
-    "peft_use_dora": "adapter.dora",
-    "peft_use_rslora": "adapter.rslora",
-    "sample_packing": "train.packing",
-}
-_SWITCHES = {
-    "flash_attention": ("model.attn_implementation", "flash_attention_2"),
-    "sdp_attention": ("model.attn_implementation", "sdpa"),
-    "flex_attention": ("model.attn_implementation", "flex_attention"),
-    "eager_attention": ("model.attn_implementation", "eager"),
-    "group_by_length": ("train.train_sampling_strategy", "group_by_length"),
-    "auto_resume_from_checkpoints": ("existing_output", "resume"),
-    "use_tensorboard": ("train.report_to", "tensorboard"),
-}
-_DEFAULTS = {
-    "train.max_length": 512,
-    "train.per_device_train_batch_size": 1,
-    "train.num_train_epochs": 1,
-    "train.optim": "adamw_torch_fused",
-    "train.lr_scheduler_type": "cosine",
-    "train.gradient_checkpointing": False,
-    "train.save_total_limit": 4,
-    "output_dir": "model-out",
-}
-_NEEDLESS = (
-    "model_type", "tokenizer_type", "tokenizer_use_fast", "tokenizer_legacy", "is_llama_derived_model", "strict",
-    "is_mistral_derived_model", "is_qwen_derived_model", "is_falcon_derived_model", "local_rank", "save_safetensors",
-    "debug", "device_map", "base_model_config", "shuffle_merged_datasets", "pad_to_sequence_len",
-)  # fmt: skip
-_WANDB = "write train.report_to: wandb, and set W&B's variables (WANDB_PROJECT)."
-_NOTES = {
-    **dict.fromkeys(("wandb_project", "wandb_entity", "use_wandb", "wandb_watch", "wandb_run_id"), _WANDB),
-    "lora_model_dir": "training does not start from an adapter. Merge it first: hf-efficient merge.",
-    "resume_from_checkpoint": "write `hf-efficient train RECIPE --resume`, or existing_output: resume.",
-    "lora_target_parameters": "only modules get adapters. Write adapter.target_modules.",
-    "unfrozen_parameters": "write adapter.modules_to_save for an adapter; not there for adapter.method: full.",
-    "eval_table_size": "write evaluate.generate.examples and evaluate.generate.show.",
-    "do_causal_lm_eval": "write evaluate.metrics: [perplexity, token_accuracy].",
-    "tokens": "tokens cannot be added. Save a tokenizer and a model that have them, and name these.",
-    "tensor_parallel_size": "a layer is not split over GPUs; distributed.strategy: fsdp2 shards it.",
-    "hub_token": ELSEWHERE["hub_token"],
-}
-_FORMATS = {"alpaca": "alpaca", "completion": "text", "pretrain": "text", "chat_template": "messages"}
-_EXCESS = {"drop": "drop", "truncate": "truncate", "raise": "error"}
+_NOTES = {**_KEYS["notes"], "hub_token": ELSEWHERE["hub_token"]}
 
 
 def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
@@ -98,25 +28,27 @@ def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
         draft.put("train.loss_type", "ipo", "rl")
     _precision(draft)
     _adapter(draft)
-    for key, (target, chosen) in _SWITCHES.items():
+    for key, (target, chosen) in _KEYS["switches"].items():
         if draft.flag(key):
             draft.put(target, chosen, key)
     _data(draft, method)
     _templates(draft)
     _schedule(draft)
     _evaluation(draft)
-    draft.move(_MOVED)
-    draft.move(_FLAGS, flags=True)
-    for key in _NEEDLESS:
+    draft.move(_KEYS["moved"])
+    draft.move(_KEYS["flags"], flags=True)
+    for key in _KEYS["needless"]:
         draft.skip(key)
     draft.note_all(_NOTES)
     others = {*ELSEWHERE, "deepspeed", "fsdp", "fsdp_config"}
     draft.move({name: f"train.{name}" for name in fields if name not in others})
     put_sharding(draft)
-    for target, value in _DEFAULTS.items():
+    for target, value in _KEYS["defaults"].items():
         draft.default(target, value)
     draft.default("train.per_device_eval_batch_size", draft.values["train.per_device_train_batch_size"])
-    draft.note_rest([*_MOVED, *_FLAGS, *_NOTES, *RECOGNISED], "not known here, or has no counterpart in a recipe")
+    draft.note_rest(
+        [*_KEYS["moved"], *_KEYS["flags"], *_NOTES, *RECOGNISED], "not known here, or has no counterpart in a recipe"
+    )
     return draft
 
 
@@ -148,7 +80,7 @@ def _adapter(draft: Draft) -> None:
         draft.skip("lora_target_modules")
     elif modules := draft.take("lora_target_modules"):
         draft.put("adapter.target_modules", modules, "lora_target_modules")
-    if "lora_r" not in draft:
+    if "lora_r" not in draft.left:
         draft.put("adapter.r", 8)
 
 
@@ -169,7 +101,7 @@ def _data(draft: Draft, method: str) -> None:
     draft.skip("val_set_size")
     if method == "sft":
         excess = str(draft.take("excess_length_strategy", "drop"))
-        draft.put("data.overlong", _EXCESS.get(excess, "drop"), "excess_length_strategy")
+        draft.put("data.overlong", _KEYS["excess"].get(excess, "drop"), "excess_length_strategy")
         _targets(draft)
 
 
@@ -206,8 +138,8 @@ def _format(draft: Draft, key: str, entry: dict[str, Any], source: dict[str, Any
     elif method == "dpo":
         source["format"] = "preference"
         draft.note(f"{key}.type", f"{kind}: columns must be prompt, chosen, rejected; `columns` renames.")
-    elif kind in _FORMATS:
-        source["format"] = _FORMATS[kind]
+    elif kind in _KEYS["formats"]:
+        source["format"] = _KEYS["formats"][kind]
     elif kind is not None:
         draft.note(f"{key}.type", f"{kind}: the format is recognised by the columns, or write `format`.")
     messages = entry.pop("field_messages", None)
@@ -223,7 +155,7 @@ def _format(draft: Draft, key: str, entry: dict[str, Any], source: dict[str, Any
 
 def _templates(draft: Draft) -> None:
     template = draft.take("chat_template")
-    if str(draft.look("chat_template_jinja")).endswith(".jinja"):
+    if str(draft.left.get("chat_template_jinja")).endswith(".jinja"):
         draft.move({"chat_template_jinja": "train.chat_template_path"})
     elif template not in (None, "tokenizer_default", "jinja"):
         reason = f"{template}: the tokenizer's own is used. Write train.chat_template_path for another."
@@ -236,30 +168,30 @@ def _templates(draft: Draft) -> None:
 
 
 def _schedule(draft: Draft) -> None:
-    if "batch_size" in draft and "gradient_accumulation_steps" not in draft:
+    if "batch_size" in draft.left and "gradient_accumulation_steps" not in draft.left:
         steps = draft.number("batch_size", 1) // draft.number("micro_batch_size", 1)
         draft.put("train.gradient_accumulation_steps", max(int(steps), 1), "batch_size")
         draft.take("batch_size")
     draft.skip("batch_size")
     ratio = draft.take("warmup_ratio")
-    if "warmup_steps" not in draft:
+    if "warmup_steps" not in draft.left:
         draft.put("train.warmup_steps", 0.03 if ratio is None else ratio, "" if ratio is None else "warmup_ratio")
-    if draft.look("lr_scheduler") in ("one_cycle", "rex"):
+    if draft.left.get("lr_scheduler") in ("one_cycle", "rex"):
         draft.note("lr_scheduler", "is not there; the recipe has cosine.")
-    if draft.look("gradient_checkpointing") in ("offload", "offload_disk", "unsloth"):
+    if draft.left.get("gradient_checkpointing") in ("offload", "offload_disk", "unsloth"):
         draft.note("gradient_checkpointing", "activations stay on the GPU.")
         draft.put("train.gradient_checkpointing", True)
-    if "liger" in str(draft.look("plugins")).lower():
+    if "liger" in str(draft.left.get("plugins")).lower():
         draft.put("train.use_liger_kernel", True, "plugins")
         draft.take("plugins")
         draft.note_some(("liger_",), "train.use_liger_kernel: true takes all of Liger's kernels for the model.")
-    if "hub_model_id" in draft:
+    if "hub_model_id" in draft.left:
         draft.put("train.push_to_hub", True, "hub_model_id")
 
 
 def _evaluation(draft: Draft) -> None:
     _interval(draft, "save")
-    if "save_steps" not in draft and "save_strategy" not in draft:
+    if "save_steps" not in draft.left and "save_strategy" not in draft.left:
         draft.default("train.save_strategy", "epoch")
     if "data.eval" in draft.values or "data.eval_fraction" in draft.values:
         _interval(draft, "eval")
@@ -280,5 +212,5 @@ def _interval(draft: Draft, kind: str) -> None:
     elif times:
         draft.put(f"train.{kind}_strategy", "steps", f"{kind}s_per_epoch")
         draft.put(f"train.{kind}_steps", round(1 / (times * epochs), 6), f"{kind}s_per_epoch")
-    elif f"{kind}_steps" in draft and f"{kind}_strategy" not in draft:
+    elif f"{kind}_steps" in draft.left and f"{kind}_strategy" not in draft.left:
         draft.put(f"train.{kind}_strategy", "steps", f"{kind}_steps")

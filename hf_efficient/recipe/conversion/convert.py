@@ -2,14 +2,13 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.errors import RecipeError
 from hf_efficient.recipe.conversion import axolotl, trl
 from hf_efficient.recipe.conversion.draft import Draft
-from hf_efficient.recipe.files import read_recipe_text
+from hf_efficient.recipe.files import read_recipe_text, refused
 from hf_efficient.recipe.load import check_text
 from hf_efficient.recipe.schema import Origin
 from hf_efficient.recipe.tree import found, parse_yaml
@@ -25,50 +24,41 @@ _LLAMA_FACTORY = ("finetuning_type", "stage", "cutoff_len", "dataset_dir")
 _WIDTH = 100
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """A recipe's text, and in sentences what of the source is not in it."""
-
-    tool: Tool
-    text: str
-    notes: list[str]
-
-
-def convert_file(path: Path, tool: Tool | None, name: str) -> Conversion:
-    """``tool`` None: recognised by the keys. ``RecipeError``: unreadable, no known tool's, or without model or data."""
-    tree = parse_yaml(read_recipe_text(path), Origin(str(path)))
-    keys = tree.plain()
+def convert_file(path: Path, tool: Tool | None, name: str) -> tuple[str, list[str]]:
+    """A recipe's text, and in sentences what of the source is not in it. ``tool`` None: recognised by the keys.
+    Raises ``RecipeError``: unreadable, no known tool's, or without model or data."""
+    keys = parse_yaml(read_recipe_text(path), Origin(str(path))).plain()
     if not isinstance(keys, dict) or not keys:
         held = "is empty" if keys is None or keys == {} else f"holds {found(keys)}"
-        raise _refused(path, "", f"{held}; a configuration is a mapping of keys to values.", "Check the file.")
+        raise refused(path, "", f"{held}; a configuration is a mapping of keys to values.", "Check the file.")
     tool = tool or recognise(path, keys)
     draft = (trl.from_trl if tool == "trl" else axolotl.from_axolotl)(keys, str(path))
     draft.put("name", name)
     for target, key in (("model.id", _MODEL[tool]), ("data.train", _DATA[tool])):
         if not draft.values.get(target):
-            raise _refused(path, key, "is missing.", f"Add it: a recipe needs `{target}`.")
+            raise refused(path, key, "is missing.", f"Add it: a recipe needs `{target}`.")
     text = _valid(draft, path, tool)
-    notes = [*(f"not mapped: {note}" for note in draft.notes), *(f"otherwise: {one}" for one in draft.remarks)]
-    return Conversion(tool, text, notes)
+    return text, [*(f"not mapped: {note}" for note in draft.notes), *(f"otherwise: {one}" for one in draft.remarks)]
 
 
 def recognise(path: Path, keys: Mapping[str, Any]) -> Tool:
     """The tool whose own keys the file has most of; ``RecipeError`` where that is none, or both alike."""
     of_trl, of_axolotl = (len(set(keys) & set(tool.RECOGNISED)) for tool in (trl, axolotl))
     if len(set(keys) & set(_RECIPE)) > 1:
-        raise _refused(path, "", "looks like a recipe already.", f"Run `hf-efficient validate {path}`.")
+        raise refused(path, "", "looks like a recipe already.", f"Run `hf-efficient validate {path}`.")
     if set(keys) & set(_LLAMA_FACTORY):
         message = "looks like a file of LLaMA-Factory; files of TRL and Axolotl are converted."
-        raise _refused(path, "", message, "docs/coming-from.md has its keys. Else write --from.")
+        raise refused(path, "", message, "docs/coming-from.md has its keys. Else write --from.")
     if of_trl == of_axolotl:
         message = f"its keys ({', '.join(list(keys)[:5])}) are not clearly TRL's or Axolotl's."
-        raise _refused(path, "", message, "Write --from trl or axolotl.")
+        raise refused(path, "", message, "Write --from trl or axolotl.")
     return "trl" if of_trl > of_axolotl else "axolotl"
 
 
 def _valid(draft: Draft, path: Path, tool: Tool) -> str:
+    first = f"# From {path.name} of {_NAMES[tool]}. Defaults that differ are written out."
     for _ in range(len(draft.values)):
-        text = _text(draft, path, tool)
+        text = "\n".join([first, dump_yaml(draft.nested()) + "\n".join(_comments(draft)), ""])
         try:
             check_text(text, f"{draft.values['name']}.yaml")
         except RecipeError as error:
@@ -77,11 +67,6 @@ def _valid(draft: Draft, path: Path, tool: Tool) -> str:
         else:
             return text
     raise AssertionError("each turn takes at least one value back")
-
-
-def _text(draft: Draft, path: Path, tool: Tool) -> str:
-    first = f"# From {path.name} of {_NAMES[tool]}. Defaults that differ are written out."
-    return "\n".join([first, dump_yaml(draft.nested()) + "\n".join(_comments(draft)), ""])
 
 
 def _comments(draft: Draft) -> Iterator[str]:
@@ -93,7 +78,3 @@ def _comments(draft: Draft) -> Iterator[str]:
     if draft.needless:
         line = f"Not needed: {', '.join(draft.needless)}."
         yield from textwrap.wrap(line, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
-
-
-def _refused(path: Path, key: str, message: str, remedy: str) -> RecipeError:
-    return RecipeError([Problem(str(path), key, message, remedy)])

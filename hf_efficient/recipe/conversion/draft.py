@@ -1,7 +1,7 @@
 """The keys of another tool's file, each taken once, and the recipe that they make."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -26,36 +26,25 @@ class Draft:
         self.values: dict[str, Any] = {}  # lists and mappings of data sources whole
         self.notes: list[str] = []  # keys that are not mapped, and why, or what to write instead
         self.remarks: list[str] = []  # what the recipe does otherwise although no key says so
-        self._left = {key: value for key, value in keys.items() if value is not None}
+        self.left = {key: value for key, value in keys.items() if value is not None}  # that nothing has taken yet
         self._sources: dict[str, str] = {}
         self._fields = fields
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._left
-
-    def __iter__(self) -> Iterator[str]:
-        """The keys that nothing has taken yet."""
-        return iter(list(self._left))
-
-    def look(self, key: str, default: Any = None) -> Any:
-        return self._left.get(key, default)
-
     def take(self, key: str, default: Any = None) -> Any:
-        return self._left.pop(key, default)
+        return self.left.pop(key, default)
 
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.take(key, default)
+    def flag(self, key: str) -> bool:
+        value = self.take(key, False)
         return bool(_TRUTHS.get(value.lower(), value)) if isinstance(value, str) else bool(value)
 
     def number(self, key: str, default: float) -> float:
-        value = self.look(key, default)
+        value = self.left.get(key, default)
         value = read_scalar(value) if isinstance(value, str) else value
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise self.refused(key, f"is {found(value)}, but must be a number.")
         return value
 
     def entries(self, key: str) -> list[dict[str, Any]]:
-        """A list of mappings; one alone, and a text for its ``path``, count."""
         value = self.take(key) or []
         every = value if isinstance(value, list) else [value]
         held = [{"path": one} if isinstance(one, str) else one for one in every]
@@ -81,8 +70,8 @@ class Draft:
             raise self.refused(key, f"is {found(value)}, but must be a mapping.")
         return dict(value)
 
-    def refused(self, key: str, message: str, remedy: str = "") -> RecipeError:
-        return RecipeError([Problem(self._where, key, message, remedy)])
+    def refused(self, key: str, message: str) -> RecipeError:
+        return RecipeError([Problem(self._where, key, message)])
 
     def put(self, target: str, value: Any, key: str = "") -> None:
         """Set a key of the recipe; ``key``: the source's, empty for a default that is written out."""
@@ -93,11 +82,10 @@ class Draft:
 
     def move(self, names: Mapping[str, str], *, flags: bool = False) -> None:
         for key, target in names.items():
-            if key in self._left:
+            if key in self.left:
                 self.put(target, self.flag(key) if flags else self.take(key), key)
 
     def default(self, target: str, value: Any) -> None:
-        """Write a default of the other tool out, where the recipe's is another one."""
         if target not in self.values:
             self.put(target, value)
 
@@ -106,24 +94,24 @@ class Draft:
         self.notes.append(f"{key}: {reason}")
 
     def note_some(self, beginnings: tuple[str, ...], reason: str) -> None:
-        for key in (one for one in self if one.startswith(beginnings)):
+        for key in (one for one in list(self.left) if one.startswith(beginnings)):
             self.note(key, reason)
 
     def note_all(self, reasons: Mapping[str, str]) -> None:
         for key, reason in reasons.items():
-            if self.look(key):
+            if self.left.get(key):
                 self.note(key, reason)
-            elif key in self:
+            elif key in self.left:
                 self.skip(key)
 
     def skip(self, key: str) -> None:
-        if key in self:
+        if key in self.left:
             self.take(key)
             self.needless.append(key)
 
     def note_rest(self, known: Iterable[str], what: str) -> None:
         names = list(known)
-        for key in self:
+        for key in list(self.left):
             close = nearest(key, names)
             self.note(key, f"is {what}." + (f" Did you mean {close}?" if close and close != key else ""))
 
@@ -167,9 +155,8 @@ def fitted(value: Any, field: TrainField | None) -> Any:
 
 def put_sharding(draft: Draft) -> None:
     _deepspeed(draft)
-    if draft.look("fsdp") or draft.look("fsdp_config"):
+    if draft.left.get("fsdp") or draft.left.get("fsdp_config"):
         _fsdp(draft)
-        draft.take("fsdp")
     for key in ("deepspeed", "fsdp", "fsdp_config", "fsdp_version"):
         draft.take(key)
 

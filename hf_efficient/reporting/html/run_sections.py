@@ -1,26 +1,22 @@
-"""Sections of a run's page that show where time, memory, tokens, money and energy went."""
+"""Sections of a run's page: where time, memory, tokens, money and energy went; findings, trace and profiles."""
 
+import shlex
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hf_efficient.accounting.headline import grouped, headline
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.amounts import BudgetAccount, MemoryAccount
-from hf_efficient.reporting import labels, run_rows
+from hf_efficient.records.trace import DeviceBreakdown
+from hf_efficient.reporting import diagnosis as words
+from hf_efficient.reporting import profile_tables as deeper
+from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.html.render import Section
-from hf_efficient.reporting.labels import all_phases, tokens_per_second
+from hf_efficient.reporting.labels import all_phases, called, tokens_per_second
+from hf_efficient.reporting.plots import steps as curves
 from hf_efficient.reporting.plots import system as machine
 from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.reporting.plots.memory import memory_over_time
-from hf_efficient.reporting.plots.steps import (
-    preference_curve,
-    sequence_lengths,
-    step_times,
-    step_tokens,
-    throughput,
-    training_curve,
-)
-from hf_efficient.reporting.plots.time import phase_shares, step_phases, time_bar
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
@@ -63,7 +59,11 @@ def _throughput_tile(account: RunAccount) -> Tile:
     if rate is None:
         return Tile("Throughput", None, _why(account, "tokens", "tokens were not counted"))
     padding = f", and {share(tokens.padding_share)} padding" if tokens.padding_share is not None else ""
-    return Tile("Throughput", tokens_per_second(rate), f"{count(tokens.non_padding or 0)} without padding{padding}")
+    return Tile(
+        "Throughput",
+        tokens_per_second(rate),
+        f"{count(tokens.non_padding or 0)} without padding{padding}; {run_rows.STEPS_ALONE}",
+    )
 
 
 def _utilization_tile(account: RunAccount) -> Tile:
@@ -115,14 +115,14 @@ def _loss_tile(figures: Mapping[str, float | None]) -> Tile:
 
 def time_section(run: RunData) -> Section:
     time = run.account.time
-    steps = _no_records("Per step") if run.series is None else step_phases(run.series.steps, run.account.steps)
+    steps = _no_records("Per step") if run.series is None else curves.step_phases(run.series.steps, run.account.steps)
     context = {
         "groups": grouped(all_phases(time)),
         "wall": time.wall_seconds,
         "device": time.device_seconds,
         "held": run_rows.held_table(run.account),
     }
-    return Section("time", "Where the time went", [time_bar(time), steps], context, "Time")
+    return Section("time", "Where the time went", [steps], context, "Time")
 
 
 def system_section(run: RunData) -> Section | None:
@@ -133,7 +133,6 @@ def system_section(run: RunData) -> Section | None:
         machine.phases_over_time(account, series),
         machine.cores_figure(account, series, run.cpus) or Missing("Processor", machine.NOT_READ),
         *(machine.gpu_figure(account, series, gpu, f"system-gpu-{gpu}") for gpu in series.system.gpus),
-        machine.host_memory_figure(account, series),
         machine.flow_figure(account, series, "system-disks", "Disks"),
         machine.flow_figure(account, series, "system-network", "Network"),
     ]
@@ -156,11 +155,12 @@ def memory_section(run: RunData) -> Section:
 
 
 def learning_section(run: RunData) -> Section:
-    figure = _no_records("Loss") if run.series is None else training_curve(run.series.steps, run.account.evaluations)
-    held = run.account.preferences
-    words = "" if held is None else run_rows.preference_words(held)
-    preferences = None if run.series is None else preference_curve(run.series.steps, words)
-    figures = [figure, *([preferences] if preferences is not None else [])]
+    series, account = run.series, run.account
+    figures: list[Figure | Missing] = [_no_records("Loss")]
+    if series is not None:
+        held = "" if account.preferences is None else run_rows.preference_words(account.preferences)
+        preferences = curves.preference_curve(series.steps, held)
+        figures = [curves.training_curve(series.steps, account.evaluations), *([preferences] if preferences else [])]
     return Section("learning", "Loss and learning rate", figures, short="Loss", macro="figures")
 
 
@@ -168,8 +168,8 @@ def speed_section(run: RunData) -> Section:
     account, series = run.account, run.series
     figures: list[Figure | Missing] = [_no_records("Throughput")]
     if series is not None:
-        rates = throughput(series.steps, account.tokens, len(account.ranks))
-        figures = [rates, step_times(account.steps, series.step_seconds)]
+        rates = curves.throughput(series.steps, account.tokens, len(account.ranks))
+        figures = [rates, curves.step_times(account.steps, series.step_seconds)]
     facts = [("steps", run_rows.step_words(account)), ("work", run_rows.work_words(account.work))]
     facts += [] if account.faults is None else [("faults", run_rows.fault_words(account.faults))]
     return Section("speed", "Throughput and step times", figures, {"facts": facts}, "Speed")
@@ -177,30 +177,28 @@ def speed_section(run: RunData) -> Section:
 
 def tokens_section(run: RunData) -> Section:
     tokens, sequences = run.account.tokens, run.account.sequences
-    first = _no_records("Tokens per step") if run.series is None else step_tokens(run.series.steps, tokens)
+    first = _no_records("Tokens per step") if run.series is None else curves.step_tokens(run.series.steps, tokens)
     facts = [("tokens", run_rows.token_words(tokens)), ("sequences", run_rows.sequence_words(sequences))]
-    return Section("tokens", "Tokens and padding", [first, sequence_lengths(sequences)], {"facts": facts}, "Tokens")
+    lengths = curves.sequence_lengths(sequences)
+    return Section("tokens", "Tokens and padding", [first, lengths], {"facts": facts}, "Tokens")
 
 
 def cost_section(run: RunData) -> Section:
     money, used = run.account.money, run.account.energy
     paid, burnt = money.phase_usd or {}, used.phase_joules or {}
-    by_phase = phase_shares(run.account) if paid or burnt else None
     watts = machine.power(run.account, run.series) if run.series is not None and used.joules is not None else None
     context = {
-        "by_phase": by_phase,
         "power": watts,
         "facts": [("money", run_rows.money_words(money)), ("energy", run_rows.energy_words(used))],
         "groups": grouped(dict.fromkeys([*paid, *burnt], 0.0)),
-        "usd": labels.prices(_with_parts(paid)),
-        "joules": labels.energies(_with_parts(burnt)),
+        "usd": {name: usd(value) for name, value in _with_parts(paid).items()},
+        "joules": {name: kilowatt_hours(value) for name, value in _with_parts(burnt).items()},
         "meters": used.parts,
         "budget": _budget(money.budget),
         "no_price": _why(run.account, "cost", "no price is known") if money.cost_usd is None else "",
         "no_energy": _why(run.account, "energy", "no meter was read") if used.joules is None else "",
     }
-    figures: list[Figure | Missing] = [each for each in (by_phase, watts) if each is not None]
-    return Section("cost", "Money and energy", figures, context, "Cost")
+    return Section("cost", "Money and energy", [] if watts is None else [watts], context, "Cost")
 
 
 def _with_parts(by_phase: Mapping[str, float]) -> dict[str, float]:
@@ -217,3 +215,67 @@ def _budget(budget: BudgetAccount | None) -> str:
         return f"{text} It was not reached."
     after = f" after step {budget.reached_at_step:,}" if budget.reached_at_step is not None else ""
     return f"{text} It ended the run{after}: {budget.reached}."
+
+
+_MOST_TRACE_ROWS = 12
+_MOST_PROFILE_ROWS = 25
+_PLOTTED = {rule: section for section, rules in called("sections").items() for rule in rules}
+
+
+def findings_section(run: RunData) -> Section | None:
+    diagnosis = run.diagnosis
+    if diagnosis is None:
+        return None
+    change = words.change_words if run.recipe is not None else words.argument_words
+    numbered = enumerate(diagnosis.findings, 1)
+    changed = [number for number, one in numbered if any(each.overrides for each in one.remedies)]
+    applies = f"hf-efficient diagnose {shlex.quote(run.directory)} --apply next.yaml --finding"
+    context = {
+        "diagnosis": diagnosis,
+        "words": words,
+        "chips": called("chips"),
+        "plotted": _PLOTTED,
+        "lines": lambda remedy: "\n".join(change(key, value) for key, value in remedy.overrides.items()),
+        "is_recipe": run.recipe is not None,
+        "command": f"{applies} {changed[0]}" if changed and run.recipe is not None else "",
+        "judged": len(diagnosis.rules) - len(diagnosis.abstentions),
+    }
+    return Section("findings", "Findings", context=context)
+
+
+def profile_section(run: RunData) -> Section | None:
+    profile = run.account.profile
+    if profile is None:
+        return None
+    context = {
+        "tables": list(deeper.found_tables(profile, _MOST_PROFILE_ROWS)),
+        "instruments": deeper.instrument_rows(profile.instruments),
+        "remark": deeper.shared_remark(profile.instruments),
+    }
+    return Section("profile", "Profile", context=context)
+
+
+def trace_section(run: RunData) -> Section | None:
+    held = run.trace
+    if held is None:
+        return None
+    context: dict[str, Any] = {
+        "why": held.why,
+        "title": held.name,
+        "command": f"hf-efficient trace {shlex.quote(held.path)}",
+        "others": held.others,
+    }
+    if held.breakdown is None:
+        return Section("trace", "Trace", context=context)
+    trace = held.breakdown
+    parts = [*map(_device, trace.devices)]
+    if tables := list(deeper.host_tables(trace, _MOST_TRACE_ROWS)):
+        parts.append({"title": "host", "tables": tables, "lines": []})
+    context |= {"title": deeper.trace_title(trace, held.name), "remarks": list(trace.remarks), "parts": parts}
+    return Section("trace", "Trace", context=context)
+
+
+def _device(device: DeviceBreakdown) -> dict[str, Any]:
+    first = deeper.device_time_table(device, "device time"), deeper.work_table(device)
+    tables = [*first, *deeper.device_tables(device, _MOST_TRACE_ROWS)]
+    return {"title": deeper.device_title(device), "tables": tables, "lines": list(deeper.device_lines(device))}

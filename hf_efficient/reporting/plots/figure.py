@@ -1,5 +1,6 @@
 """What a plot is: traces and a layout of plotly.js, and the words that go with them; the axes and lines of a run."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,9 +13,11 @@ from hf_efficient.reporting.labels import phase_color, phase_label
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#2383d2", "#de9b24", "#4c8b5d", "#a45fb5", "#de4605", "#7a828c"
 GIB = 2**30
 Trace = dict[str, Any]
+Values = Sequence[float | None]
 _DIGITS = 6
 _EACH_TICKED = 12
 _MOST_BARS = 250
+_POWERS_DIVIDED = 3
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,13 @@ class Figure:
     height: int = 280  # in pixels
     x: Literal["step", "time"] | None = None  # where the axis is the run's: such plots zoom together, and select a span
     x_per_second: float | None = None  # units of the axis per second of run time, where it is ``time``
-    has_legend: bool = True  # not where the table beside it names the colours
-    zoomable: bool = True
     selectable: bool = True
 
     @property
     def legend(self) -> list[dict[str, Any]]:
         """Per name: its colour, how it is drawn, and the places of its traces, which it shows and hides."""
         entries: dict[str, dict[str, Any]] = {}
-        for place, trace in enumerate(self.traces if self.has_legend else ()):
+        for place, trace in enumerate(self.traces):
             name = trace.get("legendgroup") or trace.get("name")
             if name:
                 entry = {
@@ -64,6 +65,11 @@ def rounded(values: Iterable[float | None]) -> list[float | None]:
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
+
+
+def plane(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A layout by its two axes."""
+    return {"hovermode": "x unified", "xaxis": x, "yaxis": y, **more}
 
 
 def bar(label: str, color: str, x: Sequence[Any], rows: Sequence[str], hover: Sequence[str]) -> Trace:
@@ -98,8 +104,7 @@ def area(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **
 
 @dataclass(frozen=True)
 class StepAxis:
-    """Places of the buckets of a series; a single step N reaches from N - 0.5 to N + 0.5. Later ``train()`` calls begin
-    at ``resumed_at``."""
+    """Places of the buckets; a single step N reaches from N - 0.5 to N + 0.5. Later ``train()``: ``resumed_at``."""
 
     starts: list[float]
     ends: list[float]
@@ -183,17 +188,22 @@ def evaluation_places(evaluations: Sequence[Evaluation], steps: StepSeries, wher
     return places
 
 
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Numbers written out at 1, 2 and 5 of each power of ten, of many powers at 1: the library shortens 20 to 2."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(powers) <= _POWERS_DIVIDED else (1,)
+    values = [value for power in powers for step in steps if low <= (value := float(f"{step}e{power}")) <= high]
+    return {"tickvals": values, "ticktext": [f"{value:g}" for value in values]}
+
+
 def upright(at: float, *, dash: str = "dot") -> dict[str, Any]:
     ends = {"x0": at, "x1": at, "y0": 0, "y1": 1}
     style = {"width": 1, "dash": dash, "color": GREY}
     return {"type": "line", "xref": "x", "yref": "paper", **ends, "layer": "above", "line": style}
 
 
-@dataclass(frozen=True)
-class Layer:
-    label: str
-    color: str
-    values: Sequence[float | None]
+Layer = tuple[str, str, Values]
+"""Label, colour and values."""
 
 
 def stack_traces(
@@ -201,22 +211,22 @@ def stack_traces(
 ) -> list[Trace]:
     """The layers that hold something, the lowest first: bars, or areas where bars would be thinner than a pixel or two.
     ``hover`` formats a value for the pointer, as plotly.js writes it."""
-    held = [layer for layer in layers if any(layer.values)]
+    held = [layer for layer in layers if any(layer[2])]
     x = rounded(centers)
     if len(centers) > _MOST_BARS:
         style = {"shape": "hvh", "stackgroup": "layers", "hovertemplate": hover}
-        return [area(one.label, x, one.values, one.color, **style) for one in held]
+        return [area(label, x, values, color, **style) for label, color, values in held]
     bars = {"type": "bar", "x": x, "width": None if widths is None else rounded(widths), "hovertemplate": hover}
-    heights = [[value or None for value in rounded(one.values)] for one in held]
-    named = [{"name": one.label, "marker": {"color": one.color}} for one in held]
-    return [{**bars, **own, "y": y} for own, y in zip(named, heights, strict=True)]
+    return [
+        {**bars, "name": label, "marker": {"color": color}, "y": [value or None for value in rounded(values)]}
+        for label, color, values in held
+    ]
 
 
 def over_each_other(
     panels: Sequence[tuple[str, list[Trace]]], domains: Sequence[tuple[float, float]], **vertical: Any
 ) -> tuple[list[Trace], dict[str, Any]]:
-    """Traces, and a layout without its horizontal axis, of panels (their titles and traces) from the top to the bottom;
-    ``domains``: which part of the height each has."""
+    """Traces, and a layout without its horizontal axis, of panels from the top; ``domains``: of the height of each."""
     traces: list[Trace] = []
     layout: dict[str, Any] = {"hovermode": "x unified", "hoversubplots": "axis", "grid": {}}
     for number, ((title, rows), domain) in enumerate(zip(panels, domains, strict=True), start=1):
@@ -227,14 +237,9 @@ def over_each_other(
 
 
 def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
-    return {
-        "barmode": "stack",
-        "bargap": 0.12 if len(steps) <= 60 else 0,
-        "hovermode": "x unified",
-        "xaxis": where.layout(),
-        "yaxis": axis("seconds per step", rangemode="tozero", hoverformat=".3~s", ticksuffix=""),
-        "shapes": where.resumptions(),
-    }
+    upwards = axis("seconds per step", rangemode="tozero", hoverformat=".3~s", ticksuffix="")
+    gap = 0.12 if len(steps) <= 60 else 0
+    return plane(where.layout(), upwards, barmode="stack", bargap=gap, shapes=where.resumptions())
 
 
 def middles(system: SystemSeries, where: TimeAxis) -> list[float]:
@@ -243,7 +248,7 @@ def middles(system: SystemSeries, where: TimeAxis) -> list[float]:
 
 
 def time_line(
-    label: str, values: Sequence[float | None], system: SystemSeries, where: TimeAxis, scale: float = 1.0, **more: Any
+    label: str, values: Values, system: SystemSeries, where: TimeAxis, scale: float = 1.0, **more: Any
 ) -> list[Trace]:
     if not any(value is not None for value in values):
         return []

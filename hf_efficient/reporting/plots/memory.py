@@ -1,15 +1,14 @@
 """Memory over the time of a run and over the steps of a plan; accelerators by time and money."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.amounts import MemoryAccount
-from hf_efficient.records.plan import Plan, PlannedGpu, PlannedMemory, PlannedTimeline
+from hf_efficient.records.plan import Plan, PlannedGpu, PlannedMemory, PlannedSpot, PlannedTimeline
 from hf_efficient.records.series import RunSeries
-from hf_efficient.reporting.labels import CATEGORY_COLORS, category_color, category_label, phase_color, phase_label
+from hf_efficient.reporting.labels import called, category_color, category_label, phase_color, phase_label
 from hf_efficient.reporting.plan import peak_phase
 from hf_efficient.reporting.plots import figure as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, TimeAxis, Trace
@@ -17,37 +16,28 @@ from hf_efficient.reporting.run_rows import memory_peaks
 from hf_efficient.text import seconds, size, usd
 
 _TOLD = "%{y:.3~f} GiB"
-_LINES = (
-    ("device_reserved_bytes", "reserved on the device", "#c2410c", "dot"),
-    ("device_allocated_bytes", "allocated on the device", "#c2410c", "solid"),
-    ("rss_bytes", "host memory of the process", "#2b62b5", "solid"),
-)
 _STRIP = 0.055  # share of the height that shows the phases
 _WIDE = 10.0  # an axis whose largest value is so many times its smallest is logarithmic
 _PLACES = ("top center", "bottom center")  # of the names, by turns, so that neighbours have room
 
 
-def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = True) -> Figure | Missing:
+def memory_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing:
     """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked."""
     system = series.system
     where = draw.time_axis(account.time.wall_seconds)
     lines: list[Trace] = []
-    for name, label, color, dash in _LINES:
+    for name, label, color, dash in called("memory_curves"):
         style = {"color": color, "dash": dash, "hovertemplate": _TOLD}
         lines += draw.time_line(label, getattr(system, name).high, system, where, 1 / draw.GIB, **style)
     if not lines:
-        return Missing("Over time", "no readings were taken while the run went on; the peaks are in the table")
-    levels = _levels(account.memory, series, where) if kinds else []
+        return Missing("Over time", "no readings were taken during the run; the peaks are in the table")
+    levels = _levels(account.memory, series, where)
     traces = [*levels, *lines]
     summary = f"Memory in GiB, as it was read about once per second. Peaks: {memory_peaks(account.memory)}."
     if levels:
         summary += " The areas are the kinds of memory in the table, from the first step on."
-    layout: dict[str, Any] = {
-        "hovermode": "x unified",
-        "xaxis": where.layout(),
-        "yaxis": draw.axis("GiB", rangemode="tozero"),
-        "shapes": [draw.upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])],
-    }
+    shapes = [draw.upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])]
+    layout = draw.plane(where.layout(), draw.axis("GiB", rangemode="tozero"), shapes=shapes)
     return Figure("memory-time", "Over time", summary, traces, layout, 300, "time", where.per_second)
 
 
@@ -82,19 +72,16 @@ def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
     held = memory.timeline
     if held is None or not held.events:
         return Missing("Over two steps", "this plan was made without it")
-    known = [name for name in CATEGORY_COLORS if any(held.categories.get(name, ()))]
-    names = [*known, *(name for name in held.categories if name not in CATEGORY_COLORS)]
+    kinds = called("memory_colors")
+    known = [name for name in kinds if any(held.categories.get(name, ()))]
+    names = [*known, *(name for name in held.categories if name not in kinds)]
     areas = [_kind_area(name, held.events, held.categories[name], hovertemplate=_TOLD) for name in names]
     traces = [*areas, *_strip(held)]
-    layout: dict[str, Any] = {
-        "hovermode": "x unified",
-        "barmode": "stack",
-        "bargap": 0,
-        "xaxis": draw.axis("allocations and frees, in order", range=[0, held.events[-1]], anchor="y2"),
-        "yaxis": draw.axis("GiB", rangemode="tozero", domain=[_STRIP + 0.03, 1]),
-        "yaxis2": {"visible": False, "fixedrange": True, "domain": [0, _STRIP]},
-        "shapes": [draw.upright(held.second_step, dash="dash")],
-    }
+    horizontal = draw.axis("allocations and frees, in order", range=[0, held.events[-1]], anchor="y2")
+    upwards = draw.axis("GiB", rangemode="tozero", domain=[_STRIP + 0.03, 1])
+    strip = {"visible": False, "fixedrange": True, "domain": [0, _STRIP]}
+    shapes = [draw.upright(held.second_step, dash="dash")]
+    layout = draw.plane(horizontal, upwards, yaxis2=strip, barmode="stack", bargap=0, shapes=shapes)
     return Figure("planned-memory", "Over two steps", _summary(memory, held), traces, layout, 340)
 
 
@@ -129,13 +116,15 @@ class _Point(NamedTuple):
 
 def time_against_money(plan: Plan) -> Figure | Missing:
     title = "Time against money"
-    known = [(gpu, point) for gpu in plan.gpus if (point := _point(gpu, plan)) is not None]
+    is_spot = any(gpu.market == "spot" for gpu in plan.gpus)
+    known = [(gpu, point) for gpu in plan.gpus if (point := _point(gpu, gpu, is_spot, plan)) is not None]
     if not known:
         return Missing(title, "of no accelerator that fits are both the time and a price known")
     best = sorted((point for gpu, point in known if gpu.on_frontier), key=lambda point: point.hours)
     others = [point for gpu, point in known if not gpu.on_frontier]
-    spot = [point for gpu in plan.gpus if (point := _spot_point(gpu, plan)) is not None]
-    market = "spot" if plan.gpus[0].market == "spot" else "on demand"
+    beside = [] if is_spot else [_point(gpu, gpu.spot, True, plan) for gpu in plan.gpus]
+    spot = [point for point in beside if point is not None]
+    market = "spot" if is_spot else "on demand"
     joined = {"mode": "lines+markers+text", "line": {"color": draw.BLUE, "width": 1.5}}
     traces = [
         {**_points(best, "the best choices", draw.BLUE), **joined},
@@ -144,40 +133,23 @@ def time_against_money(plan: Plan) -> Figure | Missing:
     ]
     points = [*best, *others, *spot]
     per = "of the run" if plan.steps is not None else "per million tokens"
-    layout: dict[str, Any] = {
-        "hovermode": "closest",
-        "xaxis": draw.axis(f"hours {per}", **_scale([point.hours for point in points])),
-        "yaxis": draw.axis(f"USD {per}", **_scale([point.usd for point in points])),
-    }
+    hours = draw.axis(f"hours {per}", **_scale([point.hours for point in points]))
+    money = draw.axis(f"USD {per}", **_scale([point.usd for point in points]))
+    layout = draw.plane(hours, money, hovermode="closest")
     words = ", ".join(f"{point.name} ({seconds(point.hours * 3600)}, {usd(point.usd)})" for point in best)
     sides = f"Further left is faster, further down is cheaper, {per}."
     summary = f"{sides} Nothing that fits beats both figures of: {words}."
     return Figure("time-money", title, summary, traces, layout, 380)
 
 
-def _point(gpu: PlannedGpu, plan: Plan) -> _Point | None:
-    if not gpu.fits or gpu.tokens_per_second is None or gpu.usd_per_million_tokens is None:
+def _point(gpu: PlannedGpu, paid: PlannedGpu | PlannedSpot | None, is_spot: bool, plan: Plan) -> _Point | None:
+    """``paid``: what has the figures of the run or of a million tokens; saves and restarts add to spot machines."""
+    if not gpu.fits or gpu.tokens_per_second is None or paid is None or paid.usd_per_million_tokens is None:
         return None
-    if plan.steps is not None and gpu.run_seconds is not None and gpu.run_usd is not None:
-        return _Point(gpu.name, gpu.run_seconds / 3600, gpu.run_usd)
-    lost = gpu.spot.overhead_share if gpu.market == "spot" and gpu.spot is not None else None
-    return _Point(gpu.name, _hours_per_million(gpu.tokens_per_second, lost), gpu.usd_per_million_tokens)
-
-
-def _spot_point(gpu: PlannedGpu, plan: Plan) -> _Point | None:
-    spot = gpu.spot
-    if gpu.market == "spot" or not gpu.fits or gpu.tokens_per_second is None or spot is None:
-        return None
-    if plan.steps is not None:
-        known = spot.run_seconds is not None and spot.run_usd is not None
-        return _Point(gpu.name, (spot.run_seconds or 0.0) / 3600, spot.run_usd or 0.0) if known else None
-    if spot.usd_per_million_tokens is None:
-        return None
-    return _Point(gpu.name, _hours_per_million(gpu.tokens_per_second, spot.overhead_share), spot.usd_per_million_tokens)
-
-
-def _hours_per_million(tokens_per_second: float, lost: float | None) -> float:
-    return 1e6 / tokens_per_second / 3600 * (1 + (lost or 0.0))
+    if plan.steps is not None and paid.run_seconds is not None and paid.run_usd is not None:
+        return _Point(gpu.name, paid.run_seconds / 3600, paid.run_usd)
+    lost = (gpu.spot.overhead_share if is_spot and gpu.spot is not None else None) or 0.0
+    return _Point(gpu.name, 1e6 / gpu.tokens_per_second / 3600 * (1 + lost), paid.usd_per_million_tokens)
 
 
 def _points(points: Sequence[_Point], name: str, color: str, symbol: str = "circle") -> Trace:
@@ -200,6 +172,4 @@ def _scale(values: Sequence[float]) -> dict[str, Any]:
     low, high = min(values), max(values)
     if not (low > 0 and high / low > _WIDE):
         return {"rangemode": "tozero", "exponentformat": "none"}
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+    return {"type": "log", **draw.log_ticks(low / 2, 2 * high)}

@@ -1,4 +1,4 @@
-"""What a run did step by step: speed, tokens, lengths, learning; and several runs over each other."""
+"""What a run did step by step: phases, speed, tokens, lengths, learning; and several runs over each other."""
 
 import math
 from collections.abc import Sequence
@@ -8,26 +8,49 @@ from hf_efficient.accounting.series import per_step, tokens_per_second
 from hf_efficient.records.account import StepTimes
 from hf_efficient.records.amounts import Evaluation, SequenceAccount, TokenAccount
 from hf_efficient.records.series import Histogram, StepSeries
+from hf_efficient.reporting.labels import called, phase_color, phase_label
 from hf_efficient.reporting.plots import figure as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, StepAxis, Trace
-from hf_efficient.text import count, share, short_seconds
+from hf_efficient.text import counted, sentence, short_seconds
 
-_LEFT_FROM = 0.72
 _EACH_TICKED = 5
-_POWERS_DIVIDED = 3
+_ROOM = 1.3
+_CLIP_FROM = 2.0
 _PERCENTILES = (("p50", draw.GREEN, "solid"), ("p95", draw.ORANGE, "dash"), ("p99", draw.RED, "dot"))
 _MARKED = 60
 _DENSE = 400
-_KINDS = {
-    "processed": ("processed, padding included", "#b4b9a0"),
-    "non_padding": ("without padding", "#65b5f4"),
-    "target": ("target tokens", "#2e548d"),
-}
 _OCTAVE_PART = 0.25  # buckets are a quarter of an octave wide
 _HEIGHTS = {1: ((0.0, 1.0),), 2: ((0.36, 1.0), (0.0, 0.26)), 3: ((0.5, 1.0), (0.26, 0.42), (0.0, 0.18))}
 _COLORS = (draw.BLUE, draw.ORANGE, draw.GREEN, draw.PURPLE, draw.RED, draw.GREY)
 RUN_STYLES = list(zip(_COLORS, ("solid", "solid", "dash", "dash", "dot", "dot"), strict=True))
 """Colour and dash of each run, in their order; they start again from the seventh on."""
+
+
+def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
+    """Seconds per step, stacked by phase; where a few steps tower over the others, the others have the height."""
+    if not len(steps):
+        return Missing("Per step", "no step was recorded")
+    where, most = draw.step_axis(steps), max(steps.steps)
+    phases = steps.phase_seconds.items()
+    layers = [(phase_label(name), phase_color(name), per_step(held, steps)) for name, held in phases]
+    traces = draw.stack_traces(layers, where.centers, where.widths if most > 1 else None)
+    top, clipped = _top(steps, times)
+    first, last = steps.first_step[0], steps.last_step[-1]
+    summary = f"Seconds per optimizer step by phase, from step {first:,} to {last:,}."
+    if most > 1:
+        summary += f" A point is the mean of up to {most:,} steps."
+    layout = draw.step_layout(steps, where)
+    if clipped:
+        summary += " Steps with an evaluation, a checkpoint or a slow start reach above the plot: “Whole” shows them."
+        layout["yaxis"]["range"] = [0, top]
+    return Figure("step-phases", "Per step", summary, traces, layout, 340, "step")
+
+
+def _top(steps: StepSeries, times: StepTimes) -> tuple[float, bool]:
+    """A height that shows the training of nearly every step, and whether that cuts something off."""
+    training = _ROOM * times.p99_seconds if times.p99_seconds else max(steps.step_seconds_mean)
+    whole = max(wall / count for wall, count in zip(steps.wall_seconds, steps.steps, strict=True))
+    return training, whole > _CLIP_FROM * training
 
 
 def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
@@ -36,43 +59,24 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
         return Missing("Step times", "no step came after the warm-up" if times.count else "no step was recorded")
     most = max(histogram.counts)
     traces = [_counts(histogram)]
-    for place, (name, value, color, dash) in enumerate(marks):
-        traces.append(_mark(name, value, most * (1.22 - 0.1 * place), histogram, color=color, dash=dash))
+    for name, value, color, dash in marks:
+        label, x = f"{name} {short_seconds(value)}", draw.rounded([value, value])
+        traces.append(draw.line(label, x, [0, 1.2 * most], color, dash=dash, hoverinfo="skip"))
     low, high = histogram.edges[0], histogram.edges[-1]
     slowest = "" if times.warm_up_max_seconds is None else f", the longest {short_seconds(times.warm_up_max_seconds)}"
     at = ", ".join(f"{name} {short_seconds(value)}" for name, value, _, _ in marks)
     summary = (
-        f"{sum(histogram.counts):,} steps without evaluation and checkpointing, from {short_seconds(low)} to "
+        f"{counted(sum(histogram.counts), 'step')} without evaluation and checkpointing, from {short_seconds(low)} to "
         f"{short_seconds(high)}: {at}. Set apart as warm-up: {times.warm_up_rule} ({times.warm_up_count:,}{slowest})."
     )
     plain = {"hoverformat": ".3~s", "type": histogram.scale, "showgrid": False, "zeroline": False}
     each = {"dtick": 1} if most <= _EACH_TICKED else {}
-    layout = {
-        "hovermode": "x",
-        "xaxis": draw.axis("seconds per step", **plain, **(_ticks(low, high) if histogram.scale == "log" else {})),
-        "yaxis": draw.axis("steps", rangemode="tozero", range=[0, most * 1.32], **each),
-    }
-    return Figure("step-times", "Step times", summary, traces, layout, 280, has_legend=False)
-
-
-def _ticks(low: float, high: float) -> dict[str, Any]:
-    """Numbers written out at 1, 2 and 5 of each power of ten, of many powers at 1: the library shortens 20 to 2."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(powers) <= _POWERS_DIVIDED else (1,)
-    values = [value for power in powers for step in steps if low <= (value := float(f"{step}e{power}")) <= high]
-    return {"tickvals": values, "ticktext": [f"{value:g}" for value in values]}
-
-
-def _mark(name: str, value: float, top: float, histogram: Histogram, **style: str) -> Trace:
-    words = {"text": ["", f" {name}  {short_seconds(value)} "], "textposition": f"middle {_side(value, histogram)}"}
-    drawn = draw.line(name, draw.rounded([value, value]), [0, top], hoverinfo="skip", cliponaxis=False, **style)
-    return {**drawn, **words, "mode": "lines+text", "y": [0, top]}
-
-
-def _side(value: float, histogram: Histogram) -> str:
-    place = math.log if histogram.scale == "log" else float
-    low, high = place(histogram.edges[0]), place(histogram.edges[-1])
-    return "left" if high > low and (place(value) - low) / (high - low) > _LEFT_FROM else "right"
+    horizontal = draw.axis(
+        "seconds per step", **plain, **(draw.log_ticks(low, high) if histogram.scale == "log" else {})
+    )
+    upwards = draw.axis("steps", rangemode="tozero", range=[0, most * 1.32], **each)
+    layout = draw.plane(horizontal, upwards, hovermode="x")
+    return Figure("step-times", "Step times", summary, traces, layout, 280)
 
 
 def _counts(histogram: Histogram) -> Trace:
@@ -102,37 +106,30 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
     return Figure("throughput", "Throughput", summary, traces, _over_steps(where, "tokens per second"), 280, "step")
 
 
-def step_tokens(
-    steps: StepSeries, tokens: TokenAccount, kinds: Sequence[str] = tuple(_KINDS), name: str = "step-tokens"
-) -> Figure | Missing:
+def step_tokens(steps: StepSeries, tokens: TokenAccount) -> Figure | Missing:
     """Nested areas: what was processed, what of it is no padding, what of that is a target; the outer kind first."""
     where = draw.step_axis(steps)
     x = draw.rounded(where.centers)
     traces = [
         draw.area(label, x, per_step(sums, steps), color, shape="hvh", fill="tozeroy", hovertemplate="%{y:,.4~s}")
-        for kind, (label, color) in ((kind, _KINDS[kind]) for kind in kinds)
+        for kind, label, color in called("token_curves")
         if any(sums := getattr(steps, f"{kind}_tokens"))
     ]
     if not traces:
         return Missing("Tokens per step", "tokens were not counted" if len(steps) else "no step was recorded")
-    parts = [f"{count(value)} {_KINDS[kind][0]}" for kind in kinds if (value := getattr(tokens, kind)) is not None]
-    is_known = "processed" in kinds and tokens.padding_share is not None
-    padding = f" Padding: {share(tokens.padding_share or 0.0)}." if is_known else ""
-    summary = f"Each area is part of the one before. Over the run: {', '.join(parts)}.{padding}" if parts else ""
     layout = _over_steps(where, "tokens per step")
-    return Figure(name, "Tokens per step", summary, traces, layout, 260, "step")
+    return Figure("step-tokens", "Tokens per step", "Each area is part of the one before.", traces, layout, 260, "step")
 
 
 def _over_steps(where: StepAxis, title: str) -> dict[str, Any]:
-    upwards = draw.axis(title, rangemode="tozero")
-    return {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": upwards, "shapes": where.resumptions()}
+    return draw.plane(where.layout(), draw.axis(title, rangemode="tozero"), shapes=where.resumptions())
 
 
 def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
     if not sequences.length_buckets:
         return Missing("Sequence lengths", "the lengths of the sequences were not counted")
     bounds = sorted(int(bound) for bound in sequences.length_buckets)
-    summary = f"{count(sum(sequences.length_buckets.values()))} documents by their tokens without padding"
+    summary = f"{counted(sum(sequences.length_buckets.values()), 'document')} by their tokens without padding"
     if sequences.mean_tokens is not None:
         summary += f", {sequences.mean_tokens:,.1f} on average"
     if sequences.shortest_tokens is not None and sequences.longest_tokens is not None:
@@ -148,11 +145,8 @@ def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
     }
     powers = range(math.floor(math.log2(bounds[0])), math.ceil(math.log2(bounds[-1])) + 1)
     ticks = {"tickvals": list(powers), "ticktext": [f"{2**power:,}" for power in powers]}
-    layout = {
-        "hovermode": "closest",
-        "xaxis": draw.axis("tokens of a document", showgrid=False, zeroline=False, **ticks),
-        "yaxis": draw.axis("documents", rangemode="tozero"),
-    }
+    horizontal = draw.axis("tokens of a document", showgrid=False, zeroline=False, **ticks)
+    layout = draw.plane(horizontal, draw.axis("documents", rangemode="tozero"), hovermode="closest")
     return Figure("sequence-lengths", "Sequence lengths", f"{summary}.", [trace], layout, 260)
 
 
@@ -170,22 +164,18 @@ def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figu
     layout["yaxis"]["nticks"] = 6
     layout["xaxis"] = where.layout(anchor="free", position=0)
     layout["shapes"] = where.resumptions() + [draw.upright(at) for at in places if len(places) <= _MARKED]
-    title, height = _joined([title for title, _ in panels]), 200 + 90 * len(panels)
+    titles, height = [title for title, _ in panels], 200 + 90 * len(panels)
+    title = sentence(" and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]])))
     return Figure("training-curve", title, _summary(steps, evaluations), traces, layout, height, "step")
-
-
-_REWARDS = (
-    ("margin", "margin", draw.BLUE),
-    ("chosen_reward", "better", draw.GREEN),
-    ("rejected_reward", "worse", draw.RED),
-)
 
 
 def preference_curve(steps: StepSeries, words: str) -> Figure | None:
     held, where = steps.preferences, draw.step_axis(steps)
     if not _is_known(held.get("margin", ())):
         return None
-    rewards = [_logged(held[name], label, color, where) for name, label, color in _REWARDS if name in held]
+    rewards = [
+        _logged(held[name], label, color, where) for name, label, color in called("reward_curves") if name in held
+    ]
     panels = [("reward", rewards)]
     if "accuracy" in held:
         panels.append(("accuracy", [_logged(held["accuracy"], "accuracy", draw.ORANGE, where)]))
@@ -193,17 +183,12 @@ def preference_curve(steps: StepSeries, words: str) -> Figure | None:
     layout["xaxis"] = where.layout(anchor="free", position=0)
     summary = "Rewards are as TRL's trainer logged them; accuracy is the share of pairs that they order rightly."
     if words:
-        summary = f"{words[:1].upper()}{words[1:]}. {summary}"
+        summary = f"{sentence(words)}. {summary}"
     return Figure("preferences", "Preferences", summary, traces, layout, 320, "step")
 
 
 def _is_known(values: Sequence[float | None]) -> bool:
     return any(value is not None for value in values)
-
-
-def _joined(titles: Sequence[str]) -> str:
-    words = " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
-    return words[:1].upper() + words[1:]
 
 
 def _logged(values: Sequence[float | None], label: str, color: str, where: StepAxis) -> Trace:
@@ -263,50 +248,41 @@ def _summary(steps: StepSeries, evaluations: Sequence[Evaluation]) -> str:
     return " ".join(parts)
 
 
-def compare_losses(series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
-    columns = [[] if steps is None else steps.loss for steps in series]
-    traces, end = _lines(series, columns, labels, "%{y:.4~g}")
-    if not traces:
-        return Missing("Training loss", "no run has logged any")
-    summary = f"As the Trainer logged it.{_left_out(labels, traces)}"
-    return _compared("compare-loss", "Training loss", summary, traces, end, draw.axis("loss"))
+_COMPARED = {
+    "loss": ("loss", "Training loss", "As the Trainer logged it.", "no run has logged any"),
+    "step-times": (
+        "step_seconds_mean",
+        "Step times",
+        "Evaluations and checkpoints apart.",
+        "no run has recorded a step",
+    ),
+}
+_COMPARED_AXES = {
+    "loss": ("%{y:.4~g}", draw.axis("loss")),
+    "step-times": ("%{y:.3~s}s", draw.axis("seconds per step", rangemode="tozero")),
+}
 
 
-def compare_step_times(series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
-    columns = [[] if steps is None else steps.step_seconds_mean for steps in series]
-    traces, end = _lines(series, columns, labels, "%{y:.3~s}s")
-    if not traces:
-        return Missing("Step times", "no run has recorded a step")
-    summary = f"Evaluations and checkpoints apart.{_left_out(labels, traces)}"
-    vertical = draw.axis("seconds per step", rangemode="tozero")
-    return _compared("compare-step-times", "Step times", summary, traces, end, vertical)
-
-
-def _lines(
-    series: Sequence[StepSeries | None], columns: Sequence[Sequence[float | None]], labels: Sequence[str], hover: str
-) -> tuple[list[Trace], float]:
+def compared(kind: str, series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
+    """``loss`` or ``step-times``: a line for each run that has it."""
+    (column, title, summary, nothing), (hover, upwards) = _COMPARED[kind], _COMPARED_AXES[kind]
     traces: list[Trace] = []
     end = 0.5
-    for place, (steps, column, label) in enumerate(zip(series, columns, labels, strict=True)):
-        if steps is None or not _is_known(column):
+    for place, (steps, label) in enumerate(zip(series, labels, strict=True)):
+        values = [] if steps is None else getattr(steps, column)
+        if steps is None or not _is_known(values):
             continue
         where = draw.step_axis(steps)
-        known = [(at, value) for at, value in zip(where.centers, column, strict=True) if value is not None]
+        known = [(at, value) for at, value in zip(where.centers, values, strict=True) if value is not None]
         color, dash = RUN_STYLES[place % len(RUN_STYLES)]
         x, y = draw.rounded(at for at, _ in known), [value for _, value in known]
         traces.append(draw.line(label, x, y, color, dash=dash, hovertemplate=hover))
         end = max(end, where.ends[-1])
-    return traces, end
-
-
-def _left_out(labels: Sequence[str], traces: Sequence[Trace]) -> str:
+    if not traces:
+        return Missing(title, nothing)
     missing = len(labels) - len(traces)
-    return f" {missing} of the runs have no records of it." if missing else ""
-
-
-def _compared(name: str, title: str, summary: str, traces: list[Trace], end: float, vertical: dict[str, Any]) -> Figure:
-    hover = {"text": "step %{x:,.0f}"}
-    form = {"tickformat": ",.1~f", "unifiedhovertitle": hover, "showgrid": False, "zeroline": False}
-    horizontal = draw.axis("optimizer step", range=[0.5, end], **form)
-    layout = {"hovermode": "x unified", "xaxis": horizontal, "yaxis": vertical}
-    return Figure(name, title, summary, traces, layout, 300, "step", selectable=False)
+    summary += f" {missing} of the runs have no records of it." if missing else ""
+    hovered = {"text": "step %{x:,.0f}"}
+    form = {"tickformat": ",.1~f", "unifiedhovertitle": hovered, "showgrid": False, "zeroline": False}
+    layout = draw.plane(draw.axis("optimizer step", range=[0.5, end], **form), upwards)
+    return Figure(f"compare-{kind}", title, summary, traces, layout, 300, "step", selectable=False)

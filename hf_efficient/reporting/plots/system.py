@@ -1,68 +1,27 @@
 """What the sampler saw of the machine over the time of a run; all over the same axis, which zooms as one."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.series import Band, RunSeries, SystemSeries
-from hf_efficient.reporting.labels import phase_color, phase_label, short_number
+from hf_efficient.reporting.labels import called, phase_color, phase_label, short_number
 from hf_efficient.reporting.plots import figure as draw
-from hf_efficient.reporting.plots.figure import Figure, Layer, Missing, TimeAxis, Trace
-from hf_efficient.text import share, size
+from hf_efficient.reporting.plots.figure import Figure, Missing, TimeAxis, Trace, Values
+from hf_efficient.text import share
 
 _MB = 1e6
 _MARGIN = {"l": 60, "r": 14, "t": 10, "b": 8}  # in pixels, wide enough for the figures and the title of a vertical axis
-_BROWN, _NAVY, _TEAL = "#823f35", "#2e548d", "#67a3a0"
+_BROWN, _NAVY = "#823f35", "#2e548d"
 _METERS = (draw.RED, draw.BLUE, draw.GREEN, draw.PURPLE, draw.ORANGE, _BROWN, _NAVY, draw.GREY)
-_CORES = (
-    ("process_cores", "this process", draw.BLUE),
-    ("children_cores", "its workers", draw.GREEN),
-    ("ranks_cores", "other ranks", draw.PURPLE),
-    ("other_cores", "others on the machine", draw.ORANGE),
-)
-_FLOWS = {
-    "system-disks": (
-        ("disk_read_bytes_per_second", "read, all of the machine", draw.BLUE, "solid"),
-        ("disk_write_bytes_per_second", "written, all of the machine", draw.ORANGE, "solid"),
-        ("read_bytes_per_second", "read by this run", draw.GREEN, "dot"),
-        ("write_bytes_per_second", "written by this run", draw.PURPLE, "dot"),
-    ),
-    "system-network": (
-        ("network_received_bytes_per_second", "received", draw.BLUE, "solid"),
-        ("network_sent_bytes_per_second", "sent", draw.ORANGE, "solid"),
-    ),
-}
 NOT_READ = "the sampler read nothing of it"
 _READ = "Between readings about a second apart; the mean where several are put together."
 _GAP = 0.06
-_GPU_CURVES = {
-    "%": (
-        ("utilization", "utilization_percent", draw.BLUE),
-        ("memory traffic", "memory_utilization_percent", draw.ORANGE),
-    ),
-    "GiB": (("memory in use, by all", "memory_used_bytes", draw.GREEN),),
-    "W": (("power", "", draw.PURPLE),),
-    "°C": (("temperature", "temperature_celsius", _BROWN),),
-    "MHz": (("clock of its processors", "sm_clock_mhz", _NAVY), ("clock of its memory", "memory_clock_mhz", _TEAL)),
-}
-_REASONS = {
-    "power_cap": "its power limit",
-    "hardware_slowdown": "a slowdown by hardware",
-    "thermal": "its temperature",
-    "hardware_thermal": "its temperature, by hardware",
-    "power_brake": "a power brake from outside",
-}
 
 
 def _curve(
-    system: SystemSeries,
-    where: TimeAxis,
-    label: str,
-    values: Sequence[float | None],
-    color: str,
-    hover: str,
-    **more: Any,
+    system: SystemSeries, where: TimeAxis, label: str, values: Values, color: str, hover: str, **more: Any
 ) -> list[Trace]:
     """Nothing where it was not read, or was 0 all the time; ``hover`` formats a value for the pointer."""
     style = {"color": color, "hovertemplate": hover, **more}
@@ -94,30 +53,24 @@ def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
     if not len(steps):
         return Missing("Phases", "no step was recorded")
     where = draw.time_axis(account.time.wall_seconds)
-    shares = {name: _percents(sums, steps.wall_seconds) for name, sums in steps.phase_seconds.items() if any(sums)}
-    layers = [Layer(phase_label(name), phase_color(name), percents) for name, percents in shares.items()]
+    layers = []
+    for name, sums in steps.phase_seconds.items():
+        times = zip(sums, steps.wall_seconds, strict=True)
+        percents = [100 * held / wall if wall > 0 else None for held, wall in times]
+        layers.append((phase_label(name), phase_color(name), percents))
     pairs = zip(steps.started_at_seconds, steps.wall_seconds, strict=True)
     centers = where.places([start + wall / 2 for start, wall in pairs])
     traces = draw.stack_traces(layers, centers, where.places(steps.wall_seconds), "%{y:.3~g}%")
-    layout = {
-        "barmode": "stack",
-        "bargap": 0,
-        **_aligned(where, series),
-        "shapes": [],
-        "yaxis": {**draw.axis("% of the time", range=[0, 100]), "automargin": False},
-    }
+    upwards = {**draw.axis("% of the time", range=[0, 100]), "automargin": False}
+    layout = {"barmode": "stack", "bargap": 0, **_aligned(where, series), "shapes": [], "yaxis": upwards}
     summary = "What each optimizer step was spent on. Before the first and after the last one the run starts and ends."
     return Figure("phases-time", "Phases", summary, traces, layout, 190, "time", where.per_second)
 
 
-def _percents(sums: Sequence[float], walls: Sequence[float]) -> list[float | None]:
-    return [100 * held / wall if wall > 0 else None for held, wall in zip(sums, walls, strict=True)]
-
-
-def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name: str = "system-cores") -> Figure | None:
+def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None) -> Figure | None:
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     traces: list[Trace] = []
-    for key, label, color in _CORES:
+    for key, label, color in called("cores"):
         stacked = {"stackgroup": "cores", "fillcolor": color, "width": 0}
         values = system.host.get(key, Band()).mean
         traces += _curve(system, where, label, values, color, "%{y:.3~g} cores", **stacked)
@@ -127,11 +80,11 @@ def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name:
     if traces and cpus:
         traces.append(draw.level("all cores", [0, where.end], cpus, draw.RED, width=1.5, dash="dash"))
     summary += f" The machine has {cpus:,}." if cpus else ""
-    return _figure(name, "Processor", summary, traces, where, series, "cores")
+    return _figure("system-cores", "Processor", summary, traces, where, series, "cores")
 
 
 def _most_cores(host: dict[str, Band]) -> str:
-    held = [(label, _known(host.get(key, Band()).high)) for key, label, _ in _CORES]
+    held = [(label, _known(host.get(key, Band()).high)) for key, label, _ in called("cores")]
     most = [f"{label} {short_number(max(highs))}" for label, highs in held if any(highs)]
     text = f" At most: {', '.join(most)}." if most else ""
     waits = _known(host.get("main_thread_core_wait", Band()).mean)
@@ -143,7 +96,7 @@ def _most_cores(host: dict[str, Band]) -> str:
 def flow_figure(account: RunAccount, series: RunSeries, name: str, title: str) -> Figure | Missing:
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     traces, most = [], []
-    for key, label, color, dash in _FLOWS[name]:
+    for key, label, color, dash in called("flows")[name]:
         band = system.host.get(key, Band())
         traces += _curve(system, where, label, band.mean, color, "%{y:,.3~g} MB/s", scale=1 / _MB, dash=dash)
         highs = _known(band.high)
@@ -151,20 +104,9 @@ def flow_figure(account: RunAccount, series: RunSeries, name: str, title: str) -
     summary = _READ + (f" At most: {', '.join(most)}." if most else "")
     waits = _known(system.host.get("disk_latency_milliseconds", Band()).high) if name == "system-disks" else []
     summary += f" A request took {max(waits):,.3g} ms at most, on average over a reading." if waits else ""
-    looked = any(key in system.host for key, *_ in _FLOWS[name])
+    looked = any(key in system.host for key, *_ in called("flows")[name])
     nothing = Missing(title, "nothing moved" if looked else NOT_READ)
     return _figure(name, title, summary, traces, where, series, "MB/s") or nothing
-
-
-def host_memory_figure(account: RunAccount, series: RunSeries) -> Figure | None:
-    system, where = series.system, draw.time_axis(account.time.wall_seconds)
-    held, free = system.rss_bytes.high, system.host_available_bytes.low
-    gib: dict[str, Any] = {"hover": "%{y:.3~f} GiB", "scale": 1 / draw.GIB}
-    traces = _curve(system, where, "held by this process", held, draw.BLUE, **gib)
-    traces += _curve(system, where, "available to all", free, draw.GREEN, dash="dot", **gib)
-    least = _known(free)
-    summary = "Memory of the machine." + (f" At least {size(round(min(least)))} were available." if least else "")
-    return _figure("system-memory", "Host memory", summary, traces, where, series, "GiB")
 
 
 def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> Figure | None:
@@ -186,9 +128,9 @@ def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> F
 def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeAxis) -> list[tuple[str, list[Trace]]]:
     watts = system.watts.get(f"GPU {gpu}", Band())
     found: list[tuple[str, list[Trace]]] = []
-    for unit, curves in _GPU_CURVES.items():
+    for unit, curves in called("gpu_curves").items():
         traces: list[Trace] = []
-        for label, key, color in curves:
+        for key, label, color in curves:
             band = bands.get(key, Band()) if key else watts
             scale = 1 / draw.GIB if unit == "GiB" else 1.0
             traces += _curve(system, where, label, band.mean, color, f"%{{y:,.4~g}} {unit}", scale=scale)
@@ -199,9 +141,9 @@ def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeA
 
 
 def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list[Trace]:
-    reasons = system.throttled.get(gpu, {})
+    reasons, named = system.throttled.get(gpu, {}), called("throttles")
     held_back = [
-        [f"{_REASONS.get(why, why)} {share(shares[place])}" for why, shares in reasons.items() if shares[place] > 0]
+        [f"{named.get(why, why)} {share(shares[place])}" for why, shares in reasons.items() if shares[place] > 0]
         for place in range(len(system))
     ]
     places = [place for place, words in enumerate(held_back) if words and clock.mean and clock.mean[place] is not None]
@@ -223,7 +165,8 @@ def _most_gpu(bands: dict[str, Band]) -> str:
 
 def _held_back(system: SystemSeries, gpu: str) -> str:
     means = {why: sum(shares) / len(shares) for why, shares in system.throttled.get(gpu, {}).items() if sum(shares)}
-    reasons = ", ".join(f"{_REASONS.get(why, why)} in {share(mean)}" for why, mean in means.items())
+    named = called("throttles")
+    reasons = ", ".join(f"{named.get(why, why)} in {share(mean)}" for why, mean in means.items())
     return f" It was held back by {reasons} of the readings." if reasons else ""
 
 
@@ -235,6 +178,6 @@ def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
     traces: list[Trace] = []
     for (name, band), color in zip(system.watts.items(), itertools.cycle(_METERS), strict=False):
         traces += draw.time_line(name, band.mean, system, where, color=color, hovertemplate="%{y:.4~g} W")
-    layout = {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": draw.axis("W", rangemode="tozero")}
+    layout = draw.plane(where.layout(), draw.axis("W", rangemode="tozero"))
     summary = f"Watts as read about once per second: {', '.join(system.watts)}."
     return Figure("power", "Power", summary, traces, layout, 240, "time", where.per_second)

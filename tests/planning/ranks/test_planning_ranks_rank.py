@@ -2,8 +2,7 @@
 
 import pytest
 
-from hf_efficient.estimate.communication import step_collectives
-from hf_efficient.estimate.sharding import ModelStates, Sharding, host_bytes
+from hf_efficient.estimate.sharding import ModelStates, Sharding, host_bytes, step_collectives
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.ranks import rank as exchange_module
 from hf_efficient.planning.ranks.rank import (

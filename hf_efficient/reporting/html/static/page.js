@@ -14,7 +14,7 @@
     paper_bgcolor: 'rgba(0,0,0,0)',
     plot_bgcolor: 'rgba(0,0,0,0)',
     showlegend: false,
-    dragmode: figure.zoomable && !touch ? 'zoom' : false, // a finger that drags scrolls the page, until a button says more
+    dragmode: !touch ? 'zoom' : false, // a finger that drags scrolls the page, until a button says more
     selectdirection: 'h',
     hoverdistance: 40,
     hoverlabel: { align: 'left', font: { size: 12 } },
@@ -35,7 +35,6 @@
     for (const [name, axis] of Object.entries(layout)) {
       if (/^[xy]axis/.test(name) && axis.title) axis.title.font = { size: 12 };
       if (/^yaxis/.test(name) && figure.x) axis.fixedrange = true; // time and steps are what is zoomed
-      if (/^[xy]axis/.test(name) && !figure.zoomable) axis.fixedrange = true;
     }
     return layout;
   }

@@ -1,0 +1,40 @@
+"""The text of HTML and PDF files."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hf_efficient.errors import DataError, cause
+from hf_efficient.facts.libraries import missing_package
+
+
+def needed(module: str) -> Any:
+    """A package of an extra; ``MissingPackageError`` with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing_package(error.name) or error from error
+
+
+def text_of_html(page: str) -> str:
+    """The main text, without menus, comments and footers; empty where there is none."""
+    return needed("trafilatura").extract(page, include_comments=False) or ""
+
+
+def _html(path: Path) -> str:
+    decode = needed("trafilatura.utils").decode_file  # by the page's own declaration, else by its bytes
+    return text_of_html(decode(path.read_bytes()))
+
+
+def _pdf(path: Path) -> str:
+    pypdf = needed("pypdf")
+    try:
+        return "\n\n".join(page.extract_text() for page in pypdf.PdfReader(path).pages)
+    except (pypdf.errors.PyPdfError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: is not readable as PDF: {cause(error)}. Take the file away.") from error
+
+
+EXTRACTORS: dict[str, Callable[[Path], str]] = {
+    ".html": _html, ".htm": _html, ".pdf": _pdf,
+}  # fmt: skip

@@ -1,0 +1,67 @@
+"""llama.cpp, compiled, as the package ``cyllama`` brings it: GGUF files quantized by it, and answered by it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from hf_efficient.errors import ModelError, SetupError, first_line
+from hf_efficient.export.agreement import Answered
+from hf_efficient.facts.libraries import is_installed
+
+
+def load_llama_cpp(needs_it: str) -> Any:
+    """The compiled module, silent. Raises ``SetupError``: it is not installed, and what ``needs_it``."""
+    try:
+        from cyllama.llama import llama_cpp
+    except ModuleNotFoundError as error:
+        raise SetupError(f"{needs_it} llama.cpp. Install it with `pip install cyllama`.") from error
+    llama_cpp.disable_logging()
+    llama_cpp.ggml_backend_load_all()
+    return llama_cpp
+
+
+def quantize(source: Path, target: Path, mix: str) -> None:
+    """``source``: a GGUF file in F16. Raises ``ModelError``: llama.cpp refuses it."""
+    llama_cpp = load_llama_cpp(f"--to: {mix} needs")
+    how = llama_cpp.LlamaModelQuantizeParams()
+    how.ftype, how.nthread = int(gguf.LlamaFileType[f"MOSTLY_{mix}"]), torch.get_num_threads()
+    try:
+        llama_cpp.model_quantize(str(source), str(target), how)
+    except RuntimeError as error:
+        raise ModelError(f"--to: llama.cpp cannot write {mix}: {first_line(error)}. Write :Q8_0.") from error
+
+
+def same_answers(path: Path, tokenizer: PreTrainedTokenizerBase, reference: Sequence[Answered]) -> int | None:
+    """Prompts that llama.cpp, which reads texts by the file's own tokenizer, answers greedily as the trained model did;
+    None where it is not installed."""
+    if not is_installed("cyllama"):
+        return None
+    llama_cpp = load_llama_cpp("")
+    weights, room = llama_cpp.LlamaModelParams(), llama_cpp.LlamaContextParams()
+    weights.n_gpu_layers = 0
+    room.n_ctx = room.n_batch = max(len(one.prompt.ids) + len(one.answer) for one in reference) + 8
+    room.n_threads = room.n_threads_batch = torch.get_num_threads()
+    model = llama_cpp.LlamaModel(str(path), weights)
+    context, greedy = llama_cpp.LlamaContext(model, room), llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams())
+    greedy.add_greedy()
+    same = 0
+    for one in reference:
+        adds = not tokenizer.chat_template  # which writes its own
+        ids = model.get_vocab().tokenize(one.prompt.text, add_special=adds, parse_special=True)
+        context.kv_cache_clear()
+        answer = _greedy(llama_cpp, context, greedy, ids)
+        same += all(token == wanted for token, wanted in zip(answer, one.answer, strict=False))
+    return same
+
+
+def _greedy(llama_cpp: Any, context: Any, sampler: Any, ids: list[int]) -> Iterator[int]:
+    place = 0
+    while True:
+        context.decode(llama_cpp.llama_batch_get_one(ids, place))
+        place += len(ids)
+        ids = [sampler.sample(context, -1)]
+        yield ids[0]
