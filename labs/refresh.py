@@ -24,7 +24,7 @@ def execute(path: Path, folder: Path, more: list[str] | None = None) -> nbformat
     notebook = nbformat.read(path, as_version=4)
     notebook.cells += [nbformat.v4.new_code_cell(source) for source in more or []]
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+    NotebookClient(notebook, timeout=2400, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
     return notebook
 
 
