@@ -107,13 +107,16 @@ def test_an_executor_makes_no_other_version_and_its_options_are_checked(tmp_path
 
 
 @pytest.mark.slow
-def test_tasks_of_an_executor_tell_a_fault_and_leave_the_same_rows(tmp_path, tiny_tokenizer, monkeypatch, capfd):
+@pytest.mark.parametrize("kind", ["local", "ray"])
+def test_tasks_of_an_executor_tell_a_fault_and_leave_the_same_rows(tmp_path, tiny_tokenizer, monkeypatch, capfd, kind):
     pytest.importorskip("datatrove")
+    if kind == "ray":
+        pytest.importorskip("ray")
     monkeypatch.setattr(parts, "_PART_BYTES", 500)
     good, bad = lines(tmp_path / "a.jsonl", [*TEXTS, *TEXTS]), tmp_path / "b.jsonl"
     bad.write_text(json.dumps({"text": "a row"}) + "\n{not JSON}\n")
     stages = {"length": {"min_characters": 8}}
-    executor = {"executor": {"kind": "local", "tasks": 3, "workers": 2}}
+    executor = {"executor": {"kind": kind, "tasks": 3, "workers": 2}}
     broken = recipe_of(tmp_path, [{"path": str(good)}, {"path": str(bad)}], {**stages, **executor})
     with pytest.raises(DataError, match=r"^.*b\.jsonl:2: not valid JSON"):
         prepare(broken, tiny_tokenizer, lambda *_: None)
