@@ -136,7 +136,7 @@ def _server(url: str, name: str, section: AskedSection) -> Ask:
         with answered("POST", f"{url}/chat/completions", tries=_TRIES, json=body) as response:
             try:
                 told = response.json()
-                text, usage = told["choices"][0]["message"]["content"] or "", told.get("usage") or {}
+                text, usage = (told["choices"][0]["message"]["content"] or "").strip(), told.get("usage") or {}
                 read, written = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))
             except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
                 said = f"{url} answers in another form than OpenAI's: {response.text[:200]!r}."
@@ -144,7 +144,7 @@ def _server(url: str, name: str, section: AskedSection) -> Ask:
         # A server that counts nothing would have no budget.
         read = read or len(prompt) // _CHARACTERS_OF_A_TOKEN
         written = written or len(text) // _CHARACTERS_OF_A_TOKEN
-        return Reply(text.strip(), read, written, _usd_of(section, read, written))
+        return Reply(text, read, written, _usd_of(section, read, written))
 
     def ask(prompts: Sequence[str], sampling: Sampling, seed: int) -> list[Reply]:
         with ThreadPoolExecutor(len(prompts)) as pool:

@@ -68,7 +68,7 @@ def _read_json(path: Path) -> Iterator[Row]:
     if not text.strip():
         return
     try:
-        value = json.loads(text)
+        value = _loads(text, str(path))
     except json.JSONDecodeError as error:
         hint = " If it holds one object per line, name it .jsonl." if error.msg == "Extra data" else ""
         raise DataError(f"{path}:{error.lineno}: not valid JSON (column {error.colno}: {error.msg}).{hint}") from error
@@ -184,9 +184,18 @@ def _not_utf8(where: str, error: UnicodeDecodeError) -> str:
     return f"{where}: not UTF-8 (byte 0x{byte:02x} at offset {error.start}).{guess} Save the file as UTF-8."
 
 
+def _loads(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except (RecursionError, ValueError) as error:  # nested too deeply; a number of thousands of digits
+        raise DataError(f"{where}: not readable as JSON: {cause(error)}. Take it away.") from error
+
+
 def _parse_line(text: str, where: str, number: int) -> Any:
     try:
-        return json.loads(text.rstrip())
+        return _loads(text.rstrip(), where)
     except json.JSONDecodeError as error:
         is_json = number == 1 and text.lstrip().startswith("[")
         hint = " It looks like one JSON list over several lines: name the file .json." if is_json else ""

@@ -129,7 +129,8 @@ def test_tasks_of_an_executor_tell_a_fault_and_leave_the_same_rows(tmp_path, tin
     assert (again.folder / "train/rows.parquet").read_bytes() == rows
     assert again.manifest.rows == whole.manifest.rows
     assert [told[1] == told[2] for told in heard if told[0] == "parts, read to length"][-1] is True
-    assert capfd.readouterr().err == ""
+    said = capfd.readouterr().err.splitlines()
+    assert [line for line in said if "points to a local filesystem" not in line] == []  # datatrove's, of Ray
 
 
 @pytest.mark.slow

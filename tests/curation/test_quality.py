@@ -60,6 +60,7 @@ def test_a_judge_that_does_not_answer_is_named(curate, tmp_path):
         ((401, "who?"), r"answers 401: 'who\?'\. Set HF_EFFICIENT_API_KEY to its key"),
         ((200, "<html>"), r"answers in another form than OpenAI's: '<html>'\. Write the URL up to /v1"),
         ((200, '{"choices": []}'), "answers in another form"),
+        ((200, '{"choices": [{"message": {"content": [{"text": "5"}]}}]}'), "answers in another form"),
     ],
 )
 def test_a_faulty_answer_is_shown(curate, server, answer, told):

@@ -93,6 +93,8 @@ def test_builtins_and_splits(tmp_path):
         ("a.jsonl", '{"text": "a"}\n{"text": b"}\n', "{path}:2: not valid JSON (column 10: Expecting value):"),
         ("a.jsonl", "[\n{}\n]\n", "{path}:1: not valid JSON (column 2: Expecting value): `[`. It looks like one JSON"),
         ("a.jsonl", '{"a": 1}\n[1]\n', "{path}:2: expected an object ({{...}}), found a list."),
+        ("a.jsonl", '{"a": 1}\n' + "[" * 100_000, "{path}:2: not readable as JSON: maximum recursion depth exceeded"),
+        ("a.json", "[" + "1" * 5000 + "]", "{path}: not readable as JSON: Exceeds the limit (4300 digits)"),
         ("a.jsonl", "null\n", "{path}:1: expected an object ({{...}}), found null."),
         ("a.jsonl", b'{"a": "x"}\n{"a": "\xff"}\n', "{path}:2: not UTF-8 (byte 0xff at offset 7). Save the file as"),
         ("a.jsonl", '{"a": 1}'.encode("utf-16"), "{path}:1: not UTF-8 (byte 0xff at offset 0). It looks like UTF-16."),
