@@ -19,6 +19,9 @@ _TOPICS = ("rain", "a bicycle", "the number 7", "bread", "a computer", "gravity"
 QUESTIONS = tuple(task.format(topic) for topic in _TOPICS for task in _TASKS)
 """Fifty, asked where no prompts are given."""
 
+TIE_NATS = 0.01
+"""Two tokens whose log-probabilities differ by less are a tie: which is greater is a matter of rounding."""
+
 Forward = Callable[[torch.Tensor], torch.Tensor]
 """Token ids [1, tokens] in, logits [1, tokens, vocabulary] out."""
 
@@ -91,14 +94,16 @@ def agreement(
     forward: Forward, tokenizer: PreTrainedTokenizerBase, questions: Sequence[Any], reference: Sequence[Answered]
 ) -> Agreement:
     """Of the exported model, read back. Both see the trained one's answers, so no early difference hides later ones."""
-    kl, agreed, same = [], [], 0
+    kl, agreed, same, ties = [], [], 0, 0
     for one in reference:
         theirs = _log_probabilities(forward, one.prompt.ids, one.answer)
         ours = one.log_probabilities
         kl.append((ours.exp() * (ours - theirs)).sum(-1))
-        equal = ours.argmax(-1) == theirs.argmax(-1)
+        likeliest, tokens = ours.max(-1), theirs.argmax(-1, keepdim=True)
+        equal = likeliest.indices == tokens[:, 0]
         agreed.append(equal)
         same += int(equal.all())
+        ties += int((~equal & (likeliest.values - ours.gather(1, tokens)[:, 0] < TIE_NATS)).sum())
     distances, equals = torch.cat(kl), torch.cat(agreed)
     read = [one.ids for one in as_prompts(tokenizer, questions)]
     return Agreement(
@@ -107,6 +112,7 @@ def agreement(
         kl_mean=float(distances.mean()),
         kl_max=float(distances.max()),
         top1=float(equals.float().mean()),
+        ties=ties,
         same_answers=same,
         same_prompts=sum(one.prompt.ids in read for one in reference),
     )

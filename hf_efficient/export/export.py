@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hf_efficient.errors import ModelError, OutputError, SetupError
 from hf_efficient.estimate.gguf_size import MIXES, WRITTEN, gguf_bytes, gguf_shape
 from hf_efficient.export import agreement, llama_cpp, onnx_file, packed
-from hf_efficient.export.agreement import QUESTIONS, Forward
+from hf_efficient.export.agreement import QUESTIONS, Answered, Forward, HeldOut
 from hf_efficient.export.gguf_file import check_vocabulary, read_gguf, write_gguf
 from hf_efficient.facts.models import licence_of
 from hf_efficient.launch import merge
@@ -23,7 +23,14 @@ from hf_efficient.metrics.answers import end_of_answer_ids
 from hf_efficient.model.load import load_dense_base, load_tokenizer, on_accelerator
 from hf_efficient.planning.model_config import meta_model, model_config, weights_dtype
 from hf_efficient.recipe.schema import ModelSection
-from hf_efficient.records.trained_model import EXPORT_JSON, EXPORT_VERSION, Evaluation, ExportReport, Rounding
+from hf_efficient.records.trained_model import (
+    EXPORT_JSON,
+    EXPORT_VERSION,
+    Agreement,
+    Evaluation,
+    ExportReport,
+    Rounding,
+)
 from hf_efficient.run_dir.json_file import strict_json
 from hf_efficient.text import size
 
@@ -94,57 +101,33 @@ def export_run(
     _check_tools(form, python)
     source = find_source(target, trust_remote_code=trust_remote_code)
     adapter, section = (source, source.model) if isinstance(source, TrainedAdapter) else (None, source)
-    run = Path(target).expanduser()
-    if output is None and not run.is_dir():
-        raise OutputError(f"{target}: there is no such folder. If it is a hub name, add --output DIR.")
-    output = output or run / "exports" / "-".join(filter(None, form))
-    merge.check_free(output, overwrite=False)
+    output = _place(target, form, output)
     predicted = _predicted(section, form)
     _check_room(output, predicted + _beside(section, form))
+    run = Path(target).expanduser()
+    recipe = adapter.recipe if adapter else merge.recipe_of_run(run, trust_remote_code=trust_remote_code)
+    name = adapter.recipe.name if adapter and adapter.recipe else run.resolve().name
     tokenizer = merge.tokenizer_of(adapter) if adapter else load_tokenizer(section, {})
     trained: Any = load_dense_base(section) if adapter is None else merge.load_unmerged(adapter)
-    if _is_gguf(form):
-        check_vocabulary(tokenizer, trained.config.vocab_size)
-    elif form.format == "vllm" and not tokenizer.chat_template:
-        raise ModelError("--to: vLLM serves a chat by its template, and this tokenizer has none. Write --to merged.")
-    prompts = agreement.as_prompts(tokenizer, questions)
-    agreement.check_lengths(prompts, trained.config, max_new_tokens)
-    reference = agreement.answers_of(on_accelerator(trained).eval(), tokenizer, prompts, max_new_tokens)
-    if not reference:
-        raise ModelError(f"{target} answers none of the prompts, for each answer ends at once. Try hf-efficient chat.")
-    recipe = adapter.recipe if adapter else merge.recipe_of_run(run, trust_remote_code=trust_remote_code)
+    _check_tokenizer(form, tokenizer, trained.config)
     held = agreement.held_out(recipe, evaluate, _CALIBRATION * (form.format == "gptq"))
-    before = agreement.loss_of(agreement.forward_of(trained), held.evaluation)
-    name = adapter.recipe.name if adapter and adapter.recipe else run.resolve().name
+    asked = _asked(trained, tokenizer, questions, max_new_tokens, held)
     changes = _changes(trained) if adapter else {}
     model = _dense(trained, adapter, "float32" if _is_gguf(form) or form.format == "onnx" else None)
     del trained
     with merge.written_whole(output) as folder:
         roundings: list[Rounding] = []
-        if form.format == "gptq":
-            rows = held.training or [[*one.prompt.ids, *one.answer] for one in reference]
-            packed.quantize(folder, model, tokenizer, rows, python)
-        elif _is_gguf(form):
+        if _is_gguf(form):
             path = folder / f"{name}-{form.quantization}.gguf"
             roundings = write_gguf(path, model, tokenizer, name, str(form.quantization), licence_of(section.id))
         else:
-            if form.format == "onnx":
-                onnx_file.write_onnx(folder, model)
-            else:
-                model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+            _write_folder(folder, form, model, tokenizer, asked, python)
         parameters, config = model.num_parameters(), model.config
         del model  # before the next one is loaded
-        with _read_back(folder, form, section, config, python) as (forward, read, remarks):
-            found = agreement.agreement(forward, read or tokenizer, questions, reference)
-            _check_agreement(found.kl_mean, form, output)
-            after = agreement.loss_of(forward, held.evaluation)
-            evaluation = Evaluation(len(held.evaluation), after[1], before[0], after[0]) if held.evaluation else None
-            del forward
-        if held.missing:
-            remarks.append(f"Not evaluated: {held.missing.rstrip('.')}.")
+        found, evaluation, remarks = _compared(_read_back(folder, form, section, config, python), tokenizer, asked)
+        _check_agreement(found.kl_mean, form, output)
         if _is_gguf(form):
-            found = replace(found, llama_cpp_same_answers=llama_cpp.same_answers(path, tokenizer, reference))
+            found = replace(found, **llama_cpp.compared(path, tokenizer, asked.reference))
         if form.format == "ollama":
             _write_modelfile(folder, tokenizer)
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
@@ -155,6 +138,63 @@ def export_run(
         report = _with_roundings(written, roundings, changes)
         (folder / EXPORT_JSON).write_text(strict_json(report), encoding="utf-8")
     return output, report
+
+
+class _Asked(NamedTuple):
+    """The questions, what the trained model answered, and its loss on the evaluation data."""
+
+    questions: Sequence[Any]
+    reference: Sequence[Answered]
+    held: HeldOut
+    loss: float
+
+
+def _asked(trained: Any, tokenizer: Any, questions: Sequence[Any], max_new_tokens: int, held: HeldOut) -> _Asked:
+    prompts = agreement.as_prompts(tokenizer, questions)
+    agreement.check_lengths(prompts, trained.config, max_new_tokens)
+    reference = agreement.answers_of(on_accelerator(trained).eval(), tokenizer, prompts, max_new_tokens)
+    if not reference:
+        raise ModelError("The model answers none of the prompts, for each answer ends at once. Try hf-efficient chat.")
+    return _Asked(questions, reference, held, agreement.loss_of(agreement.forward_of(trained), held.evaluation)[0])
+
+
+def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[Agreement, Evaluation | None, list[str]]:
+    """``reading``: ``_read_back``."""
+    rows, missing = asked.held.evaluation, asked.held.missing
+    with reading as (forward, read, remarks):
+        found = agreement.agreement(forward, read or tokenizer, asked.questions, asked.reference)
+        after, tokens = agreement.loss_of(forward, rows)
+        del forward
+    remarks += [f"Not evaluated: {missing.rstrip('.')}."] * bool(missing)
+    return found, Evaluation(len(rows), tokens, asked.loss, after) if rows else None, remarks
+
+
+def _write_folder(folder: Path, form: Form, model: Any, tokenizer: Any, asked: _Asked, python: Path | None) -> None:
+    if form.format == "gptq":
+        rows = asked.held.training or [[*one.prompt.ids, *one.answer] for one in asked.reference]
+        packed.quantize(folder, model, tokenizer, rows, python)
+        return
+    if form.format == "onnx":
+        onnx_file.write_onnx(folder, model)
+    else:
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _place(target: str, form: Form, output: Path | None) -> Path:
+    run = Path(target).expanduser()
+    if output is None and not run.is_dir():
+        raise OutputError(f"{target}: there is no such folder. If it is a hub name, add --output DIR.")
+    output = output or run / "exports" / "-".join(filter(None, form))
+    merge.check_free(output, overwrite=False)
+    return output
+
+
+def _check_tokenizer(form: Form, tokenizer: Any, config: Any) -> None:
+    if _is_gguf(form):
+        check_vocabulary(tokenizer, config.vocab_size)
+    elif form.format == "vllm" and not tokenizer.chat_template:
+        raise ModelError("--to: vLLM serves a chat by its template, and this tokenizer has none. Write --to merged.")
 
 
 def _is_gguf(form: Form) -> bool:

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from hf_efficient.errors import ModelError, SetupError, first_line
-from hf_efficient.export.agreement import Answered
+from hf_efficient.export.agreement import TIE_NATS, Answered
 from hf_efficient.facts.libraries import is_installed
 
 
@@ -35,11 +35,11 @@ def quantize(source: Path, target: Path, mix: str) -> None:
         raise ModelError(f"--to: llama.cpp cannot write {mix}: {first_line(error)}. Write :Q8_0.") from error
 
 
-def same_answers(path: Path, tokenizer: PreTrainedTokenizerBase, reference: Sequence[Answered]) -> int | None:
-    """Prompts that llama.cpp, which reads texts by the file's own tokenizer, answers greedily as the trained model did;
-    None where it is not installed."""
+def compared(path: Path, tokenizer: PreTrainedTokenizerBase, reference: Sequence[Answered]) -> dict[str, int]:
+    """Of ``Agreement``: prompts that llama.cpp, which reads texts by the file's own tokenizer, answers greedily as the
+    trained model did, and those whose first other token is a tie. Nothing where it is not installed."""
     if not is_installed("cyllama"):
-        return None
+        return {}
     llama_cpp = load_llama_cpp("")
     weights, room = llama_cpp.LlamaModelParams(), llama_cpp.LlamaContextParams()
     weights.n_gpu_layers = 0
@@ -48,14 +48,17 @@ def same_answers(path: Path, tokenizer: PreTrainedTokenizerBase, reference: Sequ
     model = llama_cpp.LlamaModel(str(path), weights)
     context, greedy = llama_cpp.LlamaContext(model, room), llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams())
     greedy.add_greedy()
-    same = 0
+    same = ties = 0
     for one in reference:
         adds = not tokenizer.chat_template  # which writes its own
         ids = model.get_vocab().tokenize(one.prompt.text, add_special=adds, parse_special=True)
         context.kv_cache_clear()
-        answer = _greedy(llama_cpp, context, greedy, ids)
-        same += all(token == wanted for token, wanted in zip(answer, one.answer, strict=False))
-    return same
+        answer = zip(_greedy(llama_cpp, context, greedy, ids), one.answer, one.log_probabilities, strict=False)
+        others = (float(known[wanted] - known[token]) for token, wanted, known in answer if token != wanted)
+        first = next(others, None)
+        same += first is None
+        ties += first is not None and first < TIE_NATS
+    return {"llama_cpp_same_answers": same, "llama_cpp_ties": ties}
 
 
 def _greedy(llama_cpp: Any, context: Any, sampler: Any, ids: list[int]) -> Iterator[int]:

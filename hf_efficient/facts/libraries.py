@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from hf_efficient.errors import MissingPackageError
 
 # bitsandbytes looks for an optional CPU kernel package and reports its absence; transformers reports special
-# tokens that it aligns; both are as intended here.
+# tokens that it aligns; torchao of kernels for other GPUs, and torch of torchao's enums: all as intended here.
 _CHATTY = (
     "bitsandbytes", "transformers.trainer", "transformers.integrations.bitsandbytes", "accelerate",
-    "torch.utils.checkpoint", "torch.onnx", "transformers.exporters",
+    "torch.utils.checkpoint", "torch.utils._pytree", "torch.onnx", "transformers.exporters", "torchao",
 )  # fmt: skip
 
 

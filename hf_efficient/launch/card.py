@@ -1,6 +1,7 @@
 """The model card of a run: README.md with the Hub's metadata, the results and the recipe."""
 
 import html
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -12,6 +13,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from hf_efficient.errors import writing
+from hf_efficient.model.prune import RECORD, Pruned
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
 from hf_efficient.recipe.writing import rendered
@@ -37,7 +39,7 @@ def write_model_card(
         f"# {_literal(recipe.name)}",
         recipe.description,
         "## What was trained",
-        card_table(["", ""], _training_rows(recipe)),
+        card_table(["", ""], [*_training_rows(recipe), *_smaller_rows(folder, recipe)]),
         card_table(["data", ""], summary) if summary else "",
         *_results(results),
         "## How to load it",
@@ -91,6 +93,20 @@ def _training_rows(recipe: Recipe) -> list[tuple[str, str]]:
     ]
     names = ("learning_rate", "num_train_epochs", "max_steps", "max_length", "packing", "seed")
     return rows + [(name, _number(recipe.train[name])) for name in names if name in recipe.train]
+
+
+def _smaller_rows(folder: Path, recipe: Recipe) -> list[tuple[str, str]]:
+    """What was taken out, what was rounded in the training, and who taught it."""
+    rows, saved = [], folder / "config.json"
+    if held := json.loads(saved.read_text(encoding="utf-8")).get(RECORD) if saved.is_file() else None:
+        rows.append(("pruned", Pruned(**held).line().removeprefix("pruned: ")))
+    if qat := recipe.model.qat:
+        rows.append(("rounded in the training", f"weights to {qat.bits} bits, in groups of {qat.group_size}"))
+    if distill := recipe.distill:
+        bits = f", in {distill.teacher.quantization.bits} bits" if distill.teacher.quantization else ""
+        weights = f"; alpha {distill.alpha:g}, temperature {distill.temperature:g}"
+        rows.append(("teacher", f"{_without_local_paths(distill.teacher.id)}{bits}{weights}"))
+    return rows
 
 
 def _method(recipe: Recipe) -> str:

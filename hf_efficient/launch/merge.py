@@ -14,6 +14,7 @@ An 8-bit base rounds its activations too, which no merged model does (9e-02 from
 checked against the adapter unmerged on the dequantized weights.
 """
 
+import glob
 import os
 import shutil
 import warnings
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import torch
 from peft import PeftConfig, PeftModel, __version__
 from pydantic import ValidationError
@@ -167,14 +169,19 @@ def check_free(output: Path, overwrite: bool) -> None:
 
 @contextmanager
 def written_whole(output: Path) -> Iterator[Path]:
-    """A folder beside ``output`` to write to; it takes the place of ``output`` unless the block raises."""
+    """A folder to write to; it takes the place of ``output`` unless the block raises. Its parent is removed in any
+    case; what a process left there that was killed, the next one removes."""
     staging = output.parent / f".merging-{output.name}-{os.getpid()}"
+    whole = staging / output.name
     try:
-        staging.mkdir(parents=True)
-        yield staging
+        whole.mkdir(parents=True)
+        for left in output.parent.glob(f".merging-{glob.escape(output.name)}-*"):
+            if not psutil.pid_exists(int(left.name.rpartition("-")[2])):
+                shutil.rmtree(left, ignore_errors=True)
+        yield whole
         if output.exists():
             shutil.rmtree(output)
-        staging.replace(output)
+        whole.replace(output)
     except (OSError, SafetensorError) as error:  # a full disk is the latter to safetensors
         why = getattr(error, "strerror", None) or first_line(error)
         raise OutputError(f"--output: {output} cannot be written: {why}.") from error
@@ -272,15 +279,17 @@ def without_adapter(folder: Path) -> str:
             f"{folder} holds no adapter but a whole model (a full fine-tune, or an earlier merge): "
             f"there is nothing to merge, load it with AutoModelForCausalLM.from_pretrained({str(folder)!r})."
         )
-    if any((path / ADAPTER_CONFIG).is_file() for path in checkpoints(folder)):
-        return f"{folder} holds no adapter, for the run did not end; its checkpoints do. {_whole_ones(folder)}"
+    for file, what in ((ADAPTER_CONFIG, "adapter"), ("config.json", "model")):
+        if any((path / file).is_file() for path in checkpoints(folder)):
+            return f"{folder} holds no {what}, for the run did not end; its checkpoints do. {_whole_ones(folder)}"
     return f"{folder} holds no adapter (no {ADAPTER_CONFIG}). Write the output directory of a LoRA or QLoRA run."
 
 
 def _whole_ones(run_dir: Path, damaged: Path | None = None) -> str:
     """What to write in place of a run that did not end, or of a ``damaged`` checkpoint of it."""
     damages = {path: damage_of(path) for path in checkpoints(run_dir) if path != damaged}
-    whole = [path for path, damage in damages.items() if damage is None and (path / ADAPTER_CONFIG).is_file()]
+    models = {path.parent for path in run_dir.glob("*/*config.json") if path.name in (ADAPTER_CONFIG, "config.json")}
+    whole = [path for path, damage in damages.items() if damage is None and path in models]
     words = [f"{path.name} is passed over: {damage}." for path, damage in damages.items() if damage is not None]
     if not whole:
         return " ".join([*words, "No checkpoint of the run is whole."])

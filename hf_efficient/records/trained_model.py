@@ -59,19 +59,22 @@ class TaskScores:
 class Agreement:
     """The exported model, read back, beside the trained one, over the answers that the trained one gave. ``positions``:
     tokens of all answers, the most likely one each time. ``kl_mean``, ``kl_max``: KL(trained || exported) of the next
-    token, in nats. ``top1``: share of the positions at which both find the same token most likely. ``same_answers``:
-    prompts at which they do so throughout, so that both give the same greedy answer. ``same_prompts``: prompts that the
-    tokenizer read back cuts into the same tokens. ``llama_cpp_same_answers``: greedy answers of llama.cpp that are the
-    trained model's; None where it is not here."""
+    token, in nats. ``top1``: share of the positions at which both find the same token most likely; ``ties``: the others
+    whose two tokens the trained model holds equally likely within 0.01 nats. ``same_answers``: prompts at which they
+    agree throughout, so that both give the same greedy answer. ``same_prompts``: prompts that the tokenizer read back
+    cuts into the same tokens. ``llama_cpp_same_answers``: greedy answers of llama.cpp that are the trained model's;
+    ``llama_cpp_ties``: those whose first other token is a tie. None where llama.cpp is not here."""
 
     prompts: int
     positions: int
     kl_mean: float
     kl_max: float
     top1: float
+    ties: int
     same_answers: int
     same_prompts: int
     llama_cpp_same_answers: int | None = None
+    llama_cpp_ties: int | None = None
 
 
 @dataclass(frozen=True)

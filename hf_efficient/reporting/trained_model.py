@@ -67,7 +67,7 @@ def export_lines(path: Path, report: ExportReport) -> list[str]:
         f"{size(report.predicted_bytes)})",
         f"Read back: {share(found.top1)} of {found.positions:,} answer tokens as the trained model's (top-1), KL mean "
         f"{found.kl_mean:.2g}, largest {found.kl_max:.2g} nats; {found.same_answers} of {found.prompts} greedy answers "
-        "are the same.",
+        f"are the same.{_ties(found.ties, 'token')}",
     ]
     if one := report.evaluation:
         lines.append(
@@ -75,7 +75,8 @@ def export_lines(path: Path, report: ExportReport) -> list[str]:
             f"trained model, {one.loss_after:.4f} of the export ({one.loss_after - one.loss_before:+.4f})."
         )
     if found.llama_cpp_same_answers is not None:
-        lines.append(f"llama.cpp gives {found.llama_cpp_same_answers} of {found.prompts} greedy answers the same.")
+        same = f"llama.cpp gives {found.llama_cpp_same_answers} of {found.prompts} greedy answers the same."
+        lines.append(same + _ties(found.llama_cpp_ties or 0, "answer"))
     if found.same_prompts < found.prompts:
         lines.append(
             f"warning: the tokenizer read back cuts {found.prompts - found.same_prompts} of {found.prompts} prompts "
@@ -93,6 +94,11 @@ def export_lines(path: Path, report: ExportReport) -> list[str]:
         "ollama": f"ollama create {report.model} -f {path / 'Modelfile'}",
     }
     return [*lines, *report.remarks, *([f"Serve it: {serve[report.format]}"] if report.format in serve else [])]
+
+
+def _ties(number: int, what: str) -> str:
+    """Said where the trained model itself holds two tokens equally likely: agreement.TIE_NATS."""
+    return f" Of the others, {counted(number, what)} differ{'s' * (number == 1)} at a tie." if number else ""
 
 
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:

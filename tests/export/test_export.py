@@ -1,10 +1,12 @@
 """A run as GGUF, for Ollama and vLLM: what is in the file, what it is worth, and what cannot be exported."""
 
 import importlib.util
+import itertools
 import json
 import shutil
 import sys
 from collections import namedtuple
+from dataclasses import replace
 
 import gguf
 import pytest
@@ -16,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from hf_efficient.cli.app import main
 from hf_efficient.errors import DataError, ModelError, OutputError, SetupError
+from hf_efficient.export import agreement, gguf_file, onnx_file
 from hf_efficient.export import export as export_module
-from hf_efficient.export import gguf_file, onnx_file
 from hf_efficient.export.export import Form, export_run, export_sizes, parse_form
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.model.source import weights_mark
@@ -194,6 +196,39 @@ def test_llama_cpp_gives_the_same_answers(run):
     pytest.importorskip("cyllama")
     _, report = export(run)
     assert report.agreement.llama_cpp_same_answers == report.agreement.prompts == 3
+    assert report.agreement.llama_cpp_ties == 0
+
+
+@pytest.mark.parametrize(("nats", "ties"), [(0.005, 1), (0.05, 0)])
+def test_a_token_that_differs_where_the_trained_model_holds_both_equally_likely_is_a_tie(nats, ties, base, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    (prompt,) = agreement.as_prompts(tokenizer, ["fox"])
+    ours = torch.zeros(2, 8)
+    ours[0, 3], ours[0, 4], ours[1, 5] = 2.0, 2.0 - nats, 1.0
+    reference = [agreement.Answered(prompt, (3, 5), ours.log_softmax(-1))]
+
+    def theirs(ids):
+        logits = torch.zeros(1, ids.shape[1], 8)
+        logits[0, -3, 4] = logits[0, -2, 5] = 1.0
+        return logits
+
+    found = agreement.agreement(theirs, tokenizer, ["fox"], reference)
+    assert (found.top1, found.ties, found.same_answers) == (0.5, ties, 0)
+    report = ExportReport(1, "tiny", "gguf", "F16", 1, 1, 1, ["one"], replace(found, llama_cpp_same_answers=0), [])
+    told = " ".join(export_lines(tmp_path, report))
+    assert ("0 of 1 greedy answers are the same. Of the others, 1 token differs at a tie." in told) is bool(ties)
+
+
+def test_llama_cpp_differs_at_a_tie(run, monkeypatch):
+    llama_cpp = pytest.importorskip("hf_efficient.export.llama_cpp")
+    pytest.importorskip("cyllama")
+    monkeypatch.setattr(llama_cpp, "_greedy", lambda *given: itertools.repeat(7))
+    monkeypatch.setattr(llama_cpp, "TIE_NATS", float("inf"))
+    _, report = export(run)
+    assert (report.agreement.llama_cpp_same_answers, report.agreement.llama_cpp_ties) == (0, 3)
+    assert "llama.cpp gives 0 of 3 greedy answers the same. Of the others, 3 answers differ at a tie." in " ".join(
+        export_lines(run, report)
+    )
 
 
 def test_the_modelfile_of_ollama(run):
@@ -229,6 +264,9 @@ def test_what_cannot_be_exported(run, base, tiny_llama_dir, tmp_path, monkeypatc
     with pytest.raises(ModelError, match="for the run did not end; its checkpoints do"):
         export(unfinished.parent)
     assert export(unfinished)[0] == unfinished / "exports" / "gguf-F16"
+    whole = shutil.copytree(base, tmp_path / "whole" / "checkpoint-9")
+    with pytest.raises(ModelError, match=rf"holds no model, for the run did not end; .* that is whole: {whole}\."):
+        export(whole.parent)
     with pytest.raises(OutputError, match="exports/gguf-F16 is not empty"):
         export(unfinished)
     usage = namedtuple("usage", "total used free")

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.card import hub_name, write_model_card
+from hf_efficient.model.prune import RECORD
 from hf_efficient.recipe.schema import Recipe
 
 GIB = 2**30
@@ -157,6 +159,18 @@ def test_a_name_is_no_markup(tmp_path):
 def test_methods(tmp_path):
     for method, adapter in METHODS.items():
         assert f"\n| method | {method} |\n" in card(tmp_path, adapter=adapter).text
+
+
+def test_a_smaller_model_says_what_was_taken_out_and_who_taught_it(tmp_path):
+    (tmp_path / "out").mkdir()
+    held = {"model": "m", "blocks": 30, "removed": [4, 7], "importance": [0.1] * 30, "neurons": 8, "neurons_left": 8}
+    (tmp_path / "out" / "config.json").write_text(json.dumps({RECORD: held}))
+    distill = {"teacher": {"id": f"{tmp_path}/models/large", "quantization": {"bits": 4}}, "temperature": 2.0}
+    model = {"id": LLAMA, "qat": {"bits": 4}}
+    text = card(tmp_path, adapter={"method": "full"}, model=model, distill=distill, objective="distill").text
+    assert "| pruned | 2 of 30 blocks (4, 7) taken out, those that change the hidden states least |" in text
+    assert "| rounded in the training | weights to 4 bits, in groups of 32 |" in text
+    assert "| teacher | large, in 4 bits; alpha 0.5, temperature 2 |" in text
 
 
 def test_no_path_of_this_machine(tmp_path):

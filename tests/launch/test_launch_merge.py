@@ -1,6 +1,9 @@
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -337,6 +340,19 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
         raise SafetensorError(full)
     assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: {full}."
     assert saved(tmp_path) == []
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, alive = (tmp_path / f".merging-out-{pid}" for pid in (ended.pid, os.getppid()))
+    for one in (left, alive):
+        (one / "out").mkdir(parents=True)
+    with written_whole(tmp_path / "out") as folder:
+        assert not left.exists()
+        (folder / "model").write_text("whole")
+    assert sorted(one.name for one in tmp_path.iterdir()) == [alive.name, "out"]
+    assert (tmp_path / "out" / "model").read_text() == "whole"
 
 
 def test_command_prints_json(qlora_run, tmp_path, capsys):
