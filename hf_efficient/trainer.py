@@ -110,7 +110,7 @@ class EfficientTrainerMixin(_Base):
             efficiency_dir: holds ``steps.jsonl``, ``spans.jsonl`` and ``run.json``; default: ``OUTPUT_DIR/efficiency``.
             record_steps: write a record per optimizer step and rank, the time outside ``train()``, and the account.
             check_gradients: stop with TrainingCheckError where, in the first step, no parameter of an adapter or of the
-                model gets a gradient or a 4-bit layer passes none on; warn where single parameters get none.
+                model gets a gradient or a 4-bit layer passes none on. Warn where single parameters get none.
             extra_evaluators: run at the end of every evaluation (of each data set of a dict), without gradients and in
                 eval mode; their metrics join the evaluation's, with its prefix.
             log_metrics: training logs and the closing summary carry the figures of ``recording.live.log_figures``.

@@ -253,10 +253,10 @@ _MOST_STEPS_AHEAD = 1000
 
 
 class SaveCadence(TrainerCallback):
-    """Saves when the time since the last save comes nearest to Daly's interval (``estimate.cost``), by the seconds for
-    which the run's saves have held the training so far, in earlier processes too. Rank 0 decides; the others hear of it
-    when half of the time is over, and again. For ``save_strategy="steps", save_steps=0``, with which the Trainer itself
-    saves at the end alone."""
+    """Saves when the time since the last save comes nearest to Daly's interval (``estimate.cost``). The cost of a save
+    is the seconds for which the run's saves have held the training so far, in earlier processes too. Rank 0 decides;
+    the others hear of it when half of the time is over, and again. For ``save_strategy="steps", save_steps=0``, with
+    which the Trainer itself saves at the end alone."""
 
     def __init__(self, hours: float, *, stated: bool = True, now: Callable[[], float] = time.monotonic) -> None:
         """``hours`` between two failures; unless they are ``stated``, the run's own failures correct them."""

@@ -23,7 +23,7 @@ _OF_ISOLATE = frozenset(("--isolate", "--steps"))
 
 
 def old_spelling(name: str, args: Sequence[str]) -> str | None:
-    """The error for a flag that another command has by now, with the whole command to write; for a recipe that is
+    """The error for a flag that another command has by now, with the whole command to write. Also for a recipe that is
     to be shown, and for several runs of ``report``."""
     if name == "recipes" and args and "/" in args[0]:
         return f"{args[0]}: is no command. Write hf-efficient recipes show {shlex.join(args)}"

@@ -26,7 +26,7 @@ def prepare(
 ) -> None:
     """Clean, de-duplicate and blend the training data of a recipe, as its data.pipeline says.
 
-    The data set is written to prepared/NAME, in a folder of its own for each version of sources and options; `train`
+    The data set is written to prepared/NAME, in a folder of its own for each version of sources and options. `train`
     reads it, and writes it first where it is missing or stale. A run that was killed continues at its last stage.
 
     Example: hf-efficient prepare my-recipe.yaml data.pipeline.exact_duplicates.fold=true --html data.html

@@ -28,7 +28,7 @@ _FIRST_ROWS = 1000  # that are read of a source before a run
 
 @dataclass(frozen=True)
 class RawData:
-    """Canonical examples before tokenisation, each with its ``where``; ``kind`` is that of the training examples, and
+    """Canonical examples before tokenisation, each with its ``where``. ``kind`` is that of the training examples, and
     ``sizes`` their number by source (``data.train.0``), in the order in which they lie in ``train``."""
 
     train: datasets.Dataset

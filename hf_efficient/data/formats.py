@@ -8,7 +8,7 @@
     prompt               {"prompt", "answer"}: the same, to be answered; the answer, if any, is a string for the rewards
 
 All rows of a data set are of one kind. Chats (``messages``) can be cut into a conversational prompt and completion, and
-such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into strings.
+such a pair can be joined into a chat. Strings cannot be turned into chats, nor chats into strings.
 """
 
 import difflib

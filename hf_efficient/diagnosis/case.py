@@ -186,8 +186,8 @@ class TracedDevice(Subject):
 @dataclass(frozen=True)
 class Case(Subject):
     """A run to be diagnosed; its time is that of the training loop of rank 0, evaluations and saves included. ``steps``
-    by rank, of a long run the last; ``facts`` by topic, later processes over earlier ones; ``series`` is None
-    where only ``run.json`` was kept; ``recipe`` has values by dotted key."""
+    by rank, of a long run the last; ``facts`` by topic, later processes over earlier ones; ``series`` is None where
+    only ``run.json`` was kept. ``recipe`` has values by dotted key."""
 
     directory: str
     account: RunAccount

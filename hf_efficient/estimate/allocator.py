@@ -52,8 +52,8 @@ class Block:
 
 class Pool:
     """Fixed segments, each one ``cudaMalloc``: 2 MiB for small requests, 20 MiB below 10 MiB, else the next 2 MiB. A
-    block is split where ``least_remainder`` or more of it would remain, in the large pool more than 1 MiB, so that a
-    request may hold up to 1 MiB more than it asked for. Only a segment that is free as a whole goes back to the device.
+    block is split where ``least_remainder`` or more of it would remain, in the large pool more than 1 MiB. So a request
+    may hold up to 1 MiB more than it asked for. Only a segment that is free as a whole goes back to the device.
     Source: ``get_allocation_size``, ``should_split``, ``get_free_block``, ``release_blocks``."""
 
     def __init__(self, *, small: bool) -> None:

@@ -4,7 +4,7 @@ A price of None is unknown and makes every figure None; a price of 0 is a machin
 
 Spot machines: preemptions come at random, at a mean distance M, whatever happened before (a Poisson process). A run
 works for tau seconds, saves for delta, and so on. When the machine is taken away, the work since the last save is lost,
-and after a restart of R seconds it is done again; a restart can be cut short too.
+and after a restart of R seconds it is done again. A restart can be cut short too.
 
 The expected time of a piece of L = tau + delta: a first try takes L; each later one needs R + L without a preemption.
 A try of x seconds that starts over whenever it is cut short takes M (e^(x / M) - 1) on average. The first try ends,

@@ -1,7 +1,7 @@
 """The size of a GGUF file before it is written: the type of each tensor, and the bytes of its blocks.
 
 The mixes are those of llama.cpp for a dense decoder without an importance matrix (``llama_tensor_get_type_impl`` in
-``src/llama-quant.cpp``, commit 007dbbf), but for its 0.2% more at Llama's 70B; its published sizes of Llama-3.1-8B are
+``src/llama-quant.cpp``, commit 007dbbf), but for its 0.2% more at Llama's 70B. Its published sizes of Llama-3.1-8B are
 in ``tools/quantize/README.md``. Q6_K needs llama.cpp's compiled code: the head of a Q4_0 file is Q8_0 here.
 """
 

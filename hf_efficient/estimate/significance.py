@@ -184,7 +184,7 @@ def looked_at_rounds(
 ) -> Compared | None:
     """``compared_rounds`` of a test that is looked at after each of its rounds, to stop as soon as the answer is clear.
     The look after round ``k`` of at most ``n`` may err with ``ERROR / n``, the first look, after round 2, with twice
-    that; together they claim a difference that is not there with at most ``ERROR``, however the looks depend on each
+    that. Together they claim a difference that is not there with at most ``ERROR``, however the looks depend on each
     other (Bonferroni; linear spending of Lan and DeMets, 1983, doi 10.1093/biomet/70.3.659)."""
     if not 0 < len(before) <= most_rounds:
         raise ValueError(f"{len(before)} rounds of at most {most_rounds}")

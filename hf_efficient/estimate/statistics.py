@@ -49,7 +49,7 @@ def warm_up_count(steps: int) -> int:
 
 def alternating_orders(names: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
     """In which order the names are run in each round. Every other round is its predecessor backwards (A B, B A), so
-    that a drift over two rounds weighs on all alike; over ``n!`` rounds of ``n`` names each permutation comes once, so
+    that a drift over two rounds weighs on all alike. Over ``n!`` rounds of ``n`` names each permutation comes once, so
     that none always follows the same other. Hand-worked for A, B, C: ABC CBA, ACB BCA, BAC CAB."""
     forward = (order for order in itertools.permutations(names) if order <= order[::-1])
     cycle = (order for one in forward for order in dict.fromkeys((one, one[::-1])))

@@ -1,5 +1,6 @@
 """How fast models answer: on transformers, llama.cpp, or a server of OpenAI's form; each in a process of its own."""
 
+import functools
 import itertools
 import json
 import math
@@ -91,8 +92,9 @@ def _is_server(model: str) -> bool:
 
 
 def _in_a_process(model: str, load: Load) -> list[LatencyPoint]:
-    """So that the peak of memory is this model's own."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _quiet) as pool:
+    """So that the peak of memory is this model's own. The libraries are quietened before this module imports them."""
+    quiet = functools.partial(quieten_libraries, debug=False)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), quiet) as pool:
         try:
             found = pool.submit(_measured, model, load).result()
         except BrokenProcessPool as error:
@@ -100,10 +102,6 @@ def _in_a_process(model: str, load: Load) -> list[LatencyPoint]:
     if isinstance(found, str):
         raise ModelError(found)
     return found
-
-
-def _quiet() -> None:
-    quieten_libraries(debug=False)
 
 
 def _measured(model: str, load: Load) -> list[LatencyPoint] | str:

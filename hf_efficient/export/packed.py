@@ -42,7 +42,7 @@ def check_python(python: Path | None) -> str:
 
 def packed_bytes(model: Any) -> int:
     """Of the weights: 4 bits each, 16 of a scale and 4 of a zero for each group, 32 for each column of GPTQ's order of
-    columns; what is no matrix of a layer stays in 16 bits."""
+    columns. What is no matrix of a layer stays in 16 bits."""
     matrices = _matrices(model)
     group = group_size(model)
     held = sum(one.weight.numel() for one in matrices)

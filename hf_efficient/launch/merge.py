@@ -1,9 +1,9 @@
 """A trained adapter merged into its base: a model folder that plain transformers loads.
 
 A QLoRA adapter learned beside the *quantized* base to make up for what quantization took away. So by default it is
-merged into the dequantized weights, which gives the model that was trained. On SmolLM2-135M with an NF4 adapter of rank
-16 after 30 steps, which moved the logits by 2.6e-01, the merged model met the trained one's logits within (relative L2
-distance, by data type of the weights):
+merged into the dequantized weights, which gives the model that was trained. On SmolLM2-135M an NF4 adapter of rank 16
+moved the logits by 2.6e-01 in 30 steps. The merged model met the trained one's logits within (relative L2 distance, by
+data type of the weights):
 
     merged into                   float32    float16    bfloat16
     the dequantized weights       1.9e-06    3.0e-03    2.6e-02

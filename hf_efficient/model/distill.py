@@ -8,7 +8,7 @@ Source: Hinton, Vinyals and Dean 2015, section 2. With the k likeliest tokens al
 
 Both heads project target positions alone, and the gradient of the logits is made in the forward, piece by piece: two
 vocabulary-wide tensors are held, and float32 copies of a piece. TRL 1.16 has other trainers: ``DistillationTrainer``
-learns from completions of the student's own; ``GKDTrainer`` (experimental) compares whole logits of every position,
+learns from completions of the student's own. ``GKDTrainer`` (experimental) compares whole logits of every position,
 leaves its temperature out of the loss, and has no part for the data's tokens.
 """
 

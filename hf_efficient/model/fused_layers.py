@@ -1,6 +1,6 @@
 """Layers of a frozen base as one autograd function each, in place of operators that each read and save a tensor.
 
-LoRA on a linear layer saves its input and the rank-r product alone, and adds in place; a 4-bit base is dequantized once
+LoRA on a linear layer saves its input and the rank-r product alone, and adds in place. A 4-bit base is dequantized once
 in the forward and once in the backward:
 
     y = x W' + s (x A') B'          dx = dy W + s (dy B) A

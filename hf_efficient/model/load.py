@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from hf_efficient.errors import HfEfficientError, ModelError, SetupError, cause
-from hf_efficient.facts.libraries import hub_reachable
+from hf_efficient.facts.libraries import hub_reachable, replaced
 from hf_efficient.model.source import ModelSource, dense_folder, resolve_model_source, resolve_tokenizer_source
 from hf_efficient.model.structure import whole_shape
 from hf_efficient.recipe.objectives import OBJECTIVES
@@ -270,14 +270,17 @@ def _common(model: ModelSection, source: ModelSource) -> dict[str, Any]:
         options["gguf_file"] = source.gguf_file
     if not source.is_local:
         options["revision"] = model.revision or "main"
-        # Without a network the libraries retry for half a minute before they look into their cache.
-        options["local_files_only"] = not hub_reachable()
     return options
 
 
 def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded:
+    from huggingface_hub import constants
+
+    # Without a network the libraries retry for half a minute before they look into their cache.
+    offline = constants.HF_HUB_OFFLINE or not (source.is_local or hub_reachable())
     try:
-        return load()
+        with replaced(constants, "HF_HUB_OFFLINE", offline):
+            return load()
     except HfEfficientError:
         raise
     except ImportError as error:

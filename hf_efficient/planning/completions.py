@@ -80,7 +80,7 @@ class _CompletionSimulation(HeadOfAGpu, GRPOTrainer):
     @torch.no_grad()
     def _generate_blank(self, batch: dict[str, Any]) -> None:
         """A prefill of all prompts that are answered together, then their cache at its full length and a layer more,
-        which is copied as it grows, and logits in float32 with two copies, which sampling makes."""
+        which is copied as it grows. Also logits in float32 with two copies, which sampling makes."""
         model: Any = self.model
         args: Any = self.args
         config = model.config.get_text_config()

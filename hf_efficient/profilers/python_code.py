@@ -160,8 +160,8 @@ class HostMemory(WindowedInstrument):
         path = _memray_file(place)
         destination = FileDestination(str(path), overwrite=True)
         tracker = Tracker(destination=destination, file_format=FileFormat.AGGREGATED_ALLOCATIONS)
-        # memray 1.20 loses a frame of this thread's stack for each that returns after its tracker was entered in it;
-        # entered from another thread, it reads the stack as it is.
+        # memray 1.20 loses a frame of this thread's stack for each that returns after its tracker was entered in it.
+        # Entered from another thread, it reads the stack as it is.
         with ThreadPoolExecutor(1) as another:
             another.submit(tracker.__enter__).result()
         self._tracker = tracker

@@ -165,7 +165,7 @@ class Site(NamedTuple):
 
 
 def site_of_caller(*, on_device: bool) -> Site | None:
-    """The line outside torch that made this thread call into it, if any; unless ``on_device`` none of the data loader,
+    """The line outside torch that made this thread call into it, if any. Unless ``on_device`` none of the data loader,
     an optimizer's step counter or this package, whose tensors always lie on the host."""
     frames = list(traceback.walk_stack(sys._getframe(1)))
     owners = [owner_of(frame.f_code.co_filename) for frame, _ in frames]

@@ -52,7 +52,7 @@ Writes = list[Callable[[], Any]]
 @contextmanager
 def deferred(folder: Path) -> Iterator[Writes]:
     """Within, mappings that this thread writes below ``folder`` by ``_WRITERS`` are copied, and nothing of them is
-    written; what is yielded does that, with the same functions and so the same bytes. All else is written at once."""
+    written. What is yielded does that, with the same functions and so the same bytes. All else is written at once."""
     thread, writes = threading.get_ident(), Writes()
 
     def later(write: Callable[..., Any]) -> Callable[..., Any]:

@@ -102,8 +102,9 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a Chrome trace that torch's profiler wrote, plain or gzipped, whole or cut off, in the memory of its text
-    and of the columns (60 bytes per event that a figure needs). Raises ``OutputError``: unreadable, or no trace."""
+    """Read a Chrome trace that torch's profiler wrote, plain or gzipped, whole or cut off. It takes the memory of its
+    text and of the columns (60 bytes per event that a figure needs). Raises ``OutputError``: unreadable, or no
+    trace."""
     text, columns = _text_of(path), _Columns()
     found = _LIST_START.match(text)
     if found is None:

@@ -23,7 +23,7 @@ from hf_efficient.trials.process import RESULT
 @dataclass(frozen=True)
 class Arm:
     """``changes`` of the recipe, which `hf-efficient train` then runs; or the ``package`` of a peer, which its own
-    command trains in its own Python; without both a worker of ours trains it."""
+    command trains in its own Python. Without both a worker of ours trains it."""
 
     name: str
     what: str

@@ -54,8 +54,8 @@ def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[floa
 
 def wants_another_round(found: Difference, whole_seconds: float) -> bool:
     """Whether running both once more may change what is said of them. A difference below 15% of the step is run twice
-    in any case, as processes differ by as much, and a third time where it is neither clear nor certainly within 2%. A
-    larger one is run again unless known to within 15%."""
+    in any case, as processes differ by as much. It is run a third time where it is neither clear nor certainly within
+    2%. A larger one is run again unless known to within 15%."""
     if found.rounds >= MOST_ROUNDS:
         return False
     if abs(found.seconds) >= _SMALL * whole_seconds and found.is_clear:

@@ -1,7 +1,7 @@
 """The recipe and the rows that all arms train on, made once: one process, all tokens targets, examples as JSONL.
 
-A padded micro-batch holds as many examples as the packs of a packed one, by their mean length, so that arms with and
-without packing train on as many examples in a step.
+A padded micro-batch holds as many examples as the packs of a packed one, by their mean length. So arms with and without
+packing train on as many examples in a step.
 """
 
 import json

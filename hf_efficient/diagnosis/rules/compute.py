@@ -232,8 +232,8 @@ def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProd
 
 @rule()
 def float32_products(case: Case) -> Verdict:
-    """The layers multiply in float32, the device's bfloat16 has at least half as much again, and a tenth of the loop is
-    to be had; ``silent_upcasts`` takes over where mixed precision was asked for."""
+    """The layers multiply in float32, bfloat16 is at least half as fast again on the device, and a tenth of the loop is
+    to be had. Where mixed precision was asked for, ``silent_upcasts`` takes over."""
     dtype = case.settings("model").get("matmul_dtype") or case.account.work.dtype
     if dtype is None:
         return abstains("the dtype of the matrix products is not known", "EfficientTrainerMixin")

@@ -1,7 +1,7 @@
 """Waiting for data: one calculation of what was waited for, so that its rules do not contradict each other.
 
-Set apart are the wait for the first batch of an epoch (see ``pauses.py``), and the part of the loading in which it
-waited for a core that others had (see ``cpu_contention``). What is left has one cause:
+Two are set apart: the wait for the first batch of an epoch (``pauses.py``), and the part of the loading that waited for
+a core that others had (``cpu_contention``). What is left has one cause:
 
     elsewhere   the data set and the collator do not account for it: the sampler, pinning, copying between processes
     workers     they are busy, and more of them would hide half of it

@@ -57,9 +57,9 @@ def few_steps(case: Case) -> Verdict:
 @rule()
 def learning_rate_idle(case: Case) -> Verdict:
     """The loss stays where it is, and no weight can have moved; or the run ends within its warm-up. Adam and its kin
-    move a weight by about the learning rate per step, so that the rates added up bound how far it can have come;
-    weights of language models are some hundredths. Preferences and GRPO learn at much lower rates: there only a rate
-    of 0 counts."""
+    move a weight by about the learning rate per step. So the rates added up bound how far it can have come; weights of
+    language models are some hundredths. Preferences and GRPO learn at much lower rates: there only a rate of 0
+    counts."""
     rates, losses, steps = _logged(case, "learning_rate"), _logged(case, "loss"), case.account.steps.count
     if len(rates) < 3 or len(losses) < 3 or steps < 20:
         return abstains("fewer than three losses or twenty steps were logged", "train.logging_steps, or a longer run")

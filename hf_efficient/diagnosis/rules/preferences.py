@@ -60,7 +60,7 @@ def length_bias(case: Case) -> Verdict:
 
 @rule()
 def margin_without_likelihood(case: Case) -> Verdict:
-    """The margin grows while the better answer itself becomes less likely, by a nat and a quarter of the margin: the
+    """The margin grows while the better answer itself becomes less likely, by a nat and a quarter of the margin. The
     worse one only falls faster (Pal et al. 2024, "Smaug")."""
     margins, rewards = _logged(case, "margin"), _logged(case, "chosen_reward")
     if not case.is_of_preferences or _objective(case) == "reward":

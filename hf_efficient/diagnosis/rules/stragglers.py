@@ -201,7 +201,7 @@ def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bo
 
 def _backward_extra(case: Case, backward: float, forward: float, usual: float) -> float:
     """How much longer the slow rank's backward is than another's, which the others' cannot show: they wait in it. A
-    backward takes twice the forward, under an adapter once, with checkpointing once more; what is beyond that of the
+    backward takes twice the forward, under an adapter once, with checkpointing once more. What is beyond that of the
     usual forward is slow, at most in proportion to its own. Hand-worked: forward 0.2 s, usual 0.1; backward 0.4: beyond
     2 * 0.1 are 0.2 s, in proportion 0.4 / 2 = 0.2 s."""
     times = 1.0 if case.is_mostly_frozen else 2.0
@@ -235,7 +235,7 @@ def _without_pauses(held: Held, rows: Rows) -> Rows:
 
 
 def _slow_in_pause(held: Held, phase: str) -> SlowRank | None:
-    """The rank with the most time of its own in evaluations, or in saves, but for a rank 0 that alone saves; None for
+    """The rank with the most time of its own in evaluations, or in saves, but for a rank 0 that alone saves. None for
     fewer than two of all ranks, or none a seventh longer."""
     rows = _common_rows({rank: columns.phase(phase) > 0 for rank, columns in held.items()}, held)
     own = {rank: columns.own(phase)[rows[rank]] for rank, columns in held.items()}

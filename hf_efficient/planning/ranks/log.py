@@ -97,8 +97,8 @@ class Score:
 
 class Walk:
     """Goes through a log and calls the methods below where forwards and backwards (``doing``) and their units begin and
-    end. A unit runs from the first allocation in its modules to the first in another's; in the forward, the root's
-    ends it too; its backward includes its recomputation where its activations were not kept."""
+    end. A unit runs from the first allocation in its modules to the first in another's; in the forward, the root's ends
+    it too. Its backward includes its recomputation where its activations were not kept."""
 
     begins: Callable[[int], None]
     ends: Callable[[int], None]
