@@ -57,6 +57,8 @@ _ORDER = (
 )  # fmt: skip
 """Keys of the data and of their order, by which steps of the same number hold the same batches."""
 _NO_CHANGE = ("output_dir", "name", "description", "efficiency.confirms")
+_SETTINGS = ("arguments", "model", "optimizer")
+_NO_SETTING = ("output_dir", "logging_dir", "run_name", "hub_model_id", "bfloat16_weights")
 _VERSIONS = ("python", "driver", "cuda", "git_commit", "git_dirty")
 
 
@@ -117,12 +119,26 @@ def _changed(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
             values = iter(found)
             each = [None if recipe is None else next(values) for recipe in recipes]
             yield Changed("data" if key.startswith("data.") else "recipe", key, each)
+    if len(known) < len(runs):
+        yield from _changed_settings(runs)
     held = [{**_flat(run.environment), "processes": str(max(1, len(run.account.ranks)))} for run in runs]
     for key in dict.fromkeys(key for each in held for key in each):
         values_of = [each.get(key) for each in held]
         if len({value for value in values_of if value is not None}) > 1:
             is_version = key in _VERSIONS or key.startswith("versions.")
             yield Changed("version" if is_version else "hardware", key.removeprefix("versions."), values_of)
+
+
+def _changed_settings(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
+    """Of runs of which one has no recipe: training arguments, by their keys in a recipe, and what was noted beside."""
+    sides: list[dict[str, Any]] = []
+    for run in runs:
+        parts = {"train" if part == "arguments" else part: run.settings.get(part) or {} for part in _SETTINGS}
+        sides.append({f"{part}.{key}": value for part, held in parts.items() for key, value in held.items()})
+    for key in dict.fromkeys(key for side in sides for key in side):
+        values = [side.get(key) for side in sides]
+        if not key.endswith(_NO_SETTING) and all(sides) and any(value != values[0] for value in values):
+            yield Changed("setting", key, [None if value is None else str(value) for value in values])
 
 
 def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
@@ -141,7 +157,8 @@ def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
 def _not_shared(runs: Sequence[ComparedRun], changed: Sequence[Changed]) -> dict[str, str]:
     """Figures that mean something else in one of the runs, and why."""
     keys = {one.key for one in changed if one.kind in ("recipe", "data")}
-    vocabularies = {run.vocabulary for run in runs if run.vocabulary is not None}
+    sizes = [run.settings.get("model", {}).get("vocabulary_size") for run in runs]
+    vocabularies = {one for one in sizes if one is not None}
     found = {}
     if len(vocabularies) > 1 or keys & set(_MODEL):
         found = dict.fromkeys((*_LOSSES, *_BY_TOKEN), "the models differ, and so may what a token is")
@@ -298,7 +315,7 @@ def _notes(runs: Sequence[Sequence[MeasuredRun]], letters: Sequence[str]) -> Ite
         for one in side:
             account, count = one.held.account, len(one.measured)
             if one.held.recipe is None:
-                yield f"{name} has no recipe beside its records: what changed in its settings is not known"
+                yield f"{name} has no recipe beside its records: changes of its data and its code are not known"
             if account.ended != "done":
                 of = counted(account.steps.count, "step")
                 yield f"{name} did not end by itself ({account.ended}): its totals are of {of}"

@@ -1,5 +1,6 @@
 """A recipe from a model, data and a GPU (``hf-efficient init``), or from the YAML of TRL or Axolotl (``convert``)."""
 
+import functools
 import shlex
 import sys
 from collections.abc import Callable
@@ -30,6 +31,9 @@ def init(
     method: Annotated[
         Literal["lora", "qlora", "full"] | None, Option(help="What is trained; default: what fits the GPU.")
     ] = None,
+    columns: Annotated[
+        str | None, Option(metavar="OURS=THEIRS,...", help="Of the data file, e.g. prompt=question,completion=answer.")
+    ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:
     """Write a short recipe. On a terminal, it asks for what the flags leave out.
@@ -48,7 +52,7 @@ def init(
     if missing and not sys.stdin.isatty():
         raise SetupError(f"{missing}: missing, and there is no terminal to ask on. Write, for instance, {_EXAMPLE}.")
     model = _answer("model", model, _checked_model)
-    data, layout = _answer("data", data, _checked_data)
+    data, layout = _answer("data", data, functools.partial(_checked_data, columns or ""))
     accelerator = _answer("gpu", gpu, _checked_gpu)
     read = {} if layout is None else vars(layout)
     new = NewRecipe(file.stem, model, data, accelerator, method, **read)
@@ -80,18 +84,23 @@ def _checked_model(name: str) -> str:
     if not name:
         raise SetupError("--model: is empty. Write a hub name or a local folder.")
     try:
-        resolve_model_source(ModelSection(id=name))
+        source = resolve_model_source(ModelSection(id=name))
     except (ModelError, SetupError) as error:
         raise type(error)(str(error).replace("model.id", "--model", 1)) from error
+    if not source.is_local and "/" not in name:
+        raise SetupError(f"--model: {name} is no local folder, and a name on the hub has an owner. Write OWNER/NAME.")
     return name
 
 
-def _checked_data(name: str) -> tuple[str, Any]:
+def _checked_data(columns: str, name: str) -> tuple[str, Any]:
     from hf_efficient.data.examples import layout_of
 
     if not name:
         raise SetupError("--data: is empty. Write the name of a data file.")
-    return name, layout_of(name, "--data")
+    pairs = [one.partition("=") for one in columns.split(",") if one]
+    if not all(ours and theirs for ours, _, theirs in pairs):
+        raise SetupError(f"--columns: {columns!r} has no name on one side. Write prompt=question,completion=answer.")
+    return name, layout_of(name, "--data", {ours.strip(): theirs.strip() for ours, _, theirs in pairs})
 
 
 def _checked_gpu(name: str) -> Any:

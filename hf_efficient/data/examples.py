@@ -138,7 +138,7 @@ def _first_rows(section: SourceSection, key: str, recipe: Recipe) -> FirstRows:
 
 def peek(source: Source, objective: ObjectiveName, text_column: str) -> Opened:
     section, fitting = source.section, formats.formats_of(objective)
-    formats.check_columns(section.columns, section.format, source.key)
+    formats.check_columns(section.columns, section.format, f"{source.key}.columns")
     if section.format != "auto" and section.format not in fitting:
         does_not = f"{section.format} does not go with `objective: {objective}`"
         raise DataError(f"{source.key}.format: {does_not}, which reads {', '.join(fitting)}.")
@@ -251,16 +251,19 @@ class Layout:
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
-def layout_of(path: str, key: str) -> Layout | None:
+def layout_of(path: str, key: str, columns: Mapping[str, str] | None = None) -> Layout | None:
     """Read up to 1000 rows of a file, a folder or a builtin; None for a name on the hub, which is not read. ``key`` is
-    what the errors begin with. Raises ``DataError``: no such file, no rows, a row that does not fit."""
+    what the errors begin with. ``columns``: the file's names by ours, where known. Raises ``DataError``: no such file,
+    no rows, a row that does not fit."""
     if not path.startswith("builtin:") and not Path(path).expanduser().exists() and not looks_local(path):
         return None
     try:
         rows = list(islice(open_source(SourceSection(path=path), key).rows(), _FIRST_ROWS))
     except DataError as error:
         raise DataError(str(error).replace(f"{key}.path: ", f"{key}: ", 1)) from error
-    name, objective, columns = _recognised(rows[0], key)
+    formats.check_columns(columns or {}, "auto", "--columns")
+    name, objective, found = _recognised(formats.rename(rows[0], columns or {}), key)
+    columns = columns or found
     for row in rows:
         formats.convert(formats.rename(row, columns), name)
     return Layout(name, objective, len(rows), columns)
@@ -279,5 +282,6 @@ def _recognised(row: Row, key: str) -> tuple[str, ObjectiveName, dict[str, str]]
     try:
         return formats.recognise(row.value, objective, f"{key} ({row.where})"), objective, {}
     except DataError as error:
-        found = str(error).partition(" Rename with")[0]
-        raise DataError(f"{found} Rename the columns of the file.") from error
+        found, _, hint = str(error).partition(" Rename with")
+        pairs = hint.partition("{")[2].partition("}")[0].replace(": ", "=").replace(", ", ",")
+        raise DataError(f"{found} Write, for instance, --columns {pairs}.") from error

@@ -79,7 +79,7 @@ def check_columns(columns: Mapping[str, str], format_name: str, key: str) -> Non
             near = difflib.get_close_matches(column, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise DataError(
-                f"{key}.columns: {column!r} is not a column of the format ({', '.join(known)}).{hint} "
+                f"{key}: {column!r} is not a column of the format ({', '.join(known)}).{hint} "
                 "Write the format's own name first: {prompt: question}."
             )
 

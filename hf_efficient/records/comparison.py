@@ -52,9 +52,10 @@ class ComparedSide:
 
 @dataclass(frozen=True)
 class Changed:
-    """One thing in which sides differ: a key of the recipe, or a field of the environment. None: it has none."""
+    """One thing in which sides differ. ``setting``: a training argument or the like, of runs without a recipe. A value
+    of None: the side has none."""
 
-    kind: Literal["recipe", "data", "version", "hardware"]
+    kind: Literal["recipe", "data", "setting", "version", "hardware"]
     key: str
     values: list[str | None]
 

@@ -79,6 +79,9 @@ def _scaling(accounts: Sequence[RunAccount]) -> list[ComparisonRow]:
     ]
 
 
+NOTHING_CHANGED = "No setting, version or hardware that the runs recorded differs."
+
+
 def changed_table(found: RunComparison) -> FoundTable:
     rows = []
     for one in found.changed:
@@ -116,7 +119,7 @@ def comparison_renderables(found: RunComparison, accounts: Sequence[RunAccount])
     for side in found.sides:
         names.add_row(Text(side.letter, "bold"), Text(side.name), Text(", ".join(side.directories), "dim"))
     changed = changed_table(found)
-    nothing = Text("Nothing is known to have changed in what the runs recorded.", "dim")
+    nothing = Text(NOTHING_CHANGED, "dim")
     parts: list[RenderableType] = [names, Text(), drawn(changed) if changed.rows else nothing]
     rows = comparison_rows(found, accounts)
     for place, side in enumerate(found.sides[1:], start=1):

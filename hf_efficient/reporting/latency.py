@@ -13,8 +13,8 @@ from hf_efficient.reporting.terminal import FoundTable, drawn
 from hf_efficient.text import sentence, short_seconds, size
 
 _ASKED = ["model", "engine", "prompt", "new", "at once"]
-_FIGURES = ["first", "p95", "between", "p95", "whole", "p95", "p99", "tokens/s", "memory", "kWh/M", "USD/M", ""]
-_SHORT = (0, 2, 4, 5, 7, 8, 10, 11)
+_FIGURES = ["tokens/s", "first", "p95", "between", "p95", "whole", "p95", "p99", "memory", "kWh/M", "USD/M", ""]
+_SHORT = (0, 1, 3, 5, 6, 8, 10, 11)
 """Of the figures, those for which a terminal has room."""
 
 
@@ -46,7 +46,7 @@ def _figures(one: LatencyPoint) -> list[str]:
     memory = or_nothing(one.peak_bytes, size, "-")
     kwh = or_nothing(one.joules_per_million, lambda joules: f"{joules / 3.6e6:.3g}", "-")
     usd = or_nothing(one.usd_per_million, "{:.3g}".format, "-")
-    return [*times, f"{one.tokens_per_second:,.1f}", memory, kwh, usd, "knee" * one.is_knee]
+    return [f"{one.tokens_per_second:,.1f}", *times, memory, kwh, usd, "knee" * one.is_knee]
 
 
 def _times(found: Percentiles | None) -> list[str]:

@@ -57,7 +57,7 @@ class RunData:
     prepared: PreparedSet | None = None  # what it trained on, where that still lies in its folder
     task_scores: TaskScores | None = None  # of `hf-efficient eval`
     steps: Mapping[int, StepColumns] = field(default_factory=dict)  # of each rank; of a long run the last
-    vocabulary: int | None = None  # tokens that its model knows
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by part, as ``callbacks.run_facts`` notes them
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ def run_data(run: AccountedRun) -> RunData:
         answers=sample_answers(run.records.processes),
         diagnosis=diagnose_case(case),
         steps=case.steps,
-        vocabulary=case.settings("model").get("vocabulary_size"),
+        settings=case.facts.get("settings", {}),
         cpus=case.facts.get("system", {}).get("cpus"),
     )
 

@@ -16,7 +16,7 @@ RECIPE = {
 
 def write_run(
     folder, *, steps=60, seconds=0.01, noise=0.01, seed=1, data=1, loss=2.0, peak=1000, ended="done", price=None,
-    torch="2.0", recipe=None, evaluations=(),
+    torch="2.0", recipe=None, evaluations=(), settings=None,
 ):  # fmt: skip
     """A step takes ``seconds`` for each of its tokens, and ``noise`` more or less; ``data`` draws the batches, ``seed``
     the noise. ``recipe`` replaces keys of ``train``, or sections. The loss falls with the tokens. Returns its folder"""
@@ -36,6 +36,8 @@ def write_run(
     told = facts(environment={"python": "3.11", "memory_bytes": 2**30, "versions": {"torch": torch}})
     if price is not None:
         told["facts"]["price"] = {"price_usd_per_hour": price, "source": "by hand", "estimated": False}
+    if settings is not None:
+        told["facts"]["settings"] = settings
     last = end(at + 3, ended=ended, error=None if ended == "done" else "killed", peak_rss_bytes=peak)
     lines(output / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0), told, *notes, last)
     held = json.loads(json.dumps(RECIPE)) | {"output_dir": str(folder)}

@@ -70,9 +70,19 @@ def test_json_markdown_and_a_page(run, runs):
 def test_a_run_without_a_recipe_is_named(run, runs):
     Path("b/efficiency/recipe.resolved.yaml").unlink()
     out = run("compare", "a", "b").out
-    assert "Nothing is known to have changed in what the runs recorded." in out
-    assert "B has no recipe beside its records: what changed in its settings is not known" in out
+    assert "No setting, version or hardware that the runs recorded differs." in out
+    assert "B has no recipe beside its records: changes of its data and its code are not known" in out
     assert "A has no recipe" not in out
+
+
+def test_runs_of_scripts_differ_in_their_training_arguments(run, runs):
+    for name, workers in (("a", 0), ("b", 2)):
+        arguments = {"dataloader_num_workers": workers, "output_dir": name, "learning_rate": 0.1}
+        write_run(Path(name), settings={"arguments": arguments, "model": {"attention": "sdpa"}})
+        Path(name, "efficiency", "recipe.resolved.yaml").unlink()
+    out = [" ".join(line.split()) for line in run("compare", "a", "b").out.splitlines()]
+    assert "setting train.dataloader_num_workers 0 2" in out
+    assert sum(line.startswith("setting") for line in out) == 1
 
 
 def test_repeated_runs_are_written_with_commas(run, runs):

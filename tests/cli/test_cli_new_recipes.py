@@ -102,6 +102,8 @@ def test_init_overwrites_only_with_force(run, folder):
         ((*FLAGS[:5], "A11"), "--gpu: 'A11' is no accelerator with known figures. Did you mean A10, A10G? Or write cp"),
         ((*FLAGS[:3], "gone.jsonl", *FLAGS[4:]), "--data: no such file: gone.jsonl."),
         (("--model", "./gone", *FLAGS[2:]), "--model: ./gone does not exist."),
+        (("--model", "quickstart", *FLAGS[2:]), "--model: quickstart is no local folder, and a name on the hub has"),
+        ((*FLAGS, "--columns", "prompt"), "--columns: 'prompt' has no name on one side. Write prompt=question,"),
     ],
 )
 def test_init_names_the_flag(run, folder, flags, told):

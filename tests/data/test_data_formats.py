@@ -142,14 +142,14 @@ def test_columns_under_other_names():
     )
     assert formats.rename(Row("f:1", {"a": 1, "b": 2}), {"a": "b", "b": "a"}).value == {"a": 2, "b": 1}
     assert formats.rename(row, {}) is row
-    assert refused(formats.check_columns, {"promt": "question"}, "prompt_completion", "data.train.1") == (
+    assert refused(formats.check_columns, {"promt": "question"}, "prompt_completion", "data.train.1.columns") == (
         "data.train.1.columns: 'promt' is not a column of the format (completion, prompt). Did you mean prompt? Write "
         "the format's own name first: {prompt: question}."
     )
-    formats.check_columns({"input": "context"}, "alpaca", "data.train.1")
+    formats.check_columns({"input": "context"}, "alpaca", "data.train.1.columns")
     formats.check_columns({"messages": "chat"}, "auto", "data.train.1")
     with pytest.raises(DataError):
-        formats.check_columns({"messages": "chat"}, "alpaca", "data.train.1")
+        formats.check_columns({"messages": "chat"}, "alpaca", "data.train.1.columns")
 
 
 def test_what_can_be_mixed():

@@ -96,7 +96,10 @@ def test_a_layout_that_is_none(tmp_path):
     assert refused(layout_of, "nowhere.jsonl", "--data").startswith("--data: no such file: nowhere.jsonl.")
     wrong = jsonl(tmp_path / "a.jsonl", [{"text": "a"}, {"text": 3}])
     assert refused(layout_of, wrong, "--data") == f"{wrong}:2: 'text' must be a string, found a number."
-    unknown = jsonl(tmp_path / "b.jsonl", [{"foo": "a"}])
+    unknown = jsonl(tmp_path / "b.jsonl", [{"foo": "a", "bar": "b"}])
     told = refused(layout_of, unknown, "--data")
-    assert told.startswith(f"--data ({unknown}:1): the layout of the rows is not recognised. Columns found: foo.")
-    assert told.endswith("Rename the columns of the file.")
+    assert told.startswith(f"--data ({unknown}:1): the layout of the rows is not recognised. Columns found: bar, foo.")
+    assert told.endswith("Write, for instance, --columns prompt=foo,completion=bar.")
+    named = {"prompt": "foo", "completion": "bar"}
+    assert layout_of(unknown, "--data", named) == Layout("prompt_completion", "sft", 1, named)
+    assert refused(layout_of, unknown, "--data", {"promt": "foo"}).startswith("--columns: 'promt' is not a column")

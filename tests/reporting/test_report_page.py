@@ -182,7 +182,7 @@ def test_runs_compared(full_run, crashed_run, bare_run):
     assert "A and B: steps in pairs, as both have the same batches; circular block bootstrap." in said
     assert "A and C: steps of each run alone" in said
     assert "C has no recipe beside its records: what changed in its settings is not known" in said
-    assert "Nothing is known to have changed" in said
+    assert "No setting, version or hardware that the runs recorded differs" in said
 
 
 def test_recipes_that_differ(tmp_path, full_run):

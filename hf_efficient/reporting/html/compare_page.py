@@ -8,7 +8,13 @@ from typing import Any
 from hf_efficient.records.comparison import RunComparison
 from hf_efficient.records.latency import Latency, rising
 from hf_efficient.records.tuning import Sweep, Tuning, curves
-from hf_efficient.reporting.comparison import changed_table, comparison_rows, note_lines, regression_lines
+from hf_efficient.reporting.comparison import (
+    NOTHING_CHANGED,
+    changed_table,
+    comparison_rows,
+    note_lines,
+    regression_lines,
+)
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_page import ended_words
 from hf_efficient.reporting.html.run_sections import Tile
@@ -51,7 +57,7 @@ def _sections(found: RunComparison, runs: Sequence[RunData], labels: Sequence[st
     summary = {"rows": comparison_rows(found, accounts), "labels": labels, "notes": list(note_lines(found))}
     return [
         Section("summary", "In short", context={**summary, "regressions": list(regression_lines(found))}),
-        Section("changed", "What changed", context={"table": changed_table(found)}),
+        Section("changed", "What changed", context={"table": changed_table(found), "nothing": NOTHING_CHANGED}),
         Section("time", "Where the time went", context={"rows": _phase_rows(runs), "labels": labels}, short="Time"),
         Section("learning", "Loss", [compared("loss", series, named)], macro="figures"),
         Section("speed", "Step times", [compared("step-times", series, named)], macro="figures"),
