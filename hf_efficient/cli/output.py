@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO
 
 from typer import Argument, Option
 
-from hf_efficient.errors import OutputError, SetupError, writing
+from hf_efficient.errors import ModelError, OutputError, SetupError, writing
 
 
 def _recipe_names(incomplete: str) -> list[str]:
@@ -33,8 +33,32 @@ RecipeArgument = Annotated[
 ]
 Overrides = Annotated[list[str] | None, Argument(metavar="a.b=value", help="Values that replace the recipe's.")]
 RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="Output directory of a run.")]
+
+
+def run_or_model(name: str) -> str:
+    """Refuse, before torch is imported, what is not here and no name on the hub either: those have an owner."""
+    if not ({"/", ":"} & set(name) or Path(name).expanduser().exists()):
+        raise ModelError(
+            f"{name} is no folder or file here, and a name on the hub has an owner. Write the output directory of a "
+            "run, the folder of a model, or OWNER/NAME."
+        )
+    return name
+
+
+def run_folder(folder: Path) -> Path:
+    """Likewise."""
+    if not folder.expanduser().exists():
+        raise ModelError(f"{folder} does not exist. Write the output directory of a run.")
+    return folder
+
+
 RunOrModel = Annotated[
-    str, Argument(metavar="RUN_OR_MODEL", help="Output directory of a run, a model's folder or its hub name.")
+    str,
+    Argument(
+        metavar="RUN_OR_MODEL",
+        help="Output directory of a run, a model's folder or its hub name.",
+        callback=run_or_model,
+    ),
 ]
 TRUST = "Run Python code that the model's repository ships."
 TrustRemoteCode = Annotated[bool, Option("--trust-remote-code", help=TRUST)]

@@ -18,6 +18,8 @@ from hf_efficient.cli.output import (
     command_line,
     print_json,
     print_record,
+    run_folder,
+    run_or_model,
     write_page,
 )
 from hf_efficient.errors import SetupError
@@ -165,7 +167,10 @@ def eval(
 
 
 def merge(
-    run_dir: Annotated[Path, Argument(metavar="RUN_DIR", help="Output directory of a run, or one of its checkpoints.")],
+    run_dir: Annotated[
+        Path,
+        Argument(metavar="RUN_DIR", help="Output directory of a run, or one of its checkpoints.", callback=run_folder),
+    ],
     output: Annotated[Path | None, Option(metavar="DIR", help="Where to write. Default: RUN_DIR/merged.")] = None,
     base: Annotated[
         Literal["dequantized", "dense"] | None,
@@ -252,7 +257,10 @@ def export(
 
 
 def push(
-    run_dir: Annotated[Path, Argument(metavar="RUN_DIR", help="Output directory of a run, a checkpoint, or `merged`.")],
+    run_dir: Annotated[
+        Path,
+        Argument(metavar="RUN_DIR", help="Output directory of a run, a checkpoint, or `merged`.", callback=run_folder),
+    ],
     to: Annotated[str, Option(metavar="NAME", help="The repository, as YOUR_NAME/MODEL_NAME.")],
     private: Annotated[bool, Option("--private", help="Where the repository is new: only you see it.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Print the files and the card; upload nothing.")] = False,
@@ -298,6 +306,8 @@ def latency(
 
     Example: hf-efficient latency outputs/my outputs/my/exports/gguf-Q8_0/my-Q8_0.gguf --at-a-time 1,4 --price 1.29
     """
+    for name in models:
+        run_or_model(name)
     from hf_efficient.export.latency import Load
     from hf_efficient.export.latency import latency as measure
     from hf_efficient.reporting.html.compare_page import latency_page
