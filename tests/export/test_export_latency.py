@@ -1,6 +1,7 @@
 """How fast a model answers: the definitions by hand, each engine behind its door, and what cannot be measured."""
 
 import json
+import re
 import sys
 import threading
 import time
@@ -185,8 +186,14 @@ def test_a_gguf_file_is_asked_through_llama_cpp(tmp_path):
     ],
 )
 def test_wrong_flags(flags, said, capsys):
-    assert code(["latency", "here", *flags]) == 2
+    assert code(["latency", "an/owner", *flags]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["latency", "chat", "export", "merge"])
+def test_what_is_not_here_is_refused_at_once(command, capsys):
+    assert code([command, "nowhere"]) == 2
+    assert re.search("nowhere (is no folder or file here|does not exist)", capsys.readouterr().err)
 
 
 def test_a_gguf_file_without_llama_cpp_or_without_the_file(tmp_path, monkeypatch):
