@@ -129,13 +129,16 @@ def comparison_renderables(found: RunComparison, accounts: Sequence[RunAccount])
 
 
 def _figures(rows: Sequence[ComparisonRow], letter: str, place: int) -> Table:
-    made = table("", "A", letter, "change", "interval", "", words=(0, 5))
+    has_intervals = any(row.sides[place].interval for row in rows)
+    headings = ["", "A", letter, "change", *["interval"] * has_intervals, ""]
+    made = table(*headings, words=(0, len(headings) - 1))
     for row in rows:
         first, other = row.sides[0], row.sides[place]
         if first.value or other.value:
             style = _STYLES[other.kind]
-            ends = (Text(other.change, style), Text(other.interval, "dim"), Text(other.word, style))
-            made.add_row(Text(row.label, no_wrap=True), first.value or "n/a", other.value or "n/a", *ends)
+            interval = [Text(other.interval, "dim")] * has_intervals
+            ends = (Text(other.change, style), *interval, Text(other.word, style))
+            made.add_row(Text(row.label), first.value or "n/a", other.value or "n/a", *ends)
     return made
 
 

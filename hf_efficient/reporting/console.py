@@ -19,7 +19,7 @@ from hf_efficient.reporting.diagnosis import gain_words, nothing_to_fix, remedy_
 from hf_efficient.reporting.labels import or_nothing, phase_label, signed_percent
 from hf_efficient.reporting.profile_tables import profile_renderables
 from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
-from hf_efficient.reporting.terminal import FoundTable, cut, dim_lines, drawn, grid, share_bar, table
+from hf_efficient.reporting.terminal import FoundTable, cut, dim_lines, drawn, grid, hanging, share_bar, table
 from hf_efficient.run_dir.checkpoints import MANIFEST, CheckpointState, checkpoints, fault_of
 from hf_efficient.text import clock, counted, seconds, sentence, share, short_count, short_seconds, size, usd
 
@@ -270,7 +270,7 @@ def short_findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         yield Text(nothing, "bold green")
     for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], 1):
         title = _shortened(sentence(finding.title))
-        yield Text(f"{number}. {title}", "bold red" if finding.severity == "critical" else "bold")
+        yield hanging(f"{number}.", Text(title, "bold red" if finding.severity == "critical" else "bold"))
         yield from _first_remedy(finding, diagnosis.recipe)
     more = [sentence(one.title) for one in diagnosis.findings[_MOST_FINDINGS:]]
     if more:
@@ -282,7 +282,7 @@ def _first_remedy(finding: Finding, recipe: bool) -> Iterator[RenderableType]:
         changes = " ".join(remedy_words(remedy, recipe=recipe))
         gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
         line = f"{remedy.what}: {changes}" if changes else remedy.what
-        yield Text(f"   -> {_shortened(line, _LONGEST - len(gain))}").append(gain, "green")
+        yield hanging("   ->", Text(_shortened(line, _LONGEST - len(gain))).append(gain, "green"))
 
 
 def _shortened(text: str, most: int = _LONGEST) -> str:

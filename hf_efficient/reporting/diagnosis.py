@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hf_efficient.records.findings import FEWEST_STEPS, Confirmation, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
 from hf_efficient.reporting.labels import called, evidence_value
-from hf_efficient.reporting.terminal import dim_lines
+from hf_efficient.reporting.terminal import dim_lines, hanging
 from hf_efficient.text import counted, seconds, sentence, share, short_seconds, size, usd
 
 GAINS_OVERLAP = "Gains are predictions, each of its remedy alone: of several findings they do not add up."
@@ -195,9 +195,9 @@ def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
 
 
 def _finding(number: int, finding: Finding, full: bool, of: str, recipe: bool) -> Iterator[RenderableType]:
-    title = Text(f"{number}. {finding.title}", _STYLES[finding.severity])
+    title = Text(finding.title, _STYLES[finding.severity])
     title.append(f"  [{finding.severity}, {finding.confidence}: {finding.rule}]", "dim")
-    yield title
+    yield hanging(f"{number}.", title)
     cost = cost_words(finding.cost)
     if cost:
         yield _indented(Text(f"costs {cost}"), 3)
@@ -219,10 +219,10 @@ def _evidence(evidence: list[Evidence]) -> RenderableType:
 
 
 def _remedy(remedy: Remedy, full: bool, of: str, recipe: bool) -> Iterator[RenderableType]:
-    text = Text(f"-> {remedy.what}")
+    text = Text(remedy.what)
     if remedy.gain is not None:
         text.append(f": {gain_words(remedy.gain, of)}", "green")
-    yield _indented(text, 3)
+    yield hanging("   ->", text)
     for line in remedy_words(remedy, recipe=recipe):
         yield _indented(Text(line, "cyan"), 6)
     if full and remedy.gain is not None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hf_efficient.records import plan as rec
 from hf_efficient.reporting.labels import category_label, in_gib, or_nothing, phase_label, short_number, tensor_shape
-from hf_efficient.reporting.terminal import show, table
+from hf_efficient.reporting.terminal import hanging, show, table
 from hf_efficient.text import count, counted, flops, seconds, share, short_seconds, size, usd
 
 _SMALLEST_SHARE = 0.001
@@ -213,7 +213,7 @@ def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
     if not every and len(plan.gpus) > _FEW:
         names = tuple(f"{gpu.name}:" for gpu in plan.gpus)
         shown = [one for one in shown if one in plan.assumptions and not one.startswith(names)]
-    yield from (Text(f"- {one}") for one in shown)
+    yield from (hanging("-", Text(one)) for one in shown)
     on_cpu = any(gpu.on_cpu for gpu in plan.gpus)
     if on_cpu or not every:
         spot = "." if on_cpu else " at list prices. --notes adds how they are made, large tensors, and spot markets."
@@ -267,7 +267,7 @@ def advice_renderables(advice: rec.PlannedAdvice) -> list[RenderableType]:
     parts.append(made)
     if not any(change.after.fits for change in advice.changes):
         parts.append(Text("None of them makes it fit: it takes a smaller model or a larger accelerator."))
-    return [*parts, *(Text(f"- left out: {why}", "dim") for why in advice.left_out)]
+    return [*parts, *(hanging("-", Text(f"left out: {why}", "dim")) for why in advice.left_out)]
 
 
 def advice_title(advice: rec.PlannedAdvice) -> str:

@@ -77,9 +77,18 @@ def grid(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
 
 
 def dim_lines(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
-    indented = [f"  {line}" for line in lines]
+    indented = [hanging(" ", Text(line, "dim")) for line in lines]
     if indented:
-        yield Text("\n".join([title, *indented]), "dim")
+        yield from (Text(title, "dim"), *indented)
+
+
+def hanging(mark: str, text: Text) -> Table:
+    """What does not fit on the first line begins below its words."""
+    made = Table.grid(padding=(0, 1, 0, 0))
+    made.add_column(no_wrap=True)
+    made.add_column()
+    made.add_row(Text(mark, text.style), text)
+    return made
 
 
 def share_bar(part: float, longest: int = LONGEST_BAR) -> Text:
