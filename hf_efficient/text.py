@@ -116,7 +116,8 @@ def short_count(number: float) -> str:
 
 
 def sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+    """A name from code stays as it is written."""
+    return text if "_" in text.partition(" ")[0] else f"{text[:1].upper()}{text[1:]}"
 
 
 def instrument_cost(

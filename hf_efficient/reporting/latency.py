@@ -13,8 +13,8 @@ from hf_efficient.reporting.terminal import FoundTable, drawn
 from hf_efficient.text import sentence, short_seconds, size
 
 _ASKED = ["model", "engine", "prompt", "new", "at once"]
-_FIGURES = ["tokens/s", "first", "p95", "between", "p95", "whole", "p95", "p99", "memory", "kWh/M", "USD/M", ""]
-_SHORT = (0, 1, 3, 5, 6, 8, 10, 11)
+_FIGURES = ["", "tokens/s", "first", "p95", "between", "p95", "whole", "p95", "p99", "memory", "kWh/M", "USD/M"]
+_SHORT = (0, 1, 2, 4, 6, 7, 9, 11)
 """Of the figures, those for which a terminal has room."""
 
 
@@ -24,7 +24,7 @@ def latency_table(found: Latency, *, short: bool = False) -> FoundTable:
     rows = [[*_asked(one), *(_figures(one)[place] for place in kept)] for one in found.points]
     headings = [*_ASKED, *(_FIGURES[place] for place in kept)]
     columns = [column for column in range(len(headings)) if column == 4 or _tells(column, rows)]
-    words = tuple(place for place, column in enumerate(columns) if column < 2 or column == len(headings) - 1)
+    words = tuple(place for place, column in enumerate(columns) if column < 2 or not headings[column])
     cells = [[row[column] for column in columns] for row in rows]
     return FoundTable([headings[column] for column in columns], cells, "The points", words=words)
 
@@ -41,12 +41,12 @@ def _asked(one: LatencyPoint) -> list[str]:
 
 def _figures(one: LatencyPoint) -> list[str]:
     if one.failed:
-        return [*["-"] * 11, "failed"]
+        return ["failed", *["-"] * 11]
     times = [*_times(one.first_token)[:2], *_times(one.between_tokens)[:2], *_times(one.whole)]
     memory = or_nothing(one.peak_bytes, size, "-")
     kwh = or_nothing(one.joules_per_million, lambda joules: f"{joules / 3.6e6:.3g}", "-")
     usd = or_nothing(one.usd_per_million, "{:.3g}".format, "-")
-    return [f"{one.tokens_per_second:,.1f}", *times, memory, kwh, usd, "knee" * one.is_knee]
+    return ["knee" * one.is_knee, f"{one.tokens_per_second:,.1f}", *times, memory, kwh, usd]
 
 
 def _times(found: Percentiles | None) -> list[str]:

@@ -181,7 +181,7 @@ def test_runs_compared(full_run, crashed_run, bare_run):
     assert "B did not end by itself (error): its totals are of 17 steps." in said
     assert "A and B: steps in pairs, as both have the same batches; circular block bootstrap." in said
     assert "A and C: steps of each run alone" in said
-    assert "C has no recipe beside its records: what changed in its settings is not known" in said
+    assert "C has no recipe beside its records: changes of its data and its code are not known" in said
     assert "No setting, version or hardware that the runs recorded differs" in said
 
 

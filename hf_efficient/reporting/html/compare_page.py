@@ -88,10 +88,14 @@ def tune_page(found: Tuning, command: str, recipe_text: str, written: datetime |
 
 def _tiles(found: Tuning) -> list[Tile]:
     first, last = (f"{one.tokens_per_second:,.0f}" for one in (found.ladder[0], found.ladder[-1]))
-    total = None if found.total is None else gain_words(found.total)
+    total, _, interval = ("", "", "") if found.total is None else gain_words(found.total).partition(" [")
     return [
         Tile("Tokens/s", last, f"from {first}"),
-        Tile("Tuned beside original", total, "in runs of their own"),
+        Tile(
+            "Tuned beside original",
+            total or None,
+            f"{interval[:-1].replace(', ', ' to ')} in runs of their own".strip(),
+        ),
         Tile("Trials", seconds(found.spent_seconds), "of the machine's time"),
     ]
 
