@@ -89,6 +89,7 @@ def tune_page(found: Tuning, command: str, recipe_text: str, written: datetime |
 def _tiles(found: Tuning) -> list[Tile]:
     first, last = (f"{one.tokens_per_second:,.0f}" for one in (found.ladder[0], found.ladder[-1]))
     total, _, interval = ("", "", "") if found.total is None else gain_words(found.total).partition(" [")
+    interval = interval.rstrip("]").replace(", ", " to ")
     return [
         Tile("Tokens/s", last, f"from {first}"),
         Tile(
