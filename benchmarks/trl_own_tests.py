@@ -1,0 +1,269 @@
+"""TRL's own tests of its trainers, with TRL's classes and with the mixin over them: the outcomes must be the same.
+
+    git clone https://github.com/huggingface/trl
+    python benchmarks/trl_own_tests.py trl --json benchmarks/results/trl_own_tests.json
+
+No hub is needed. TRL's scripts, which write its tiny models and data sets to the hub, write to a folder here. Their
+tokenizers and the configurations of large models are stand-ins: the shapes are TRL's, the words are not.
+"""
+
+import argparse
+import collections
+import datetime
+import functools
+import importlib
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from shared import write_result
+
+TRAINERS = {"sft": "SFTTrainer", "dpo": "DPOTrainer", "reward": "RewardTrainer", "kto": "KTOTrainer",
+            "grpo": "GRPOTrainer"}  # fmt: skip
+# Model on the hub: TRL's chat template, end of a turn, padding.
+TOKENIZERS = {
+    r"Qwen/Qwen2\.5-VL": ("qwen2_5_vl", "<|im_end|>", "<|endoftext|>"),
+    r"Qwen/Qwen2\.5": ("qwen2_5", "<|im_end|>", "<|endoftext|>"),
+    r"Qwen/Qwen2-VL": ("qwen2_5_vl", "<|im_end|>", "<|endoftext|>"),
+    r"Qwen/Qwen3-VL": ("qwen3_vl", "<|im_end|>", "<|endoftext|>"),
+    r"Qwen/Qwen3\.5-0": ("qwen3_5_nothink", "<|im_end|>", "<|endoftext|>"),
+    r"Qwen/Qwen3\.5": ("qwen3_5_think", "<|im_end|>", "<|endoftext|>"),
+    r"Qwen/Qwen3\.6": ("qwen3_6", "<|im_end|>", "<|endoftext|>"),
+    r"Qwen/Qwen3.*2507": ("qwen3_instruct_2507", "<|im_end|>", "<|endoftext|>"),
+    r"Qwen/Qwen3": ("qwen3", "<|im_end|>", "<|endoftext|>"),
+    r"Llama-3\.1": ("llama3_1", "<|eot_id|>", None),
+    r"Llama-3\.2": ("llama3_2", "<|eot_id|>", None),
+    r"Meta-Llama-3-|Idefics3": ("llama3", "<|eot_id|>", None),
+    r"LFM2\.5": ("lfm2_2_5", "<|im_end|>", "<|pad|>"),
+    r"LFM2": ("lfm2", "<|im_end|>", "<|pad|>"),
+    r"gemma-4": ("gemma4", "<turn|>", "<pad>"),
+    r"gemma-3": ("gemma3", "<end_of_turn>", "<pad>"),
+    r"gemma": ("gemma", "<eos>", "<pad>"),
+    r"aya-expanse": ("cohere", "<|END_OF_TURN_TOKEN|>", "<PAD>"),
+    r"tiny-aya": ("cohere2", "<|END_OF_TURN_TOKEN|>", "<PAD>"),
+    r"GLM": ("glm4moe", "<|endoftext|>", "<|pad|>"),
+    r"gpt-oss": ("gptoss", "<|return|>", "<|endoftext|>"),
+    r"Phi-3\.5": ("phi3_5", "<|end|>", "<|endoftext|>"),
+    r"Phi-3": ("phi3", "<|end|>", "<|endoftext|>"),
+    r"DeepSeek": ("deepseekv3", "<｜end▁of▁sentence｜>", None),
+    r"SmolVLM": ("smolvlm", "<end_of_utterance>", "<|im_end|>"),
+    r"llava-v1\.6": ("llava_next", "</s>", "<pad>"),
+    r"Nemotron": ("nemotron_3_nano", "<|im_end|>", None),
+    r"": (None, "</s>", None),
+}
+SPECIAL = re.compile(r"<\|[^|<>' ]{1,40}\|>|<｜[^｜<>]{1,40}｜>|</?[a-z_]{1,20}>|\[/?[A-Z_]{2,20}\]")
+KINDS = {
+    "pythia": "gpt_neox", "Llama": "llama", "Qwen2.5-32B": "qwen2", "Qwen3-30B": "qwen3_moe", "Qwen3-4B": "qwen3",
+    "llava-1.5": "llava", "llava-v1.6": "llava_next",
+}  # fmt: skip
+LLAVA = (
+    "{% for message in messages %}{{ message['role'].upper() + ': ' }}{% if message['content'] is string %}"
+    "{{ message['content'] + ' ' }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+    "{{ '<image>\n' }}{% else %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+MODELS = ("for_causal_lm", "for_conditional_generation", "for_sequence_classification")
+
+
+def tokenizer_of(model_id: str, words: list[str]) -> Any:
+    """A tokenizer with the special tokens of TRL's chat template for this model."""
+    import trl
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    name, end, pad = next(value for key, value in TOKENIZERS.items() if re.search(key, model_id))
+    template = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text() if name else None
+    more = ["<image>", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>"]
+    special = list(dict.fromkeys([end, pad or end, "<s>", *SPECIAL.findall(template or ""), *more]))
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    how = trainers.BpeTrainer(vocab_size=2000, special_tokens=special, initial_alphabet=alphabet)
+    raw.train_from_iterator(words, how)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=end, pad_token=pad or end)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+class Hub:
+    """Takes what TRL's scripts upload, in the layout of the hub's cache, and gives them what they ask the hub for."""
+
+    def __init__(self, clone: Path, folder: Path) -> None:
+        self.folder = folder
+        self.words = (clone / "README.md").read_text().split("\n")
+
+    def take_model(
+        self, model: Any, tokenizer: Any, generation: Any, prefix: str = "", suffix: str | None = None
+    ) -> None:
+        name = f"trl-internal-testing--{prefix}-{type(model).__name__}" + (f"-{suffix}" if suffix else "")
+        cached = self.folder / "hub" / f"models--{name}"
+        (cached / "refs").mkdir(parents=True, exist_ok=True)
+        (cached / "refs" / "main").write_text("0" * 40)
+        for part in (model, tokenizer, generation):
+            if part is not None:
+                part.save_pretrained(cached / "snapshots" / ("0" * 40))
+
+    def take_data(self, data: Any, name: str, config_name: str = "default") -> None:
+        for split, rows in data.items():
+            path = self.folder / "data" / name / config_name / f"{split}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows.to_parquet(path)
+
+    def tokenizer(self, model_id: str, **_: Any) -> Any:
+        return tokenizer_of(model_id, self.words)
+
+    def generation(self, model_id: str, **_: Any) -> Any:
+        from transformers import GenerationConfig
+
+        words = self.tokenizer(model_id)
+        return GenerationConfig(eos_token_id=words.eos_token_id, pad_token_id=words.pad_token_id, do_sample=True)
+
+    def config(self, model_id: str, **changes: Any) -> Any:
+        from transformers import AutoConfig
+
+        kind = next((value for key, value in KINDS.items() if key in model_id), None)
+        if kind is None:
+            raise LookupError(f"no stand-in for {model_id}")
+        words = self.tokenizer(model_id)
+        if "text_config" not in changes:
+            given = {"vocab_size": len(words), "pad_token_id": words.pad_token_id, **changes}
+            return AutoConfig.for_model(kind, **given)
+        text = {"model_type": "mistral" if kind == "llava_next" else "llama", "intermediate_size": 32}
+        changes["text_config"] = {**text, "vocab_size": len(words), **changes["text_config"]}
+        vision = {"model_type": "clip_vision_model", "intermediate_size": 32, "image_size": 28, "patch_size": 14}
+        changes["vision_config"] = {**vision, **changes["vision_config"]}
+        return AutoConfig.for_model(kind, image_token_index=words.convert_tokens_to_ids("<image>"), **changes)
+
+    def processor(self, model_id: str) -> Any:
+        import transformers as hf
+
+        if "llava" not in model_id:
+            raise LookupError(f"no stand-in for {model_id}")
+        words = self.tokenizer(model_id)
+        more = {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+        size = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
+        if "v1.6" in model_id:
+            images = hf.LlavaNextImageProcessorPil(**size, image_grid_pinpoints=[[28, 56], [56, 28]])
+            return hf.LlavaNextProcessor(images, words, chat_template=words.chat_template, **more)
+        return hf.LlavaProcessor(hf.CLIPImageProcessorPil(**size), words, chat_template=LLAVA, **more)
+
+
+def build(clone: Path, folder: Path) -> list[str]:
+    """Run TRL's scripts; returns those that need more of the hub than a stand-in gives, with the reason."""
+    import datasets
+    import transformers as hf
+
+    hub = Hub(clone, folder)
+    datasets.DatasetDict.push_to_hub = lambda self, name, config_name="default": hub.take_data(self, name, config_name)
+    hf.AutoTokenizer.from_pretrained, hf.GenerationConfig.from_pretrained = hub.tokenizer, hub.generation
+    hf.AutoConfig.from_pretrained, hf.AutoProcessor.from_pretrained = hub.config, hub.processor
+    for name in ("Phi3Config", "Olmo3Config"):  # their defaults name a padding token beyond a small vocabulary
+        setattr(hf, name, functools.partial(getattr(hf, name), pad_token_id=0))
+    sys.path.append(str(clone))  # last: its trl is not the installed one
+    common = importlib.import_module("scripts.generate_tiny_models._common")
+    for name in ("check_transformers_version", "check_dtype_pattern", "print_config_diff", "smoke_test"):
+        setattr(common, name, lambda *_, **__: None)
+    common.push_to_hub = hub.take_model
+    for script in sorted((clone / "scripts").glob("generate_*_dataset.py")):
+        runpy.run_path(str(script))["main"](0.1, True, "trl-internal-testing/" + script.stem[9:-8].replace("_", "-"))
+    lacking = []
+    for kind in MODELS:
+        for script in sorted((clone / "scripts" / "generate_tiny_models" / kind).glob("[!_]*.py")):
+            try:
+                runpy.run_module(f"scripts.generate_tiny_models.{kind}.{script.stem}")
+            except (AssertionError, LookupError, OSError) as error:
+                lacking.append(f"{script.stem}: {str(error).splitlines()[0]}")
+    return lacking
+
+
+def pytest_configure() -> None:
+    """As a plugin of TRL's tests: the data sets of the folder, and in an arm "mixin" our classes for TRL's."""
+    import datasets
+    import trl
+
+    folder, plain = Path(os.environ["TRL_STAND_INS"]) / "data", datasets.load_dataset
+
+    def load(name: str, config: str = "default", **options: Any) -> Any:
+        files = {path.stem: str(path) for path in sorted((folder / name / config).glob("*.parquet"))}
+        return plain("parquet", data_files=files, **options) if files else plain(name, config, **options)
+
+    datasets.load_dataset = load
+    if os.environ["TRL_ARM"] == "mixin":
+        from hf_efficient import EfficientTrainerMixin
+
+        for name in TRAINERS.values():
+            mixed = type(name, (EfficientTrainerMixin, getattr(trl, name)), {"__module__": "trl"})
+            setattr(trl, name, mixed)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """A line per phase of a test that ends otherwise than passed, and one per test that passed."""
+    if report.when == "call" or not report.passed:
+        reason = str(report.longrepr or "").strip().split("\n")[-1][:300]
+        with Path(os.environ["TRL_OUTCOMES"]).open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({"id": report.nodeid, "outcome": report.outcome, "reason": reason}) + "\n")
+
+
+def outcomes(arm: str, file: str, tests: Path, folder: Path) -> dict[str, dict[str, str]]:
+    """Outcome and reason by test of one file."""
+    lines, here = folder / f"{Path(file).stem}_{arm}.jsonl", Path(__file__).resolve().parent
+    lines.unlink(missing_ok=True)
+    environment = {
+        **os.environ,
+        "TRL_STAND_INS": str(folder), "TRL_ARM": arm, "TRL_OUTCOMES": str(lines),
+        "HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "trl_own_tests", "-m", "not slow", "--tb=line", file]
+    subprocess.run(command, cwd=tests, env=environment, check=False)
+    return {line["id"]: line for line in map(json.loads, lines.read_text().splitlines())}
+
+
+def compared(name: str, tests: Path, folder: Path) -> dict[str, Any]:
+    """Of one trainer's file: how its tests ended, and those that end otherwise under the mixin."""
+    plain, mixin = (outcomes(arm, f"tests/test_{name}_trainer.py", tests, folder) for arm in ("plain", "mixin"))
+    counts = collections.Counter(line["outcome"] for line in plain.values())
+    other = {
+        test: {"plain": plain.get(test), "mixin": mixin.get(test)}
+        for test in sorted(plain.keys() | mixin.keys())
+        if plain.get(test, {}).get("outcome") != mixin.get(test, {}).get("outcome")
+    }
+    reasons = collections.Counter(line["reason"] for line in plain.values() if line["outcome"] == "failed")
+    return {"outcomes": dict(counts), "otherwise_under_the_mixin": other, "failed_without_it": dict(reasons)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clone", type=Path, help="a clone of huggingface/trl")
+    parser.add_argument("--only", nargs="*", default=list(TRAINERS), choices=list(TRAINERS))
+    parser.add_argument("--folder", type=Path, help="keep the stand-ins here, and take those that are there")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    started = datetime.datetime.now(datetime.UTC)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (given.folder or Path(scratch)).resolve()
+        tests = Path(scratch) / "tests_alone"  # beside its own tests, the clone's trl would hide the installed one
+        shutil.copytree(given.clone / "tests", tests / "tests")
+        shutil.copy(given.clone / "pyproject.toml", tests)
+        if not (folder / "lacking.json").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            lacking = build(given.clone.resolve(), folder)
+            (folder / "lacking.json").write_text(json.dumps(lacking))
+        figures: dict[str, Any] = {"without_stand_in": json.loads((folder / "lacking.json").read_text())}
+        for name in given.only:
+            figures[name] = compared(name, tests, folder)
+            print(name, figures[name]["outcomes"], "otherwise:", list(figures[name]["otherwise_under_the_mixin"]))
+            if given.json is not None:
+                write_result(given.json, "trl_own_tests", started, figures, ("trl", "transformers", "pytest"))
+
+
+if __name__ == "__main__":
+    main()
