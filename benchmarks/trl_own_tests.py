@@ -16,7 +16,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -212,7 +211,7 @@ def pytest_runtest_logreport(report: Any) -> None:
             lines.write(json.dumps({"id": report.nodeid, "outcome": report.outcome, "reason": reason}) + "\n")
 
 
-def outcomes(arm: str, file: str, tests: Path, folder: Path) -> dict[str, dict[str, str]]:
+def outcomes(arm: str, file: str, clone: Path, folder: Path) -> dict[str, dict[str, str]]:
     """Outcome and reason by test of one file."""
     lines, here = folder / f"{Path(file).stem}_{arm}.jsonl", Path(__file__).resolve().parent
     lines.unlink(missing_ok=True)
@@ -223,13 +222,13 @@ def outcomes(arm: str, file: str, tests: Path, folder: Path) -> dict[str, dict[s
         "PYTHONPATH": os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
     command = [sys.executable, "-m", "pytest", "-q", "-p", "trl_own_tests", "-m", "not slow", "--tb=line", file]
-    subprocess.run(command, cwd=tests, env=environment, check=False)
+    subprocess.run(command, cwd=clone, env=environment, check=False)
     return {line["id"]: line for line in map(json.loads, lines.read_text().splitlines())}
 
 
-def compared(name: str, tests: Path, folder: Path) -> dict[str, Any]:
+def compared(name: str, clone: Path, folder: Path) -> dict[str, Any]:
     """Of one trainer's file: how its tests ended, and those that end otherwise under the mixin."""
-    plain, mixin = (outcomes(arm, f"tests/test_{name}_trainer.py", tests, folder) for arm in ("plain", "mixin"))
+    plain, mixin = (outcomes(arm, f"tests/test_{name}_trainer.py", clone, folder) for arm in ("plain", "mixin"))
     counts = collections.Counter(line["outcome"] for line in plain.values())
     other = {
         test: {"plain": plain.get(test), "mixin": mixin.get(test)}
@@ -250,16 +249,13 @@ def main() -> None:
     started = datetime.datetime.now(datetime.UTC)
     with tempfile.TemporaryDirectory() as scratch:
         folder = (given.folder or Path(scratch)).resolve()
-        tests = Path(scratch) / "tests_alone"  # beside its own tests, the clone's trl would hide the installed one
-        shutil.copytree(given.clone / "tests", tests / "tests")
-        shutil.copy(given.clone / "pyproject.toml", tests)
         if not (folder / "lacking.json").is_file():
             folder.mkdir(parents=True, exist_ok=True)
             lacking = build(given.clone.resolve(), folder)
             (folder / "lacking.json").write_text(json.dumps(lacking))
         figures: dict[str, Any] = {"without_stand_in": json.loads((folder / "lacking.json").read_text())}
         for name in given.only:
-            figures[name] = compared(name, tests, folder)
+            figures[name] = compared(name, given.clone.resolve(), folder)
             print(name, figures[name]["outcomes"], "otherwise:", list(figures[name]["otherwise_under_the_mixin"]))
             if given.json is not None:
                 write_result(given.json, "trl_own_tests", started, figures, ("trl", "transformers", "pytest"))
