@@ -7,11 +7,14 @@ the micro-batches of the step that were done are run once more as well.
 
 import gc
 import logging
+import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
+from torch import cuda
 
 from hf_efficient.callbacks.checks import gradients_elsewhere
 from hf_efficient.callbacks.faults import Faults, shape_of
@@ -31,6 +34,8 @@ class Shrinking:
         self.parts = 1
         self._trainer, self._faults = trainer, faults
         self._done: list[Any] = []
+        self._memory: dict[str, Any] = {}  # of the device, when it had no more
+        self._snapshot: Any = None
 
     def begin_step(self, batches: Sequence[Any]) -> None:
         self._done = []
@@ -66,9 +71,10 @@ class Shrinking:
             if not is_out_of_memory(error):
                 raise
             said = first_line(error)
+            self._memory, self._snapshot = _memory()
         gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        if cuda.is_available():
+            cuda.empty_cache()
         return None, said
 
     def _why_not(self, inputs: Any, items: Any) -> str | None:
@@ -104,12 +110,15 @@ class Shrinking:
             "parts": self.parts,
             "shapes": shapes,
             "said": said,
-            "memory": _memory(),
+            "memory": self._memory,
             "planned": timeline.facts.get("plan", {}).get("peak_allocated_bytes"),
             "would_have_avoided_it": change,
             "not_divided": why_not,
         }
         path = self._faults.write(f"out_of_memory.step{number}.rank{trainer.args.process_index}.json", held)
+        if path is not None and self._snapshot is not None:  # for https://pytorch.org/memory_viz
+            with suppress(OSError):
+                path.with_suffix(".pickle").write_bytes(pickle.dumps(self._snapshot))
         self._faults.count("out_of_memory", step=number, what=said)
         what = "the run ends" if why_not else f"from here on each micro-batch is run in {2 * self.parts} parts"
         where = "" if path is None else f" {path} has the details."
@@ -118,12 +127,14 @@ class Shrinking:
         )
 
 
-def _memory() -> dict[str, Any]:
-    if not torch.cuda.is_available():
-        return {}
-    stats = torch.cuda.memory_stats()
+def _memory() -> tuple[dict[str, Any], Any]:
+    """The allocator's figures with torch's table of them, and its blocks; empty and None on a CPU."""
+    if not cuda.is_available():
+        return {}, None
+    stats = cuda.memory_stats()
     names = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "inactive_split_bytes.all.current", "num_ooms")
-    return {name: stats.get(name, 0) for name in names} | {"device": size(torch.cuda.mem_get_info()[1])}
+    figures = {name: stats.get(name, 0) for name in names} | {"device": size(cuda.mem_get_info()[1])}
+    return figures | {"summary": cuda.memory_summary().splitlines()}, cuda.memory._snapshot()
 
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|CUDA_ERROR_OUT_OF_MEMORY", re.I)

@@ -1,7 +1,9 @@
 """A loss that is not finite, one that jumps, and memory that runs out: what each policy makes of the step."""
 
+import copy
 import json
 import math
+import pickle
 import re
 import resource
 from collections.abc import Mapping
@@ -12,6 +14,7 @@ import torch
 from tiny_training import causal_trainer, every, losses, stated, trained_weights, valid_account
 from transformers import TrainerCallback
 
+from hf_efficient.callbacks import shrink
 from hf_efficient.callbacks.faults import FaultPolicy, Faults
 from hf_efficient.callbacks.shrink import divided
 from hf_efficient.errors import TrainingCheckError
@@ -210,6 +213,23 @@ def test_out_of_memory_without_a_policy_to_shrink_ends_the_run_with_a_report(tra
     with pytest.raises(torch.OutOfMemoryError, match=r"2\.00 GiB\.$"):
         train(FaultPolicy(), kind=Full)
     assert len(list(tmp_path.glob("out*/efficiency/faults/out_of_memory.step4.rank0.json"))) == 1
+
+
+def test_the_report_has_what_the_allocator_held_when_it_had_no_more(train, tmp_path, monkeypatch):
+    """Before anything is given back, on a device that is a stand-in."""
+    held = {"segments": [{"total_size": 20}]}
+    device = SimpleNamespace(
+        is_available=lambda: True, empty_cache=held["segments"].clear, memory_stats=lambda: {"num_ooms": 1},
+        mem_get_info=lambda: (0, 2**30), memory_summary=lambda: "| PyTorch |\n| 20 B |",
+        memory=SimpleNamespace(_snapshot=lambda: copy.deepcopy(held)),
+    )  # fmt: skip
+    monkeypatch.setattr(shrink, "cuda", device)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(FaultPolicy(), kind=Full)
+    (report,) = tmp_path.glob("out*/efficiency/faults/out_of_memory.step4.rank0.json")
+    memory = json.loads(report.read_text())["memory"]
+    assert (memory["num_ooms"], memory["device"], memory["summary"][1]) == (1, "1.00 GiB", "| 20 B |")
+    assert pickle.loads(report.with_suffix(".pickle").read_bytes()) == {"segments": [{"total_size": 20}]}
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
