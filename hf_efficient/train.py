@@ -23,6 +23,7 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal, RunStopped, exit_code, stop_request
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.reporting.terminal import last_streams
+from hf_efficient.run_dir.checkpoints import how_to_resume
 from hf_efficient.text import printable
 
 _BAD_INPUT = 2
@@ -45,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if earlier == _BAD_INPUT:  # another start will not cure it; it was said
         return _BAD_INPUT
     if hf_efficient.early.arrived:
-        return _ended(exit_code(hf_efficient.early.arrived[0]))
+        return _ended(exit_code(hf_efficient.early.arrived[0]), recipe)
     if end_is_announced(os.environ):  # before this process heard signals, or while the launcher started it again
-        return _ended(_TERMINATED)
+        return _ended(_TERMINATED, recipe)
     if earlier is not None:
         forget_code(os.environ)
     try:
@@ -66,13 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _unless_started_again(code)
     except EndedBySignal as ended:
         print(file=sys.stderr)
-        return _ended(exit_code(ended.args[0]))
+        return _ended(exit_code(ended.args[0]), recipe)
     except Exception as error:
         if flags.debug:
             state_code(1, os.environ)
             raise
         if is_lost_peer(error) and end_is_announced(os.environ):  # the other one heard of it first
-            return _ended(_TERMINATED)
+            return _ended(_TERMINATED, recipe)
         return _for_good(_leave(1, _unforeseen(error, None if flags.preflight else recipe)))
     if os.environ.get("LOCAL_RANK", "0") == "0":
         forget_code(os.environ)
@@ -122,17 +123,18 @@ def _unforeseen(error: Exception, recipe: Recipe | None) -> str:
     """What to tell; keeps the traceback of a recipe's run, unless another process is to blame."""
     if is_lost_peer(error):
         told = f"another process of the run is gone, which this one waited for: {first_line(error)}"
-        return f"{told}\n{_how_it_continues()}"
+        return f"{told}\n{_how_it_continues(recipe)}"
     return f"{type(error).__name__}: {first_line(error)}\n{_keep_traceback(recipe) if recipe is not None else ''}"
 
 
-def _ended(code: int) -> int:
-    return _for_good(_leave(code, f"The run was ended by a signal. {_how_it_continues()}"))
+def _ended(code: int, recipe: Recipe | None) -> int:
+    return _for_good(_leave(code, f"The run was ended by a signal. {_how_it_continues(recipe)}"))
 
 
 def _lost(why: str) -> None:
     """Another machine is gone: this process, which may wait for it in a collective, cannot be ended but so."""
-    code = _leave(1, f"{why}: it is off or unreachable, or its processes were killed. {_how_it_continues()}")
+    resumes = "--resume continues from the last whole checkpoint"  # shared storage may be gone too: it is not looked at
+    code = _leave(1, f"{why}: it is off or unreachable, or its processes were killed. {resumes}.")
     os._exit(_for_good(code))
 
 
@@ -144,10 +146,12 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise EndedBySignal(number)
 
 
-def _how_it_continues() -> str:
+def _how_it_continues(recipe: Recipe | None) -> str:
+    if recipe is None:
+        return "It had not begun."
     again = starts_again(os.environ) and not end_is_announced(os.environ)
-    unless = "Unless the launcher starts it again, " if again else ""
-    return f"{unless}--resume continues from its last checkpoint."
+    unless = "Unless the launcher starts it again: " if again else ""
+    return unless + how_to_resume(Path(recipe.output_dir).expanduser())
 
 
 def _for_good(code: int) -> int:

@@ -82,12 +82,14 @@ def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str
         return stated
     code = 128 - failure.exit_code if failure is not None and failure.was_killed else code if code >= 0 else 128 - code
     if code:
+        from hf_efficient.run_dir.checkpoints import how_to_resume
+
         who = "the training ended" if failure is None else f"rank {failure.rank} ended"
         how = f"exit code {code}" if failure is None else failure.how
         print(
             f"error: {who}{place} without a report ({how}): it was killed, perhaps because memory ran out, or crashed "
-            f"outside Python. `hf-efficient report {shlex.quote(output_dir)}` shows its records; the same command with "
-            "--resume continues from its last checkpoint.",
+            f"outside Python. `hf-efficient report {shlex.quote(output_dir)}` shows its records. "
+            f"{how_to_resume(Path(output_dir).expanduser())}",
             file=sys.stderr,
         )
     return code

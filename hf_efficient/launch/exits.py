@@ -13,6 +13,7 @@ import psutil
 
 from hf_efficient.errors import HfEfficientError, OutputError, SetupError, first_line
 from hf_efficient.launch.started import MET_AT, STATUS_FILE
+from hf_efficient.run_dir.checkpoints import how_to_resume
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -62,7 +63,7 @@ def explained_faults(output_dir: str) -> Iterator[None]:
         if is_full_disk(fault):
             raise OutputError(
                 f"output_dir: no room left for {output_dir}. Make room, or write fewer checkpoints "
-                "(train.save_total_limit, train.save_steps); --resume continues from the last whole checkpoint."
+                f"(train.save_total_limit, train.save_steps). {how_to_resume(Path(output_dir).expanduser())}"
             ) from raised
         if _NO_GRADIENT in str(fault):
             raise SetupError(

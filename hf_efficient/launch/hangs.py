@@ -22,6 +22,7 @@ import psutil
 
 from hf_efficient.launch.started import STATUS_FILE
 from hf_efficient.records.steps import COARSE_PHASES, STEP_PHASES
+from hf_efficient.run_dir.checkpoints import how_to_resume
 from hf_efficient.run_dir.jsonl import last_record
 from hf_efficient.run_dir.paths import records_path
 from hf_efficient.text import printable, seconds
@@ -178,7 +179,7 @@ class HangWatch:
 
     def _kept(self, stacks: Mapping[int, str], step: int) -> str:
         folder = self._records / "faults"
-        remedy = "--resume continues from the last checkpoint. A step that takes so long: a larger faults.hang_minutes."
+        remedy = f"{how_to_resume(self._records.parent)} A step that takes so long: a larger faults.hang_minutes."
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for number, text in stacks.items():

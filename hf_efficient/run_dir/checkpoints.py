@@ -186,6 +186,13 @@ def damage_of(checkpoint: Path, *, hashes: bool = False) -> str | None:
         return f"{error.filename or checkpoint} cannot be read: {error.strerror or error}"
 
 
+def how_to_resume(directory: Path) -> str:
+    """In words, after a run that did not come to its end."""
+    if any(fault_of(one) is None for one in checkpoints(directory)):
+        return "--resume continues from the last whole checkpoint."
+    return "There is no whole checkpoint yet: --resume starts from the first step."
+
+
 def was_cut_off(checkpoint: Path) -> bool:
     """Whether its save never ended, or its removal began: nothing that was a checkpoint is lost with it."""
     if (checkpoint / MANIFEST).is_file():

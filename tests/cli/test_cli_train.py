@@ -32,8 +32,8 @@ def test_a_run_that_ends_without_a_report(capsys, code, ends_with, told):
     assert run_command([sys.executable, "-c", code], "outputs/a run") == ends_with
     assert capsys.readouterr().err == (
         f"error: the training ended without a report (exit code {ends_with}): it was killed, perhaps because memory "
-        "ran out, or crashed outside Python. `hf-efficient report 'outputs/a run'` shows its records; the same "
-        "command with --resume continues from its last checkpoint.\n"
+        "ran out, or crashed outside Python. `hf-efficient report 'outputs/a run'` shows its records. There is no "
+        "whole checkpoint yet: --resume starts from the first step.\n"
         if told
         else ""
     )
