@@ -1,8 +1,7 @@
 """`hf-efficient train` whose processes come to harm: they run this module in the place of ``hf_efficient.train``.
 
 ``PLANTED`` says which: ``RANK:STEP:TIMES:HARM``; ``PLANTED_MARKS`` names a folder that counts how often it was done;
-``PLANTED_SLEEP`` is so many seconds that every forward takes longer. ``PLANTED_PHASE`` names one in which rank 0, after
-two steps, makes the file ``in`` in that folder; it stays for half a second after there is a file ``asked``.
+``PLANTED_SLEEP`` is so many seconds that every forward takes longer.
 ``PLANTED_WRITES`` is an error number and a probability, with which writes fail while a checkpoint is saved.
 """
 
@@ -49,49 +48,6 @@ def do_harm(step: int) -> None:
             raise IndexError("planted")
 
 
-def _before(owner: Any, name: str, action: Callable[[Any], object]) -> None:
-    run = getattr(owner, name)
-
-    @functools.wraps(run)
-    def planted(*arguments: Any, **options: Any) -> Any:
-        action(arguments[0] if arguments else None)
-        return run(*arguments, **options)
-
-    setattr(owner, name, planted)
-
-
-def _stay_in(phase: str) -> None:
-    from accelerate import Accelerator
-    from accelerate.optimizer import AcceleratedOptimizer
-    from transformers import Trainer
-
-    from hf_efficient.launch import build
-
-    trainers: list[Any] = []
-    mark = Path(os.environ["PLANTED_MARKS"], "in")
-
-    def stay(_: Any) -> None:
-        begun = phase == "start" or (trainers and trainers[0].state.global_step >= 2)
-        if begun and os.environ.get("RANK", "0") == "0" and not mark.exists():
-            mark.touch()
-            while not mark.with_name("asked").exists():
-                time.sleep(0.01)
-            time.sleep(0.5)
-
-    _before(Trainer, "training_step", trainers.append)
-    places = {
-        "start": (build, "load_base"),
-        "data": (Trainer, "get_batch_samples"),
-        "forward": (Trainer, "compute_loss"),
-        "backward": (Accelerator, "backward"),
-        "optimizer": (AcceleratedOptimizer, "step"),
-        "log": (Trainer, "log"),
-        "evaluation": (Trainer, "prediction_step"),
-        "save": (Trainer, "_save_rng_state"),
-    }
-    _before(*places[phase], stay)
-
-
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 _saving: set[int] = set()  # threads that write a checkpoint
 _kept: list[Any] = []  # callbacks of C
@@ -123,8 +79,6 @@ def _fail_writes(number: int, probability: float) -> None:
 
 
 def _train() -> int:
-    if os.environ.get("PLANTED_PHASE"):
-        _stay_in(os.environ["PLANTED_PHASE"])
     if os.environ.get("PLANTED_WRITES"):
         number, _, probability = os.environ["PLANTED_WRITES"].partition(":")
         _fail_writes(int(number), float(probability))
