@@ -391,7 +391,7 @@ class EfficientTrainerMixin(_Base):
             several_writers=several,
             keep=self.args.save_total_limit,
             best=lambda: Path(self.state.best_model_checkpoint or "").name,
-            background=self._saves.background and not several and not self.args.push_to_hub,
+            background=self._saves.background and not self.args.push_to_hub and (not several or self.is_fsdp_enabled),
         )
         return self._writer.save(save, may_fail=self._save_may_fail())
 

@@ -132,8 +132,8 @@ def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
 
 
 def check_layout(checkpoint: Path, recipe: Recipe, engine: Engine, world_size: int) -> str:
-    """Refuse a checkpoint of another engine, or of another number of processes that would deal out other rows. Of whole
-    models a global batch keeps the rows of each step; returns a remark on that."""
+    """Refuse a checkpoint of another engine, or of another number of processes that would deal out other rows. A global
+    batch keeps the rows of each step; returns a remark on that."""
     found = layout_of_checkpoint(checkpoint)
     kinds: dict[Engine, Kind] = {"zero1": "zero", "zero2": "zero", "zero3": "zero3", "fsdp2": "fsdp2"}
     kind = kinds.get(engine, "whole")
@@ -145,16 +145,20 @@ def check_layout(checkpoint: Path, recipe: Recipe, engine: Engine, world_size: i
         )
     if found.processes is None or found.processes == world_size:
         return ""
-    if kind == "whole" and recipe.distributed.global_batch_size is not None:
+    if kind in ("zero", "zero3"):
+        other = f"start a new run from its weights: {_how_to_use(checkpoint, found.kind)}"
+        why = "each holds its part of ZeRO's optimizer state"
+    elif recipe.distributed.global_batch_size is not None:
         return (
             f"distributed.processes: was {found.processes} for {checkpoint.name}, is {world_size}: each step has the "
             "rows that it would have had; random numbers (of dropout) start anew"
         )
-    wants = f"write {GLOBAL_BATCH}={_rows_of_a_step(recipe, found.processes)}, which keeps the rows of each step"
-    other = wants if kind == "whole" else f"start a new run from its weights: {_how_to_use(checkpoint, found.kind)}"
+    else:
+        other = f"write {GLOBAL_BATCH}={_rows_of_a_step(recipe, found.processes)}, which keeps the rows of each step"
+        why = "other rows would be trained on"
     raise OutputError(
-        f"distributed.processes: {world_size} train, but {checkpoint.name} was written by {found.processes}: other "
-        f"rows would be trained on. Keep {found.processes} (distributed.processes, distributed.nodes); or {other}."
+        f"distributed.processes: {world_size} train, but {checkpoint.name} was written by {found.processes}: {why}. "
+        f"Keep {found.processes} (distributed.processes, distributed.nodes); or {other}."
     )
 
 

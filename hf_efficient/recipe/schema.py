@@ -645,7 +645,7 @@ class CheckpointsSection(Section):
     """How checkpoints are written, where else, and for how many failures. When, and how many stay: train.save_steps
     (`auto`: as often as costs least) and its relatives."""
 
-    background: bool = key(False, "Copy the tensors, and write them while the training continues; one process or DDP.")
+    background: bool = key(False, "Copy the tensors, and write them while the training continues; not with ZeRO.")
     mirror: _Text | None = key(
         None,
         "A second place: a folder, or an fsspec URL such as s3://bucket/run. Copies are made in the background; "

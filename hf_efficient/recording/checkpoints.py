@@ -1,6 +1,7 @@
 """A checkpoint that its ranks write together: begun and ended with its manifest, and what becomes of one that fails.
 
-In the background, rank 0 copies what it would write, and a thread writes it, hashes the files and ends the manifest.
+In the background, a rank copies what it would write, and a thread writes it; that of rank 0 hashes the files and ends
+the manifest. So do one process and rank 0 of DDP; of FSDP2 all ranks, which write a distributed checkpoint together.
 """
 
 import copy
@@ -45,14 +46,16 @@ _SAID = ("unexpected pos", "PytorchStreamWriter", "iostream error", "os error", 
 _OF_THE_HUB = ("transformers.modeling_utils", "peft.peft_model")
 _WRITERS = (("torch", "save"), ("safetensors.torch", "save_file"), *((name, "safe_save_file") for name in _OF_THE_HUB))
 """By what a Trainer writes tensors: modules, and the names under which they call it."""
+_TOGETHER = (("torch.distributed.checkpoint", "save"),)
 
 Writes = list[Callable[[], Any]]
 
 
 @contextmanager
-def deferred(folder: Path) -> Iterator[Writes]:
+def deferred(folder: Path, group: Any = None) -> Iterator[Writes]:
     """Within, mappings that this thread writes below ``folder`` by ``_WRITERS`` are copied, and nothing of them is
-    written. What is yielded does that, with the same functions and so the same bytes. All else is written at once."""
+    written. What is yielded does that, with the same functions and so the same bytes. All else is written at once.
+    With a process group so are distributed checkpoints, and they alone; its ranks then meet in it."""
     thread, writes = threading.get_ident(), Writes()
 
     def later(write: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,10 +67,17 @@ def deferred(folder: Path) -> Iterator[Writes]:
 
         return call
 
+    def later_together(write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(state_dict: Mapping[str, Any], **options: Any) -> None:
+            writes.append(functools.partial(write, copied(state_dict), **{**options, "process_group": group}))
+
+        return call
+
+    names, wrap = (_WRITERS, later) if group is None else (_TOGETHER, later_together)
     with ExitStack() as undo:
-        for module, name in ((sys.modules[module], name) for module, name in _WRITERS if module in sys.modules):
+        for module, name in ((sys.modules[module], name) for module, name in names if module in sys.modules):
             undo.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, later(getattr(module, name)))
+            setattr(module, name, wrap(getattr(module, name)))
         yield writes
 
 
@@ -79,8 +89,8 @@ def copied(held: Any) -> Any:
 
 @dataclass(frozen=True)
 class SavePolicy:
-    """``background``: write copies while the training continues, where one process writes all. ``mirror``: a second
-    place for checkpoints, a folder or a URL of fsspec."""
+    """``background``: write copies while the training continues, where one process writes all, and under FSDP2.
+    ``mirror``: a second place for checkpoints, a folder or a URL of fsspec."""
 
     background: bool = False
     mirror: str | None = None
@@ -112,20 +122,24 @@ class CheckpointWriter:
         self._bytes = 0  # of the last one
         self.mirror = Mirror(mirror) if mirror is not None and self._is_main else None
         self._on_failed = on_failed
-        self._behind: Path | None = None  # is being written in the background, by rank 0
+        self._behind: Path | None = None  # is being written in the background
         self._written: Future[None] | None = None
+        self._group: Any = None  # in which ranks meet that write together in the background
 
     def save(self, save: Save, *, may_fail: bool = False) -> bool:
         """Write a checkpoint after the one before, then remove old ones; returns whether it stands, or will.
         ``may_fail``: a system that does not write is a warning; else it is ``OSError``, or a library's error, on every
         rank."""
         self.settle(may_fail=may_fail)
-        copies = deferred(save.folder) if save.background and self._is_main else nullcontext(Writes())
+        writes_behind = save.background and (self._is_main or save.several_writers)
+        if save.background and save.several_writers and self._group is None:
+            self._group = dist.new_group(backend="gloo")  # of the CPU, and the training's own are busy
+        copies = deferred(save.folder, self._group) if writes_behind else nullcontext(Writes())
         try:
             self._on_all(lambda: self._begin(save.folder) if self._is_main else None)
-            if save.several_writers:
-                save.write()
             with copies as writes:
+                if save.several_writers:
+                    _together(save.write)
                 self._on_all(lambda: None if save.several_writers else save.write())
             if not save.background:
                 self._end(save)
@@ -138,7 +152,7 @@ class CheckpointWriter:
             self._stands(save, best)
             return True
         self._behind = save.folder
-        if self._is_main:
+        if writes_behind:
             self._written = ThreadPoolExecutor(1, "checkpoint").submit(self._write, save, writes, best)
         return True
 
@@ -154,7 +168,9 @@ class CheckpointWriter:
 
     def _write(self, save: Save, writes: Writes, best: str) -> None:
         while writes:
-            writes.pop(0)()
+            _together(writes.pop(0))
+        if not self._is_main:
+            return
         self._list(save.folder, read_files(save.folder, files_in(save.folder), sync=bool(save.keep)))
         self._stands(save, best)
 
@@ -226,6 +242,16 @@ class CheckpointWriter:
             if code:
                 raise OSError(code, f"rank {rank}: {why}")
         return [value for value, _, _ in gathered]
+
+
+def _together(write: Callable[[], Any]) -> None:
+    """Raises what a rank has failed with, which torch wraps into a ``BaseException``."""
+    try:
+        write()
+    except BaseException as error:
+        for failed, _ in getattr(error, "failures", {}).values():
+            raise failed from error
+        raise
 
 
 def is_write_error(error: BaseException) -> bool:

@@ -366,6 +366,37 @@ def test_rank_0_alone_writes_in_the_background_and_all_learn_of_its_end(on_two_r
         assert (damage_of(folder, hashes=True), (folder / "optimizer.pt").read_text()) == (None, "later")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_distributed_checkpoint_is_written_in_the_background_too(tmp_path, monkeypatch, fails):
+    """What it holds is copied; it is written in a process group of its own, and the manifest after it."""
+    from torch.distributed import checkpoint as together
+
+    folder, rest, weights = tmp_path / "checkpoint-1", threading.Event(), torch.ones(1)
+
+    def write(state_dict, *, storage_writer, process_group):
+        assert (rest.wait(60), process_group) == (True, "gloo")
+        if fails:
+            failure = BaseException("CheckpointException")
+            failure.failures = {1: (OSError(errno.EIO, "Input/output error"), None)}
+            raise failure
+        (folder / storage_writer).write_text(str(state_dict["model"].item()))
+
+    monkeypatch.setattr(recording.dist, "new_group", lambda backend: backend)
+    monkeypatch.setattr(together, "save", write)
+    writer, save = CheckpointWriter(0, 1), lambda: together.save({"model": weights}, storage_writer="0.distcp")
+    assert writer.save(Save(folder, save, several_writers=True, keep=1, background=True))
+    weights += 1
+    assert damage_of(folder) == "its save did not end: manifest.json lists no files"
+    rest.set()
+    if fails:
+        with pytest.raises(OSError, match="Input/output error"):
+            writer.settle()
+        assert not folder.exists()
+    else:
+        writer.settle()
+        assert ((folder / "0.distcp").read_text(), damage_of(folder, hashes=True)) == ("1.0", None)
+
+
 @pytest.mark.parametrize("may_fail", [False, True])
 def test_one_rank_that_cannot_write_fails_the_save_of_all(on_two_ranks, tmp_path, may_fail):
     def full():

@@ -215,8 +215,8 @@ def faults_can_be_handled(settings: Settings) -> Iterator[Contradiction]:
 
 
 @rule("checkpoints", "distributed.strategy", "train.push_to_hub")
-def one_process_writes_in_the_background(settings: Settings) -> Iterator[Contradiction]:
+def what_cannot_write_in_the_background(settings: Settings) -> Iterator[Contradiction]:
     strategy, uploads = settings.recipe.distributed.strategy, settings.train("push_to_hub")
-    key = f"distributed.strategy: {strategy}" if strategy in (*_ZERO, "fsdp2") else "train.push_to_hub" * bool(uploads)
+    key = f"distributed.strategy: {strategy}" if strategy in _ZERO else "train.push_to_hub" * bool(uploads)
     if settings.recipe.checkpoints.background and key:
         yield "checkpoints.background", f"is true, which does not work with `{key}`.", "Write false."
