@@ -97,7 +97,10 @@ def main() -> None:
             for processes in options.processes:
                 row = [ask(asked, phase, processes, Path(name)) for phase in options.phases]
                 ends += row
-                cells = [f"{one.seconds:.1f}" if one.has_saved else f"- {one.said}" for one in row]
+                lasts = [one.said.strip().rpartition("\n")[2] for one in row]
+                cells = [
+                    f"{one.seconds:.1f}" if one.has_saved else f"- {last}" for one, last in zip(row, lasts, strict=True)
+                ]
                 table.add_row(asked, str(processes), *cells)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     held = [one.has_saved and one.seconds <= MOST_SECONDS for one in ends]
