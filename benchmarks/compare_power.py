@@ -3,7 +3,8 @@
 Noise is that of real runs, whose steps lie in recorded_steps.json: seconds and tokens. A comparison draws both of its
 runs from one recording, in blocks of neighbouring steps (stationary bootstrap, 25 steps on average), so that neighbours
 stay alike. Unpaired, each run draws its own steps. In pairs, both train the same batches: the noise
-around the line of seconds by tokens is drawn for each, and put on the same tokens. The second is slowed down.
+around the line of seconds by tokens is drawn for each, and put on the same tokens. The second is slowed down. Of
+`tune`, the search itself runs on trials that are drawn like that, and its one candidate is faster.
 
     python benchmarks/compare_power.py --json benchmarks/results/compare_power.json
     python benchmarks/compare_power.py --record NAME RUN_DIR     add a run's steps to recorded_steps.json
@@ -14,7 +15,7 @@ import argparse
 import datetime
 import json
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,28 @@ from shared import load_average, result_text, write_result
 from hf_efficient.accounting.compared_run import THROUGHPUT
 from hf_efficient.accounting.comparison import BY_STEPS, compared_speed
 from hf_efficient.accounting.steps import read_columns
-from hf_efficient.estimate.significance import ERROR, Steps, looked_at_rounds, needed
+from hf_efficient.estimate.significance import ERROR, Steps, needed
 from hf_efficient.estimate.throughput import pair_slopes
+from hf_efficient.recipe.load import change_recipe, load_recipe
+from hf_efficient.recipe.rules.settings import Settings
+from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recipe.writing import read_resolved
+from hf_efficient.records.tuning import TrialRun
 from hf_efficient.run_dir.paths import records_folder
+from hf_efficient.trials.goal import Goal, Wanted
+from hf_efficient.trials.knobs import KNOBS
+from hf_efficient.trials.search import LEAST_GAIN, MOST_ROUNDS, Search
 
 RECORDED = Path(__file__).with_name("recorded_steps.json")
 COMPARISONS = 200
-METHODS = ("paired_steps", "rounds", "steps")
+METHODS = ("paired_steps", "tune", "steps")
 DIFFERENCES = {100: (0.0,), 200: (0.0, 0.01, 0.03, 0.05, 0.10)}
-"""Planted slowdowns, by steps of each run."""
+"""Planted slowdowns, by steps of each run; `tune` gets those of 200 as gains."""
 TARGET = {"claims_at_0": 0.05, "found_at_3_percent_of_200_steps": 0.80}
 _BLOCK = 25
 _ERROR = ERROR / len(BY_STEPS)  # as `compare` shares it
-_ROUNDS, _ROUND_STEPS, _ALIKE = 6, 10, 0.01
+_TRIED, _MOST_STEPS, _TUNINGS = "optimizer", 200, 5
+"""The knob that a drawn tuning tries; steps of a trial; tunings for each comparison, more since few of them claim."""
 
 Pair = tuple[Steps, Steps]
 
@@ -72,7 +81,7 @@ def main() -> None:
         "comparisons": {"without a difference": options.comparisons, "with one": options.comparisons // 2},
         "noise": {name: noise_of(held) for name, held in recordings.items()},
         "block": _BLOCK,
-        "rounds": {"most": _ROUNDS, "steps_each": _ROUND_STEPS},
+        "tune": {"most_rounds": MOST_ROUNDS, "least_gain": LEAST_GAIN, "tunings_for_each_comparison": _TUNINGS},
         "rows": rows,
     }
     for method in options.methods:
@@ -80,7 +89,8 @@ def main() -> None:
             for row in rows_of(name, held, options.comparisons, method):
                 curve = "  ".join(f"{difference:>5}: {share:.1%}" for difference, share in row["claims"].items())
                 curve += f"  3% asks for {row['steps_for_3_percent']:,} steps" if "steps_for_3_percent" in row else ""
-                print(f"{name:<24} {method:<12} {row['steps']:>4} steps  {curve}", flush=True)
+                length = f"{row['steps']:>4} steps" if "steps" in row else ""
+                print(f"{name:<24} {method:<12} {length:<10}  {curve}", flush=True)
                 rows.append(row)
                 if options.json:
                     write_result(options.json, "compare_power", started, figures)
@@ -109,12 +119,12 @@ def record(name: str, run_dir: str) -> None:
 def rows_of(name: str, recorded: Steps, comparisons: int, method: str) -> Iterator[dict[str, Any]]:
     """Shares of the comparisons that claim a difference, by steps and planted slowdown."""
     line = _line(recorded)
-    if method == "rounds":
+    if method == "tune":
         claims = {
-            str(planted): _share(_number(comparisons, planted), _looks(recorded, line, planted))
+            str(planted): _share(_number(_TUNINGS * comparisons, planted), _tunings(recorded, line, planted))
             for planted in DIFFERENCES[200]
         }
-        yield {"recording": name, "method": method, "steps": _ROUNDS * _ROUND_STEPS, "claims": claims}
+        yield {"recording": name, "method": method, "claims": claims}
         return
     paired = method == "paired_steps"
     draw = _in_pairs(recorded, line) if paired else _alone(recorded)
@@ -243,29 +253,46 @@ def _alone(recorded: Steps) -> Callable[[int, float, int], Pair]:
     return draw
 
 
-def _looks(recorded: Steps, line: tuple[float, float], planted: float) -> Callable[[int], bool]:
-    """Whether a test that is looked at after each round, as `tune` does, claims a difference before it knows both
-    sides to be alike; rounds are medians of ten steps."""
-    draw = _in_pairs(recorded, line)
+def _tunings(recorded: Steps, line: tuple[float, float], planted: float) -> Callable[[int], bool]:
+    """Whether `tune` accepts the one change that it tries, which is faster by what is planted. Its own search runs, on
+    trials that are drawn: all train the same batches, for as long as it asks."""
+    tokens = recorded.per
+    assert tokens is not None
+    noise = recorded.seconds / (line[0] + line[1] * tokens)
+    recipe = load_recipe("quickstart/lora", ["train.optim=adamw_torch"])
+    goal = Goal(without=frozenset(knob.name for knob in KNOBS) - {_TRIED})
+    known: dict[str, Settings] = {}
+
+    def settings_of(changes: Mapping[str, Any]) -> Settings:
+        key = repr(changes)
+        if key not in known:
+            known[key] = Settings(change_recipe(recipe, changes), train_fields(recipe.objective))
+        return known[key]
 
     def claims(seed: int) -> bool:
-        before: list[float] = []
-        after: list[float] = []
-        for number in range(_ROUNDS):
-            for held, side in zip((before, after), draw(_ROUND_STEPS, planted, 1000 * seed + number), strict=True):
-                held.append(_median(side.seconds))
-            found = looked_at_rounds(before, after, _ROUNDS)
-            if found is not None and found.low is not None and found.high is not None:
-                is_alike = found.low > 1 - _ALIKE and found.high < 1 + _ALIKE
-                if is_alike or found.differs:
-                    return not is_alike
-        return False
+        generator = np.random.default_rng(seed)
+        batches = tokens[places(_MOST_STEPS, len(tokens), generator)]
+
+        def measure(changes: Mapping[str, Any], wanted: Wanted) -> TrialRun:
+            took = noise[places(_MOST_STEPS, len(noise), generator)] * (line[0] + line[1] * batches)
+            took = took / (1 + planted) if changes else took
+            count = max(wanted.steps, int(np.searchsorted(np.cumsum(took), wanted.seconds)) + 1)
+            held = batches[:count].astype(int).tolist()
+            about: dict[str, Any] = {"row_tokens": 1.0, "device": "cpu", "fast_bfloat16": True, "weights": "float32"}
+            return TrialRun(took[:count].tolist(), held, held, **about, loss=1.0)
+
+        search = Search(goal, settings_of, measure, _Silent())
+        search.go()
+        assert [one.knob for one in search.tried] == [_TRIED]
+        return search.tried[0].verdict == "accepted"
 
     return claims
 
 
-def _median(values: Sequence[float] | np.ndarray) -> float:
-    return float(statistics.median(values))
+class _Silent:
+    def begins(self, what: str) -> None: ...
+
+    def ends(self, what: str) -> None: ...
 
 
 if __name__ == "__main__":

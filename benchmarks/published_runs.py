@@ -19,7 +19,7 @@ import pickle
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -230,7 +230,7 @@ def _kept(run: PublishedRun, folder: Path) -> Simulation:
 def _simulated(run: PublishedRun) -> Simulation:
     recipe = recipe_of(run, whole=True)
     computes_in = torch.bfloat16 if run.gpus > 1 and run.autocast else None
-    with loss_of(run.source), casts_for_training() if run.casts else nullcontext():
+    with loss_of(run.source), experts_in_a_loop(), casts_for_training() if run.casts else nullcontext():
         return simulate(recipe, model_config(recipe.model), computes_in=computes_in)
 
 
@@ -268,12 +268,44 @@ def casts_for_training() -> Iterator[None]:
         for module in model.modules():
             if type(module).__name__ != "Linear4bit":
                 for name, weight in list(module._parameters.items()):
-                    if weight is not None and weight.dim() < 3:  # experts are quantized there
+                    if weight is not None:
                         module._parameters[name] = torch.nn.Parameter(weight.float(), requires_grad=False)
         return plain(model, *args, **more)
 
     with replaced(blank_model_module, "add_adapter", cast):
         yield
+
+
+class ExpertsInALoop(torch.nn.Module):
+    """Mixtral's experts up to transformers 4: linear layers of their own, which bitsandbytes packs one by one, and a
+    loop over them (``MixtralSparseMoeBlock`` of 4.48). Each expert is given as many rows as any other."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        narrow, wide = config.hidden_size, config.intermediate_size
+        widths = {"w1": (narrow, wide), "w2": (wide, narrow), "w3": (narrow, wide)}
+        layers = [
+            torch.nn.ModuleDict({name: torch.nn.Linear(*both, bias=False) for name, both in widths.items()})
+            for _ in range(config.num_local_experts)
+        ]
+        self.experts = torch.nn.ModuleList(layers)
+
+    def forward(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """As transformers calls today's: ``hidden`` is (tokens, width), the others are (tokens, experts of each)."""
+        weights, out = weights.to(hidden.dtype), torch.zeros_like(hidden)
+        for layers in self.experts:
+            places, rows = torch.empty_like(chosen).view(-1)[: 2 * (chosen.numel() // len(self.experts))].chunk(2)
+            inner = hidden[None, rows].reshape(-1, hidden.shape[-1])
+            inner = layers["w2"](torch.nn.functional.silu(layers["w1"](inner)) * layers["w3"](inner))
+            out.index_add_(0, rows, (inner * weights[rows, places, None]).to(hidden.dtype))
+        return out
+
+
+def experts_in_a_loop() -> AbstractContextManager[None]:
+    """Within, models of Mixtral are built with such experts."""
+    from transformers.models.mixtral import modeling_mixtral
+
+    return replaced(modeling_mixtral, "MixtralExperts", ExpertsInALoop)
 
 
 @contextmanager
@@ -328,7 +360,7 @@ def _differences(run: PublishedRun) -> Iterator[str]:
     if run.gpus > 1:
         yield "FSDP1 there, FSDP2 here" + ("" if run.method == "full" else " with the hidden states that FSDP1 kept")
     if "Mixtral" in run.model:
-        yield "a loop over experts there, one product of all here"
+        yield "each expert waits for the host there, and has its own number of rows"
 
 
 def spread_of(errors: Sequence[float]) -> dict[str, float]:

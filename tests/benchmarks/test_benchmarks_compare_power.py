@@ -32,7 +32,7 @@ def test_pairs_have_the_same_batches_and_the_recorded_noise(recorded):
 def test_a_claim_is_seen_and_its_absence(recorded, monkeypatch):
     monkeypatch.setattr(compare_power, "DIFFERENCES", {200: (0.0, 0.1)})
     rows = [row for method in compare_power.METHODS for row in compare_power.rows_of("a", recorded, 8, method)]
-    assert [row["method"] for row in rows] == ["paired_steps", "rounds", "steps"]
+    assert [row["method"] for row in rows] == ["paired_steps", "tune", "steps"]
     for row in rows:
         assert row["claims"]["0.0"] <= 0.25
         assert row["claims"]["0.1"] == 1.0
