@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
 from hf_efficient.errors import TrainingCheckError
-from hf_efficient.recording.activations import kept_modes, tensors_in
+from hf_efficient.recording.activations import is_compiled, kept_modes, tensors_in
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +102,8 @@ class GradientCheck(TrainerCallback):
     TrainingCheckError out of the training where no trainable parameter of the model, or none of an adapter, has a
     gradient when the optimizer first steps. So it does where a 4-bit layer passes none from its output to its input.
     Single parameters without a gradient (LLaVA's last vision layer) are one warning. Parameters are not checked where
-    gradients are elsewhere (DeepSpeed, FSDP, optimizers that step inside the backward); nor layers under
-    ``torch_compile``."""
+    gradients are elsewhere (DeepSpeed, FSDP, optimizers that step inside the backward); nor layers of compiled
+    models."""
 
     def __init__(self) -> None:
         self._pending = False
@@ -116,7 +116,7 @@ class GradientCheck(TrainerCallback):
 
     def on_step_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         model: nn.Module | None = kwargs.get("model")
-        if not self._pending or self._handles or model is None or args.torch_compile:
+        if not self._pending or self._handles or model is None or args.torch_compile or is_compiled(model):
             return
         for name, module in model.named_modules():
             is_leaf = next(module.children(), None) is None

@@ -17,6 +17,7 @@ from hf_efficient.estimate.forecast import schedule_of
 from hf_efficient.facts.environment import allowed_cpus, cpu_multiplies_bf16
 from hf_efficient.model.structure import base_model, whole_shape
 from hf_efficient.profilers.calibration import cpu_matmul_peak
+from hf_efficient.recording.activations import is_compiled
 from hf_efficient.recording.compilation import compile_counts
 from hf_efficient.recording.guard import guard
 from hf_efficient.recording.timeline import Timeline
@@ -110,7 +111,7 @@ def _model(model: nn.Module, args: TrainingArguments, matmul_dtype: str | None) 
         "parameters": sum(whole_shape(one).numel() for one in parameters),
         "trainable_parameters": sum(whole_shape(one).numel() for one in parameters if one.requires_grad),
         "vocabulary_size": getattr(config, "vocab_size", None),
-        "compiled": bool(args.torch_compile),
+        "compiled": bool(args.torch_compile) or is_compiled(model),
         **({} if gradients_elsewhere(args) else _bfloat16_weights(parameters)),
     }
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, cast
 
 import torch
+from accelerate.utils.environment import override_numa_affinity
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -79,6 +80,8 @@ def build(
     """Data and plan come before the weights, to find faults first. ``on_data`` is called between, on each process."""
     if recipe.distributed.cpu_threads:
         torch.set_num_threads(recipe.distributed.cpu_threads)
+    if recipe.distributed.cpu_affinity:
+        override_numa_affinity(args.local_process_index)
     listener.stage("Tokenizer", recipe.model.tokenizer or recipe.model.id)
     with phase(recipe, "model_load"):
         tokenizer = load_tokenizer(recipe.model, recipe.train)
@@ -252,6 +255,10 @@ def _model(
             listener.stage("", remark)
     with phase(recipe, "model_load"):
         model: Any = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
+    if recipe.model.compile_blocks:
+        for layer in model.modules():
+            if type(layer).__name__ in base._no_split_modules:
+                layer.compile()  # in place: names of weights stay, and fully_shard's hooks run
     expect_gradients(args, model)
     trained = whole_count(model, trained=True)
     # transformers counts a 4-bit weight as the numbers that it stands for, and a share of ZeRO-3 as nothing.

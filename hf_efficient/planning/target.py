@@ -195,5 +195,5 @@ def target_remarks(recipe: Recipe) -> Iterator[str]:
         yield "liger-kernel is taken for installed on the target machine; its kernels are planned as of 0.6"
     if recipe.train.get("activation_offloading"):
         yield "train.activation_offloading: copies to the host and back take no time in the plan"
-    if recipe.train.get("torch_compile"):
-        yield "train.torch_compile is planned as eager operators, an upper bound of memory and time"
+    if recipe.train.get("torch_compile") or recipe.model.compile_blocks:
+        yield "a compiled model is planned as eager operators, an upper bound of memory and time"

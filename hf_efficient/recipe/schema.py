@@ -167,6 +167,9 @@ class ModelSection(Section):
         "(each document of a packed row by itself), sdpa, eager, flash_attention_2, flash_attention_3, flex_attention; "
         "default: transformers'.",
     )
+    compile_blocks: bool = key(
+        False, "Compile each layer by itself (torch.compile); train.torch_compile takes the whole model at once."
+    )
     trust_remote_code: bool = key(False, "Run Python code that the model repository ships.")
     prune: PruneSection | None = key(None, "Make it smaller first; `{}`: a fifth of its blocks.")
     qat: QatSection | None = key(None, "Train it for a quantization to come; `{}`: 4-bit weights in groups of 32.")
@@ -565,6 +568,7 @@ class DistributedSection(Section):
     cpu_threads: PositiveInt | None = key(
         None, "Threads that each process computes with on a CPU; default: the machine's cores over its processes."
     )
+    cpu_affinity: bool = key(False, "Keep each process on the cores beside its NVIDIA GPU; without one, on all.")
     max_restarts: NonNegativeInt = key(0, "How often a failure restarts all processes from the last checkpoint.")
     strategy: Literal["auto", "none", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = key(
         "auto",

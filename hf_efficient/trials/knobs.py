@@ -9,6 +9,8 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from hf_efficient.facts.environment import thread_count
@@ -191,11 +193,28 @@ def _frozen_bfloat16(here: Here) -> dict[str, Any] | None:
 
 def _store_activations(here: Here) -> dict[str, Any] | None:
     field, on = activation_checkpointing(here.settings)
-    return {f"train.{field}": False} if on else None
+    kept = {f"train.{field}_kwargs": None} if _checkpointing_options(here, field) else {}
+    return {f"train.{field}": False, **kept} if on else None
+
+
+def _checkpointing_options(here: Here, field: str) -> dict[str, Any]:
+    found = here.settings.train(f"{field}_kwargs")
+    return found if isinstance(found, dict) else {}
+
+
+def _store_attention(here: Here) -> dict[str, Any] | None:
+    """TRL's selective checkpointing, which knows the older name of the field alone."""
+    field, on = activation_checkpointing(here.settings)
+    held = _checkpointing_options(here, field)
+    applies = on and field.startswith("gradient") and not (held.get("selective") or held.get("use_reentrant"))
+    return {f"train.{field}_kwargs": {**held, "selective": True}} if applies else None
 
 
 def _checkpoint_activations(here: Here) -> dict[str, Any] | None:
     field, on = activation_checkpointing(here.settings)
+    held = _checkpointing_options(here, field)
+    if on and held.get("selective"):
+        return {f"train.{field}_kwargs": {**held, "selective": False}}
     return None if on else {f"train.{field}": True}
 
 
@@ -268,6 +287,13 @@ def _fewer_threads(here: Here) -> dict[str, Any] | None:
     return {"distributed.cpu_threads": threads // 2} if here.on_cpu and threads > 1 else None
 
 
+def _affinity(here: Here) -> dict[str, Any] | None:
+    """Where the host has several memory nodes: on one, all cores are beside the GPU."""
+    several = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) > 1
+    is_off = not here.settings.recipe.distributed.cpu_affinity
+    return {"distributed.cpu_affinity": True} if several and is_off and not here.on_cpu else None
+
+
 def _rarer_logs(here: Here) -> dict[str, Any] | None:
     train = here.settings.train
     every = train("logging_steps") if str(train("logging_strategy")) == "steps" else None
@@ -279,9 +305,9 @@ def _fused_optimizer(here: Here) -> dict[str, Any] | None:
     return {"train.optim": "adamw_torch_fused"} if here.settings.train("optim") == "adamw_torch" else None
 
 
-def _compile(here: Here) -> dict[str, Any] | None:
-    is_off = not here.settings.train("torch_compile")
-    return {"train.torch_compile": True} if is_off and not here.on_cpu else None
+def _compile(here: Here, key: str) -> dict[str, Any] | None:
+    is_on = here.settings.train("torch_compile") or here.settings.recipe.model.compile_blocks
+    return None if is_on or here.on_cpu else {key: True}
 
 
 _PROPOSERS: dict[str, Callable[[Here], dict[str, Any] | None]] = {
@@ -290,7 +316,9 @@ _PROPOSERS: dict[str, Callable[[Here], dict[str, Any] | None]] = {
     "loss": _loss_on_targets, "fused_lora": _fused_lora, "weights": _frozen_bfloat16, "attention": _attention,
     "grouping": _group_by_length, "micro_batch": _larger_micro_batch, "smaller_micro_batch": _smaller_micro_batch,
     "workers": _workers, "prefetch": _prefetch, "pinned_memory": _pinned_memory, "logging": _rarer_logs,
-    "offload": _offload_activations, "optimizer": _fused_optimizer, "threads": _fewer_threads, "compile": _compile,
+    "offload": _offload_activations, "optimizer": _fused_optimizer, "threads": _fewer_threads, "affinity": _affinity,
+    "selective": _store_attention, "compile_blocks": partial(_compile, key="model.compile_blocks"),
+    "compile": partial(_compile, key="train.torch_compile"),
 }  # fmt: skip
 """By the names in ``facts/data/knobs.yaml``, which has their order and says the rest of each."""
 _TIME_LEFT: dict[str, Callable[[Here], float | None]] = {

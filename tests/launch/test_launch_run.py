@@ -1,5 +1,6 @@
 """A recipe from end to end on a tiny model: what is logged, saved, merged and said."""
 
+import functools
 import json
 import math
 import shutil
@@ -11,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from hf_efficient import load_run
 from hf_efficient.launch import build as building
 from hf_efficient.launch import run as running
 from hf_efficient.launch.run import run_recipe
@@ -147,6 +150,27 @@ def test_full_fine_tuning_saves_a_whole_model(tiny_recipe, tiny_llama_dir, out):
     run_recipe(tiny_recipe("adapter={method: full}"))
     saved, base = (AutoModelForCausalLM.from_pretrained(one).parameters() for one in (out, tiny_llama_dir))
     assert not any(torch.equal(one, other) for one, other in zip(saved, base, strict=True))
+
+
+def test_layers_that_are_compiled_one_by_one_train_alike(tiny_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend="eager"))
+    for name in ("plain", "compiled"):
+        blocks = f"model.compile_blocks={str(name == 'compiled').lower()}"
+        said = ("train.gradient_checkpointing=true", "adapter.dropout=0", f"output_dir={tmp_path / name}")
+        run_recipe(tiny_recipe(blocks, *said))
+    plain, compiled = tmp_path / "plain", tmp_path / "compiled"
+    assert logged(compiled, "loss") == pytest.approx(logged(plain, "loss"), rel=1e-4)
+    assert weights(compiled).keys() == weights(plain).keys()
+    phases = [load_run(one).time.phase_seconds for one in (plain, compiled)]
+    assert ["compilation" in one for one in phases] == [False, True]
+
+
+def test_a_process_stays_on_the_cores_beside_its_gpu(tiny_recipe, monkeypatch):
+    asked = []
+    monkeypatch.setattr(building, "override_numa_affinity", asked.append)
+    run_recipe(tiny_recipe("train.max_steps=1"))
+    run_recipe(tiny_recipe("train.max_steps=1", "distributed.cpu_affinity=true", "existing_output=overwrite"))
+    assert asked == [0]
 
 
 WAY = {"optim": "adafactor", "packing": True, "packing_strategy": "wrapped", "neftune_noise_alpha": 0.01}

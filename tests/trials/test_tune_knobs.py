@@ -7,10 +7,13 @@ import pytest
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.records.tuning import Prediction, TrialRun
+from hf_efficient.trials import knobs
 from hf_efficient.trials.knobs import KNOBS, Here, Pauses
 from tests.conftest import small_recipe
 
 NAMED = {knob.name: knob for knob in KNOBS}
+CHECKPOINTED = "train.gradient_checkpointing_kwargs"
+SELECTIVE = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"selective": True}}
 ROWS, ACCUMULATED = "train.per_device_train_batch_size", "train.gradient_accumulation_steps"
 
 
@@ -90,6 +93,21 @@ def test_the_diagnosis_may_ask_for_a_larger_micro_batch_at_once():
         ),
         ("attention", here(model={"id": "m", "attn_implementation": "eager"}), {"model.attn_implementation": "sdpa"}),
         ("compile", here(), None),
+        ("compile", here(run={"device": "cuda"}), {"train.torch_compile": True}),
+        ("compile", here(run={"device": "cuda"}, model={"id": "m", "compile_blocks": True}), None),
+        ("compile_blocks", here(), None),
+        ("compile_blocks", here(run={"device": "cuda"}), {"model.compile_blocks": True}),
+        ("compile_blocks", here({"torch_compile": True}, {"device": "cuda"}), None),
+        ("selective", here({"gradient_checkpointing": False}), None),
+        ("selective", here({"gradient_checkpointing": True}), {CHECKPOINTED: {"selective": True}}),
+        (
+            "selective",
+            here({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}),
+            None,
+        ),
+        ("selective", here(SELECTIVE), None),
+        ("recomputation", here(SELECTIVE), {CHECKPOINTED: {"selective": False}}),
+        ("checkpointing", here(SELECTIVE), {"train.gradient_checkpointing": False, CHECKPOINTED: None}),
         ("padding_free", here(), None),  # a length that could cut the joined rows
         ("padding_free", here({"max_length": None}), {"train.padding_free": True, "model.attn_implementation": "auto"}),
         ("padding_free", here({"max_length": None}, {"step_positions": [1200] * 6}), None),
@@ -113,6 +131,16 @@ def test_the_diagnosis_may_ask_for_a_larger_micro_batch_at_once():
 )
 def test_knobs(knob, place, changes):
     assert proposed(knob, place) == changes
+
+
+@pytest.mark.parametrize(("nodes", "device", "is_proposed"), [(2, "cuda", True), (1, "cuda", False), (2, "cpu", False)])
+def test_cores_beside_the_gpu(nodes, device, is_proposed, tmp_path, monkeypatch):
+    for number in range(nodes):
+        (tmp_path / f"node{number}").mkdir()
+    monkeypatch.setattr(knobs, "Path", lambda name: tmp_path)
+    changes = {"distributed.cpu_affinity": True} if is_proposed else None
+    assert proposed("affinity", here(run={"device": device})) == changes
+    assert proposed("affinity", here(run={"device": device}, distributed={"cpu_affinity": True})) is None
 
 
 def test_evaluations_and_saves_take_their_shares_and_the_best_checkpoint_keeps_its_evaluation():
