@@ -279,6 +279,26 @@ def test_08_survive(tmp_path):
     assert found["lost_share"][best] == pytest.approx(math.sqrt(2 * 40 / 10_800), rel=0.15)
 
 
+def test_09_data_pipeline(tmp_path):
+    pytest.importorskip("rensa")
+    found, committed, _ = run_again("09_data_pipeline.ipynb", tmp_path)
+    expected = figures(committed.cells[-1])
+    assert differing(found["answers"], expected["answers"], rel=1e-3) == []
+    assert {number: found["answers"][number] for number in (1, 3, 5)} == {1: 144, 3: 10, 5: "lower"}
+    assert found["answers"][2] == pytest.approx(1 - (1 - 0.7**5) ** 20, abs=1e-3)
+    # The good rows are those of this Python's library.
+    assert found["kept"]["good"] >= 0.85 * 300
+    assert sum(rows for kind, rows in found["kept"].items() if kind != "good") <= 0.05 * 610
+    assert "leak" not in found["kept"]
+    assert found["replaced"] == {"mail": 1, "key": 1, "card, valid": 1, "card, not valid": 0}
+    assert len(set(found["trained_tokens"].values())) == 1
+    losses = found["losses"]
+    assert losses["raw"]["fresh"] < losses["no training"]["fresh"]
+    assert losses["contamination"]["fresh"] < losses["raw"]["fresh"] - 0.05
+    flattered = {name: loss["test"] - loss["fresh"] for name, loss in losses.items()}
+    assert flattered["raw"] < flattered["contamination"] - 0.02
+
+
 def test_11_preferences(tmp_path):
     found, committed, _ = run_again("11_preferences.ipynb", tmp_path)
     expected = figures(committed.cells[-1])
