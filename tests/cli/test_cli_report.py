@@ -89,7 +89,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "1. 25% of the training loop is bookkeeping, callbacks and unattributed time  [info, possible: own_code]",
         "   costs 0.5 s",
         "   -> no callback and none of your methods holds most of it: profile Python to see the functions that take it",
-        "   (PythonProfileCallback)",
+        "      (PythonProfileCallback)",
         "2. 25% of the positions that are computed are padding  [info, possible: padding_waste]",
         "   costs 0.4 s",
         "Evidence, other remedies, what was not judged: hf-efficient diagnose",
@@ -118,7 +118,7 @@ def test_scores_of_tasks_stand_in_the_report_and_on_its_page(run, output):
 
 def test_eval_names_the_extra_that_it_needs(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    done = run("eval", "out", "--tasks", "gsm8k")
+    done = run("eval", "./out", "--tasks", "gsm8k")
     assert done.code == 2
     assert (
         "The package lm_eval, for benchmark tasks, is not installed: run `pip install 'hf-efficient[eval]'`."
