@@ -79,7 +79,8 @@ def grid(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
 def dim_lines(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
     indented = [hanging(" ", Text(line, "dim")) for line in lines]
     if indented:
-        yield from (Text(title, "dim"), *indented)
+        yield Text(title, "dim")
+        yield from indented
 
 
 def hanging(mark: str, text: Text) -> Table:
