@@ -299,6 +299,29 @@ def test_09_data_pipeline(tmp_path):
     assert flattered["raw"] < flattered["contamination"] - 0.02
 
 
+def test_10_ship_it(tmp_path):
+    found, committed, _ = run_again("10_ship_it.ipynb", tmp_path)
+    expected = figures(committed.cells[-1])
+    assert differing(found["answers"], expected["answers"], rel=0.02) == []
+    assert found["sizes"] == expected["sizes"]
+    assert (found["matrices"], found["blocks"]) == (7 * 30, 24)
+    # Of 32 normal numbers the largest is about 2.4 standard deviations away; see exercise 3.
+    assert found["rounding"]["Q8_0"] == pytest.approx(2.4 / 127 / math.sqrt(12), rel=0.1)
+    assert found["rounding"]["Q4_0"] == pytest.approx(2.4 / 8 / math.sqrt(12), rel=0.1)
+    assert found["learnt"] < found["rounding"]["Q8_0"]
+    loss, kl = found["loss"], found["kl"]
+    assert differing(loss, expected["loss"], rel=0.05) == []
+    assert kl["Q8_0"] < 0.01 < kl["Q4_0"]
+    assert found["top1"]["Q8_0"] > 0.9
+    assert loss["Q8_0"] == pytest.approx(loss["merged"], abs=0.02)
+    assert loss["merged"] < loss["Q4_0"] < loss["distilled"] < loss["pruned"]
+    assert found["regained"] == pytest.approx(expected["regained"], abs=0.1)
+    assert load_run(tmp_path / "outputs/lab10-distilled").ended == "done"
+    reports = [json.loads(one.read_text()) for one in (tmp_path / "outputs/lab10/exports").glob("*/export.json")]
+    assert {one["quantization"] for one in reports} >= {"Q8_0", "Q4_0"}
+    assert all(one["agreement"]["same_prompts"] == one["agreement"]["prompts"] for one in reports)
+
+
 def test_11_preferences(tmp_path):
     found, committed, _ = run_again("11_preferences.ipynb", tmp_path)
     expected = figures(committed.cells[-1])
