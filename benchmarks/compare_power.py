@@ -22,15 +22,14 @@ from typing import Any
 import numpy as np
 from shared import load_average, result_text, write_result
 
-from hf_efficient.accounting.compared_run import THROUGHPUT
 from hf_efficient.accounting.comparison import BY_STEPS, compared_speed
+from hf_efficient.accounting.live import THROUGHPUT
 from hf_efficient.accounting.steps import read_columns
 from hf_efficient.estimate.significance import ERROR, Steps, needed
 from hf_efficient.estimate.throughput import pair_slopes
-from hf_efficient.recipe.load import change_recipe, load_recipe
+from hf_efficient.recipe.load import change_recipe, load_recipe, read_resolved
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.train_fields import train_fields
-from hf_efficient.recipe.writing import read_resolved
 from hf_efficient.records.tuning import TrialRun
 from hf_efficient.run_dir.paths import records_folder
 from hf_efficient.trials.goal import Goal, Wanted

@@ -28,7 +28,7 @@ from rich.console import Console
 from shared import load_average, traceml_is_installed, write_result
 
 from hf_efficient.estimate.statistics import alternating_orders
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 
 console = Console()
 

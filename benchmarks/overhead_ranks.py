@@ -27,7 +27,7 @@ from rich.console import Console
 from shared import free_port, load_average, run_to_end, write_result
 
 from hf_efficient.estimate.statistics import alternating_orders
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 
 _CASE = CASES["tiny"]
 _SECONDS = 3600

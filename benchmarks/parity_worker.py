@@ -2,7 +2,7 @@
 
 import sys
 
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 
 
 def main() -> None:

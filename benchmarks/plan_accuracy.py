@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from hf_efficient.callbacks.checks import keep_four_bit_trainable
 from hf_efficient.data.prepare import is_packed
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.distill import has_teacher
 from hf_efficient.model.load import load_base, load_teacher

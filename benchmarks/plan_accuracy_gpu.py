@@ -27,7 +27,7 @@ from rich.table import Table
 from shared import load_average, write_result
 
 from hf_efficient.errors import HfEfficientError
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 
 _1B, _3B, _8B = "meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.1-8B"
 _7B = "mistralai/Mistral-7B-v0.3"
@@ -179,7 +179,7 @@ def _model(case: Case, folder: Path) -> Path:
 
 
 def _planned(case: Case, folder: Path, device: str | None) -> dict[str, Any]:
-    from hf_efficient.facts.accelerators import accelerator_of_device
+    from hf_efficient.facts.tables import accelerator_of_device
     from hf_efficient.planning.plan import plan
 
     known = None if device is None else accelerator_of_device(device)

@@ -19,7 +19,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.prepare import is_padding_free
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.build import RecipeTrainer
 from hf_efficient.model.adapter import add_adapter

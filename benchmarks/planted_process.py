@@ -14,7 +14,7 @@ def main() -> None:
     """Train the run that the command line names."""
     from planted_runs.cases import CASES, Setup
 
-    from hf_efficient.facts.libraries import quieten_libraries
+    from hf_efficient.facts.environment import quieten_libraries
 
     spec = json.loads(sys.argv[1])
     case = CASES[spec.pop("case")]

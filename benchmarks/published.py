@@ -29,7 +29,7 @@ from rich.table import Table
 from shared import write_result
 from torch.nn import functional
 
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.planning.plan import plan
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe

@@ -33,8 +33,8 @@ from rich.table import Table
 from shared import write_result
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.accelerators import accelerator
-from hf_efficient.facts.libraries import quieten_libraries, replaced
+from hf_efficient.facts.environment import quieten_libraries, replaced
+from hf_efficient.facts.tables import accelerator
 from hf_efficient.planning import blank_model as blank_model_module
 from hf_efficient.planning.gpu import demand_of, planned_gpu
 from hf_efficient.planning.model_config import model_config

@@ -18,7 +18,7 @@ from typing import Any
 
 from shared import load_average, write_result
 
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
 

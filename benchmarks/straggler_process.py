@@ -121,7 +121,7 @@ def main() -> None:
     """Train, or start the two that do."""
     if "RANK" not in os.environ:
         sys.exit(_start_both())
-    from hf_efficient.facts.libraries import quieten_libraries
+    from hf_efficient.facts.environment import quieten_libraries
 
     quieten_libraries(debug=False)
     warnings.filterwarnings("ignore")

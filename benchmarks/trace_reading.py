@@ -16,7 +16,7 @@ Each trace is read by both, in a process each. What differs in definition, read 
 - Events of the category ``cuda_sync`` that name a stream are work of the device to it, and those without "Sync" in
   their names ("Stream Wait Event") even computation. A stream that waits runs nothing: here they count for nothing.
   (AlexNet's trace has some; without them both agree on it to the microsecond.)
-- Its *host wait*, *kernel wait* and *other* are of each stream alone; ``hf_efficient/trace/device.py`` says why a
+- Its *host wait*, *kernel wait* and *other* are of each stream alone; ``hf_efficient/trace/breakdown.py`` says why a
   device is split another way here. The figures by stream are compared.
 
 The large trace repeats the events of one of them (``--large``), later each time, to 200 MB of JSON. The time is that of

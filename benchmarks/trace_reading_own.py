@@ -15,8 +15,14 @@ from rich.console import Console  # noqa: E402
 
 from hf_efficient.records.trace import BusyBreakdown, Communication  # noqa: E402
 from hf_efficient.reporting.profile_tables import trace_renderables  # noqa: E402
-from hf_efficient.trace.breakdown import break_down  # noqa: E402
-from hf_efficient.trace.device import SHORT_GAP_SECONDS, DeviceWork, communication, device_busy, device_work  # noqa: E402
+from hf_efficient.trace.breakdown import (  # noqa: E402
+    SHORT_GAP_SECONDS,
+    DeviceWork,
+    break_down,
+    communication,
+    device_busy,
+    device_work,
+)
 from hf_efficient.trace.host import step_marks  # noqa: E402
 from hf_efficient.trace.read import EventTable, Ints, Kind, read_trace  # noqa: E402
 

@@ -32,8 +32,7 @@ from rich.table import Table
 from shared import load_average, write_result
 
 from hf_efficient.cli.output import Lines
-from hf_efficient.facts.environment import cpu_emulates_bf16
-from hf_efficient.facts.libraries import replaced
+from hf_efficient.facts.environment import cpu_emulates_bf16, replaced
 from hf_efficient.records.tuning import Tuning
 from hf_efficient.trials import search as search_module
 from hf_efficient.trials import tune as tune_module

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from hf_efficient.accounting.account import load_run as load_run
     from hf_efficient.diagnosis.engine import diagnose as diagnose
     from hf_efficient.errors import HfEfficientError as HfEfficientError
-    from hf_efficient.facts.accelerators import accelerators as accelerators
     from hf_efficient.facts.prices import Rates as Rates
     from hf_efficient.facts.prices import prices as prices
+    from hf_efficient.facts.tables import accelerators as accelerators
     from hf_efficient.launch.run import run_recipe as run_recipe
     from hf_efficient.planning.model_config import model_config as model_config
     from hf_efficient.planning.own_trainer import plan as plan
@@ -74,7 +74,7 @@ _HOMES = {
     "HfEfficientError": "hf_efficient.errors",
     "Rates": "hf_efficient.facts.prices",
     "Recipe": "hf_efficient.recipe.schema",
-    "accelerators": "hf_efficient.facts.accelerators",
+    "accelerators": "hf_efficient.facts.tables",
     "diagnose": "hf_efficient.diagnosis.engine",
     "load_recipe": "hf_efficient.recipe.load",
     "load_run": "hf_efficient.accounting.account",
@@ -92,13 +92,13 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'hf_efficient' has no attribute {name!r}")
-    from hf_efficient.facts.libraries import quiet_imports
+    from hf_efficient.facts.environment import quiet_imports
 
     try:
         with quiet_imports():
             return getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
-        from hf_efficient.facts.libraries import missing_package
+        from hf_efficient.facts.environment import missing_package
 
         raise missing_package(error.name) or error from error
     except ImportError as error:

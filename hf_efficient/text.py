@@ -16,9 +16,7 @@ def count(number: int) -> str:
     """A count: ``950``, ``12,345``, ``4.88 million``, ``1.24 billion``."""
     if number < 1_000_000:
         return f"{number:,}"
-    if number < 1_000_000_000:
-        return f"{number / 1e6:.2f} million"
-    return f"{number / 1e9:.2f} billion"
+    return f"{number / 1e6:.2f} million" if number < 1_000_000_000 else f"{number / 1e9:.2f} billion"
 
 
 def counted(number: int, name: str) -> str:

@@ -11,7 +11,7 @@ from types import FrameType
 
 import hf_efficient.early  # first of all
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.exits import earlier_code, end_is_announced, forget_code, is_lost_peer, state_code
 from hf_efficient.launch.hangs import dump_when_asked

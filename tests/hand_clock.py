@@ -2,7 +2,7 @@
 
 import json
 
-from hf_efficient.recording.process import ProcessStart
+from hf_efficient.recording.meters import ProcessStart
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import Timeline
 

@@ -196,7 +196,7 @@ def test_rooms_do_without_the_libraries_that_they_promise_to():
 
 def test_importing_loads_no_torch():
     modules = (
-        "recipe.load facts.environment facts.accelerators facts.prices facts.models estimate.flops estimate.statistics "
+        "recipe.load facts.environment facts.tables facts.prices facts.models estimate.flops estimate.statistics "
         "estimate.roofline cli.app accounting.account accounting.series diagnosis.engine reporting.console "
         "cli.diagnose reporting.html.compare_page recording.timeline"
     )

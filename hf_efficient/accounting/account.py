@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from hf_efficient.accounting import work as work_parts
 from hf_efficient.accounting.evaluations import evaluations_of, few_evaluations
 from hf_efficient.accounting.gaps import across_gaps, not_measured, sequence_gaps, work_gaps
 from hf_efficient.accounting.money import energy_account, money_account
@@ -21,18 +22,9 @@ from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.accounting.series import build_series
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.time import badput_of, process_account, restarts_of, segments_of, step_times, time_account
-from hf_efficient.accounting.work import (
-    loader_account,
-    memory_account,
-    preference_account,
-    sequence_account,
-    token_account,
-    work_account,
-)
 from hf_efficient.errors import OutputError
-from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, FaultAccount, Preflight, RunAccount
+from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, FaultAccount, Preflight, RunAccount, RunSeries
 from hf_efficient.records.prepared import PreparedFacts
-from hf_efficient.records.series import RunSeries
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account, records_folder
 from hf_efficient.version import __version__
@@ -92,9 +84,9 @@ def build_account(records: RunRecords) -> RunAccount:
     accounts = [process_account(process, segments_of(process, first, lived)) for process in lived]
     slowest = max((round(rank.training_seconds, 9) for rank in ranks), default=0.0)
     by_rank = {0: lived, **records.others}
-    tokens = token_account(ranks, slowest)
-    sequences = sequence_account(lived, ranks, tokens.non_padding, slowest)
-    work = work_account(lived, ranks, slowest)
+    tokens = work_parts.token_account(ranks, slowest)
+    sequences = work_parts.sequence_account(lived, ranks, tokens.non_padding, slowest)
+    work = work_parts.work_account(lived, ranks, slowest)
     energy, energy_gaps = energy_account(records.system, lived, accounts, first)
     money, money_gaps = money_account(lived, accounts, tokens.non_padding)
     each = [rank_account(rank, by_rank.get(rank.rank, ())) for rank in ranks]
@@ -110,7 +102,7 @@ def build_account(records: RunRecords) -> RunAccount:
         time=time_account(accounts, first),
         steps=step_times(first),
         tokens=tokens,
-        memory=memory_account(lived, first.columns),
+        memory=work_parts.memory_account(lived, first.columns),
         sequences=sequences,
         work=work,
         energy=energy,
@@ -120,11 +112,11 @@ def build_account(records: RunRecords) -> RunAccount:
         not_measured=not_measured(lived, ranks, gaps, records.unreadable),
         environment={name: value for name, value in facts.items() if name != "missing"} or None,
         profile=profile_account(lived, records.directory),
-        loader=loader_account(lived, first.columns),
+        loader=work_parts.loader_account(lived, first.columns),
         across=across,
         preflight=last_stated(lived, "preflight", Preflight),
         restarts=restarts_of(lived, accounts, first),
-        preferences=preference_account(lived, first.columns),
+        preferences=work_parts.preference_account(lived, first.columns),
         faults=_faults(lived),
         prepared=last_stated(lived, "prepared", PreparedFacts),
     )

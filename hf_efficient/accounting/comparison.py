@@ -7,17 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_efficient.accounting.compared_run import (
-    EVALUATION_LOSS,
-    THROUGHPUT,
-    TRAINING_LOSS,
-    ComparedRun,
-    MeasuredRun,
-    Places,
-    Until,
-    until_of,
-)
-from hf_efficient.accounting.headline import BETTER, TOTALS, headline
+from hf_efficient.accounting import live as figures_of
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.significance import (
     ERROR,
@@ -30,27 +20,16 @@ from hf_efficient.estimate.significance import (
     visible,
 )
 from hf_efficient.estimate.statistics import WARM_UP_STEPS, fewest_runs, known_median
-from hf_efficient.recipe.writing import differing_keys
-from hf_efficient.records.comparison import (
-    COMPARISON_SCHEMA_VERSION,
-    Changed,
-    Compared,
-    ComparedFigure,
-    ComparedSide,
-    FigureChange,
-    Judgement,
-    Regression,
-    Resolution,
-    RunComparison,
-)
+from hf_efficient.recipe.load import differing_keys
+from hf_efficient.records import comparison as rec
 from hf_efficient.text import counted, size
 from hf_efficient.version import __version__
 
-BY_STEPS = (THROUGHPUT, "step_p50_seconds", "step_p95_seconds", TRAINING_LOSS)
-_LOSSES = ("loss_before", "loss_after", "training_loss", EVALUATION_LOSS, TRAINING_LOSS)
+BY_STEPS = (figures_of.THROUGHPUT, "step_p50_seconds", "step_p95_seconds", figures_of.TRAINING_LOSS)
+_LOSSES = ("loss_before", "loss_after", "training_loss", figures_of.EVALUATION_LOSS, figures_of.TRAINING_LOSS)
 _OF_THE_SPEED = ("mfu", "hfu", "training_seconds")
-_LAST = {EVALUATION_LOSS: "loss_after", TRAINING_LOSS: "training_loss"}
-_BY_TOKEN = ("non_padding_tokens", THROUGHPUT, "usd_per_million_non_padding_tokens")
+_LAST = {figures_of.EVALUATION_LOSS: "loss_after", figures_of.TRAINING_LOSS: "training_loss"}
+_BY_TOKEN = ("non_padding_tokens", figures_of.THROUGHPUT, "usd_per_million_non_padding_tokens")
 _MODEL = ("model.id", "model.revision", "model.gguf_file")
 _ORDER = (
     "data.train", "data.targets", "train.seed", "train.data_seed", "train.packing", "train.train_sampling_strategy",
@@ -66,23 +45,23 @@ def letter(place: int) -> str:
     return chr(ord("A") + place)
 
 
-def compare_runs(sides: Sequence[Sequence[ComparedRun]]) -> RunComparison:
+def compare_runs(sides: Sequence[Sequence[figures_of.ComparedRun]]) -> rec.RunComparison:
     """Each side, a run or several of one recipe, against the first. Raises ``OutputError``: runs of one side have
     different recipes."""
-    runs = [[MeasuredRun(one) for one in side] for side in sides]
+    runs = [[figures_of.MeasuredRun(one) for one in side] for side in sides]
     letters = list(map(letter, range(len(runs))))
     for name, side in zip(letters, sides, strict=True):
         _check_alike(name, side)
     firsts = [side[0].held for side in runs]
     changed = list(_changed(firsts))
     left_out = _not_shared(firsts, changed)
-    until = until_of([one for side in runs for one in side])
+    until = figures_of.until_of([one for side in runs for one in side])
     pairs = [_Pair(runs[0], side, changed, place, until) for place, side in enumerate(runs) if place]
     known = [[one.figures(until) for one in side] for side in runs]
     names = [name for name in known[0][0] if name not in left_out]
     figures = (_figure(name, [[one[name] for one in side] for side in known], pairs) for name in names)
-    return RunComparison(
-        schema_version=COMPARISON_SCHEMA_VERSION,
+    return rec.RunComparison(
+        schema_version=rec.COMPARISON_SCHEMA_VERSION,
         hf_efficient_version=__version__,
         sides=[_side(name, side) for name, side in zip(letters, runs, strict=True)],
         changed=changed,
@@ -94,14 +73,14 @@ def compare_runs(sides: Sequence[Sequence[ComparedRun]]) -> RunComparison:
     )
 
 
-def _side(name: str, side: Sequence[MeasuredRun]) -> ComparedSide:
+def _side(name: str, side: Sequence[figures_of.MeasuredRun]) -> rec.ComparedSide:
     held = [one.held for one in side]
-    return ComparedSide(
+    return rec.ComparedSide(
         name, held[0].name, [one.directory for one in held], [one.account.ended for one in held], len(side[0].measured)
     )
 
 
-def _check_alike(name: str, side: Sequence[ComparedRun]) -> None:
+def _check_alike(name: str, side: Sequence[figures_of.ComparedRun]) -> None:
     recipes = [one.recipe for one in side if one.recipe is not None]
     differing = [key for key in differing_keys(recipes) if not key.startswith(_NO_CHANGE)]
     if differing:
@@ -111,14 +90,14 @@ def _check_alike(name: str, side: Sequence[ComparedRun]) -> None:
         )
 
 
-def _changed(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
+def _changed(runs: Sequence[figures_of.ComparedRun]) -> Iterator[rec.Changed]:
     recipes = [run.recipe for run in runs]
     known = [recipe for recipe in recipes if recipe is not None]
     for key, found in differing_keys(known).items():
         if not key.startswith(_NO_CHANGE):
             values = iter(found)
             each = [None if recipe is None else next(values) for recipe in recipes]
-            yield Changed("data" if key.startswith("data.") else "recipe", key, each)
+            yield rec.Changed("data" if key.startswith("data.") else "recipe", key, each)
     if len(known) < len(runs):
         yield from _changed_settings(runs)
     held = [{**_flat(run.environment), "processes": str(max(1, len(run.account.ranks)))} for run in runs]
@@ -126,10 +105,10 @@ def _changed(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
         values_of = [each.get(key) for each in held]
         if len({value for value in values_of if value is not None}) > 1:
             is_version = key in _VERSIONS or key.startswith("versions.")
-            yield Changed("version" if is_version else "hardware", key.removeprefix("versions."), values_of)
+            yield rec.Changed("version" if is_version else "hardware", key.removeprefix("versions."), values_of)
 
 
-def _changed_settings(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
+def _changed_settings(runs: Sequence[figures_of.ComparedRun]) -> Iterator[rec.Changed]:
     """Of runs of which one has no recipe: training arguments, by their keys in a recipe, and what was noted beside."""
     sides: list[dict[str, Any]] = []
     for run in runs:
@@ -138,7 +117,7 @@ def _changed_settings(runs: Sequence[ComparedRun]) -> Iterator[Changed]:
     for key in dict.fromkeys(key for side in sides for key in side):
         values = [side.get(key) for side in sides]
         if not key.endswith(_NO_SETTING) and all(sides) and any(value != values[0] for value in values):
-            yield Changed("setting", key, [None if value is None else str(value) for value in values])
+            yield rec.Changed("setting", key, [None if value is None else str(value) for value in values])
 
 
 def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
@@ -154,7 +133,7 @@ def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _not_shared(runs: Sequence[ComparedRun], changed: Sequence[Changed]) -> dict[str, str]:
+def _not_shared(runs: Sequence[figures_of.ComparedRun], changed: Sequence[rec.Changed]) -> dict[str, str]:
     """Figures that mean something else in one of the runs, and why."""
     keys = {one.key for one in changed if one.kind in ("recipe", "data")}
     sizes = [run.settings.get("model", {}).get("vocabulary_size") for run in runs]
@@ -166,28 +145,30 @@ def _not_shared(runs: Sequence[ComparedRun], changed: Sequence[Changed]) -> dict
         found = dict.fromkeys(_LOSSES, "the objectives differ")
     else:
         if any(key.startswith(("data.train", "data.targets")) for key in keys):
-            found |= dict.fromkeys(("training_loss", TRAINING_LOSS), "the training data differ")
+            found |= dict.fromkeys(("training_loss", figures_of.TRAINING_LOSS), "the training data differ")
         if any(key.startswith(("data.eval", "data.targets")) for key in keys):
-            found |= dict.fromkeys(("loss_before", "loss_after", EVALUATION_LOSS), "the evaluation data differ")
-    known = [headline(run.account, run.series) for run in runs]
+            found |= dict.fromkeys(
+                ("loss_before", "loss_after", figures_of.EVALUATION_LOSS), "the evaluation data differ"
+            )
+    known = [figures_of.headline(run.account, run.series) for run in runs]
     return {name: why for name, why in found.items() if any(each[_LAST.get(name, name)] is not None for each in known)}
 
 
 class _Pair:
     def __init__(
         self,
-        first: Sequence[MeasuredRun],
-        other: Sequence[MeasuredRun],
-        changed: Sequence[Changed],
+        first: Sequence[figures_of.MeasuredRun],
+        other: Sequence[figures_of.MeasuredRun],
+        changed: Sequence[rec.Changed],
         place: int,
-        until: Until,
+        until: figures_of.Until,
     ) -> None:
         self.first, self.other, self.place, self._until = first, other, place, until
         self._changed = {one.key for one in changed if one.values[0] != one.values[place]}
         self.is_repeated = len(first) > 1 or len(other) > 1
 
     @cached_property
-    def places(self) -> tuple[Places, Places] | None:
+    def places(self) -> tuple[figures_of.Places, figures_of.Places] | None:
         """Rows of the steps that have the same batches in both runs; None where not all common ones have."""
         left, right = self.first[0], self.other[0]
         common, mine, its = np.intersect1d(
@@ -203,16 +184,16 @@ class _Pair:
         return (first, second) if has_recipes or len(np.unique(tokens)) > 1 else None
 
     @cached_property
-    def by_steps(self) -> dict[str, Compared]:
+    def by_steps(self) -> dict[str, rec.Compared]:
         """What the steps show; a claim of any of them is wrong with ``ERROR`` at most."""
         if self.is_repeated:
             return {}
         error = ERROR / len(BY_STEPS)
         left, right = self.first[0], self.other[0]
         first, second = self.places or (left.measured, right.measured)
-        found: dict[str, Compared | None] = {}
+        found: dict[str, rec.Compared | None] = {}
         found |= compared_speed(left.steady(first), right.steady(second), paired=self.places is not None, error=error)
-        found[TRAINING_LOSS] = self._loss(error)
+        found[figures_of.TRAINING_LOSS] = self._loss(error)
         return {name: one for name, one in found.items() if one is not None}
 
     @cached_property
@@ -220,21 +201,21 @@ class _Pair:
         found = [self.by_steps[name] for name in BY_STEPS[:2] if name in self.by_steps]
         return bool(found) and not any(one.differs for one in found)
 
-    def _loss(self, error: float) -> Compared | None:
+    def _loss(self, error: float) -> rec.Compared | None:
         mine, its = (side[0].losses(self._until.trained) for side in (self.first, self.other))
         if mine is None or its is None:
             return None
         paired = self.places is not None and np.array_equal(mine[0], its[0])
         return compared_steps(mine[1], its[1], paired=paired, of="mean", error=error)
 
-    def resolution(self) -> Iterator[Resolution]:
-        name = next((one for one in (THROUGHPUT, "step_p50_seconds") if one in self.by_steps), None)
+    def resolution(self) -> Iterator[rec.Resolution]:
+        name = next((one for one in (figures_of.THROUGHPUT, "step_p50_seconds") if one in self.by_steps), None)
         if name is None:
             return
         found = self.by_steps[name]
         share, steps = visible(found), needed(found, 0.01)
         if share and steps:
-            yield Resolution(letter(self.place), name, share, found.count, steps)
+            yield rec.Resolution(letter(self.place), name, share, found.count, steps)
 
     def notes(self) -> Iterator[str]:
         name = letter(self.place)
@@ -251,58 +232,60 @@ class _Pair:
             yield f"A and {name}: steps of each run alone, as their batches differ; circular block bootstrap"
 
 
-def compared_speed(before: Steps, after: Steps, *, paired: bool, error: float = ERROR / 3) -> dict[str, Compared]:
+def compared_speed(before: Steps, after: Steps, *, paired: bool, error: float = ERROR / 3) -> dict[str, rec.Compared]:
     """Throughput, median and p95 of steps after warm-up, with their tokens where each has some. Any of them is claimed
     to differ, where none does, with three times ``error`` at most."""
     statistics_of: Mapping[str, Statistic] = {
-        THROUGHPUT: "mean",
+        figures_of.THROUGHPUT: "mean",
         "step_p50_seconds": "median",
         "step_p95_seconds": "p95",
     }
     found = {}
     for name, of in statistics_of.items():
-        sides = (before, after) if name == THROUGHPUT else (Steps(before.seconds), Steps(after.seconds))
-        if name == THROUGHPUT and not all(one.per is not None and (one.per > 0).all() for one in sides):
+        sides = (before, after) if name == figures_of.THROUGHPUT else (Steps(before.seconds), Steps(after.seconds))
+        if name == figures_of.THROUGHPUT and not all(one.per is not None and (one.per > 0).all() for one in sides):
             continue
         one = compared_steps(*sides, paired=paired, of=of, error=error)
         if one is not None:
-            found[name] = _inverse(one) if name == THROUGHPUT else one
+            found[name] = _inverse(one) if name == figures_of.THROUGHPUT else one
     return found
 
 
-def _inverse(found: Compared) -> Compared:
+def _inverse(found: rec.Compared) -> rec.Compared:
     """Of seconds per token, tokens per second."""
     low, high = (None if bound is None else 1 / bound for bound in (found.high, found.low))
     return replace(found, before=1 / found.before, after=1 / found.after, ratio=1 / found.ratio, low=low, high=high)
 
 
-def _figure(name: str, known: Sequence[Sequence[float | None]], pairs: Sequence[_Pair]) -> ComparedFigure:
+def _figure(name: str, known: Sequence[Sequence[float | None]], pairs: Sequence[_Pair]) -> rec.ComparedFigure:
     values = [known_median(side) for side in known]
-    changes: list[FigureChange | None] = [None]
+    changes: list[rec.FigureChange | None] = [None]
     for pair in pairs:
         found = pair.by_steps.get(name)
         if pair.is_repeated:
             before, after = ([one for one in known[place] if one is not None] for place in (0, pair.place))
             found = compared_runs(before, after) if min(before, default=0) > 0 and min(after, default=0) > 0 else None
         changes.append(_change(name, values[0], values[pair.place], found, pair))
-    return ComparedFigure(name, BETTER.get(name, ""), values, changes)
+    return rec.ComparedFigure(name, figures_of.BETTER.get(name, ""), values, changes)
 
 
-def _change(name: str, before: float | None, after: float | None, found: Compared | None, pair: _Pair) -> FigureChange:
+def _change(
+    name: str, before: float | None, after: float | None, found: rec.Compared | None, pair: _Pair
+) -> rec.FigureChange:
     if found is not None:
         relative: float | None = found.ratio - 1
     else:
         relative = after / before - 1 if before and after is not None else None
     counts = {one.held.account.steps.count for side in (pair.first, pair.other) for one in side}
-    of_other_lengths = len(counts) > 1 and name in (*TOTALS, "loss_after")
+    of_other_lengths = len(counts) > 1 and name in (*figures_of.TOTALS, "loss_after")
     judged = _judgement(name, relative, found, of_other_lengths)
     if name in _OF_THE_SPEED and relative is not None and not of_other_lengths and pair.is_as_fast:
         judged = "alike"
-    return FigureChange(relative, judged, found)
+    return rec.FigureChange(relative, judged, found)
 
 
-def _judgement(name: str, relative: float | None, found: Compared | None, incomparable: bool) -> Judgement:
-    way = BETTER.get(name)
+def _judgement(name: str, relative: float | None, found: rec.Compared | None, incomparable: bool) -> rec.Judgement:
+    way = figures_of.BETTER.get(name)
     if way is None or relative is None or found is None or incomparable:
         return ""
     if not found.differs:
@@ -310,7 +293,7 @@ def _judgement(name: str, relative: float | None, found: Compared | None, incomp
     return "better" if (relative > 0) == (way == "more") else "worse"
 
 
-def _notes(runs: Sequence[Sequence[MeasuredRun]], letters: Sequence[str]) -> Iterator[str]:
+def _notes(runs: Sequence[Sequence[figures_of.MeasuredRun]], letters: Sequence[str]) -> Iterator[str]:
     for name, side in zip(letters, runs, strict=True):
         for one in side:
             account, count = one.held.account, len(one.measured)
@@ -336,15 +319,15 @@ def _notes(runs: Sequence[Sequence[MeasuredRun]], letters: Sequence[str]) -> Ite
         )
 
 
-def figure_names(found: RunComparison) -> dict[str, str]:
+def figure_names(found: rec.RunComparison) -> dict[str, str]:
     """Names that ``--threshold`` takes, short ones too, and the figure of each."""
     names = {one.name: one.name for one in found.figures if one.better}
     memory = next((one for one in ("device_peak_allocated_bytes", "peak_rss_bytes") if one in names), "peak_rss_bytes")
-    short = {"tokens_per_second": THROUGHPUT, "usd_per_million_tokens": "usd_per_million_non_padding_tokens"}
+    short = {"tokens_per_second": figures_of.THROUGHPUT, "usd_per_million_tokens": "usd_per_million_non_padding_tokens"}
     return {**names, **{name: one for name, one in {**short, "peak_memory": memory}.items() if one in names}}
 
 
-def with_regressions(found: RunComparison, allowed: Mapping[str, float]) -> RunComparison:
+def with_regressions(found: rec.RunComparison, allowed: Mapping[str, float]) -> rec.RunComparison:
     """Figures that are worse than A's by more than a share allows, by ``figure_names``; one with a spread has to lie
     outside the noise too. Raises ``OutputError``: a side lacks the figure, or has too few steps for its spread."""
     names, regressions, notes = figure_names(found), [], list(found.notes)
@@ -366,7 +349,7 @@ def with_regressions(found: RunComparison, allowed: Mapping[str, float]) -> RunC
                 )
             worse = -change.relative if figure.better == "more" else change.relative
             if worse > most and change.judgement != "alike":
-                regressions.append(Regression(side.letter, figure.name, change.relative, most))
+                regressions.append(rec.Regression(side.letter, figure.name, change.relative, most))
             elif compared is not None and change.judgement == "alike" and (visible(compared) or 0) > most > 0:
                 notes.append(
                     f"{side.letter}, {given}: {most:.2%} may hide in the noise; {needed(compared, most):,} steps on "
@@ -375,7 +358,7 @@ def with_regressions(found: RunComparison, allowed: Mapping[str, float]) -> RunC
     return replace(found, regressions=regressions, notes=notes)
 
 
-def _no_figure(found: RunComparison, given: str, names: Mapping[str, str]) -> OutputError:
+def _no_figure(found: rec.RunComparison, given: str, names: Mapping[str, str]) -> OutputError:
     if given in found.left_out:
         return OutputError(f"--threshold {given}: it is not compared: {found.left_out[given]}. {_known_names(found)}")
     return OutputError(
@@ -383,5 +366,5 @@ def _no_figure(found: RunComparison, given: str, names: Mapping[str, str]) -> Ou
     )
 
 
-def _known_names(found: RunComparison) -> str:
+def _known_names(found: rec.RunComparison) -> str:
     return f"Write one of {', '.join(sorted(figure_names(found)))}."

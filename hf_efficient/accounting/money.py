@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_efficient.accounting.columns import Column
 from hf_efficient.accounting.processes import ProcessSpans, last_stated
 from hf_efficient.accounting.run_records import RunReader
-from hf_efficient.accounting.steps import RankSteps
+from hf_efficient.accounting.steps import Column, RankSteps
 from hf_efficient.accounting.system import MeterCurve, RankSystem, once_each
 from hf_efficient.accounting.time import phase_order
 from hf_efficient.errors import OutputError

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from hf_efficient.accounting.columns import Column, bucket_starts
 from hf_efficient.accounting.run_records import RunRecords
-from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.accounting.steps import Column, StepColumns, bucket_starts
 from hf_efficient.accounting.system import SYSTEM_BYTES, SystemColumns
 from hf_efficient.accounting.time import phase_order, segments_of
-from hf_efficient.records.account import RunAccount
-from hf_efficient.records.series import Band, Histogram, RunSeries, StepSeries, SystemSeries
+from hf_efficient.records.account import Band, Histogram, RunAccount, RunSeries, StepSeries, SystemSeries
 
 MOST_BINS = 60
 _LOG_FROM = 4.0

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hf_efficient.accounting.columns import Column, Columns, column, joined, table
+from hf_efficient.accounting.steps import Column, Columns, column, joined, table
 from hf_efficient.estimate.cost import joules_between
 from hf_efficient.records.events import Meter, SystemSample
 from hf_efficient.run_dir.jsonl import LineReader, Tail

@@ -11,16 +11,7 @@ from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.steps import RankSteps, SegmentSteps
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.statistics import WARM_UP_RULE, percentile, sum_if_known
-from hf_efficient.records.account import (
-    BadputAccount,
-    HeldTime,
-    ProcessAccount,
-    RestartAccount,
-    RunAccount,
-    StepTimes,
-    TimeAccount,
-    TrainingAccount,
-)
+from hf_efficient.records import account as rec
 from hf_efficient.records.events import PriceFacts
 from hf_efficient.records.steps import PHASES
 
@@ -48,12 +39,12 @@ def segments_of(process: ProcessSpans, rank: RankSteps, lived: Sequence[ProcessS
     return [segment for segment in rank.segments if lived[owners[segment.segment]] is process]
 
 
-def time_account(accounts: Sequence[ProcessAccount], first: RankSteps) -> TimeAccount:
+def time_account(accounts: Sequence[rec.ProcessAccount], first: RankSteps) -> rec.TimeAccount:
     phases: Counter[str] = Counter()
     for account in accounts:
         phases.update(account.phase_seconds)
     wall = math.fsum(account.wall_seconds for account in accounts)
-    return TimeAccount(
+    return rec.TimeAccount(
         wall_seconds=round(wall, 9),
         phase_seconds=_rounded_phases(phases),
         unattributed_seconds=_rest(wall, phases),
@@ -65,16 +56,18 @@ def time_account(accounts: Sequence[ProcessAccount], first: RankSteps) -> TimeAc
     )
 
 
-def _held(first: RankSteps) -> list[HeldTime]:
+def _held(first: RankSteps) -> list[rec.HeldTime]:
     loop = math.fsum(segment.wall_seconds for segment in first.segments)
     found = []
     for key, nanoseconds in first.total("held_ns").most_common():
         phase, _, name = key.partition("/")
-        found.append(HeldTime(name, phase, nanoseconds / 1e9, round(nanoseconds / 1e9 / loop, 6) if loop > 0 else 0.0))
+        found.append(
+            rec.HeldTime(name, phase, nanoseconds / 1e9, round(nanoseconds / 1e9 / loop, 6) if loop > 0 else 0.0)
+        )
     return found
 
 
-def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> ProcessAccount:
+def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> rec.ProcessAccount:
     phases: Counter[str] = Counter()
     for span in process.spans:
         phases.update(span.phase_seconds)
@@ -90,7 +83,7 @@ def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> 
     wall = max(ends) - process.began_at_seconds
     first = segments[0] if segments else None
     end = None if process.died else process.end
-    return ProcessAccount(
+    return rec.ProcessAccount(
         process=process.process,
         began_at_seconds=process.began_at_seconds,
         wall_seconds=round(wall, 9),
@@ -126,7 +119,7 @@ def _rest(wall: float, phases: Mapping[str, float]) -> float:
 
 def _trainings(
     process: ProcessSpans, segments: Sequence[SegmentSteps], last_sign_at_seconds: float
-) -> list[TrainingAccount]:
+) -> list[rec.TrainingAccount]:
     if process.start_from == "records":
         return []
     steps = {one.segment: one for one in segments}
@@ -139,7 +132,7 @@ def _trainings(
         until = end.at_seconds if end is not None else last_sign_at_seconds
         told = end is not None or has_died
         found.append(
-            TrainingAccount(
+            rec.TrainingAccount(
                 segment=segment,
                 called_at_seconds=round(called, 9),
                 wall_seconds=round(until - called if told else done.last_ends_at_seconds, 9),
@@ -154,12 +147,12 @@ def _trainings(
     return found
 
 
-def step_times(first: RankSteps) -> StepTimes:
+def step_times(first: RankSteps) -> rec.StepTimes:
     times, steady = first.columns.step_seconds, first.columns.steady
     ordered = np.sort(times[steady]).tolist()
     p50, p95, p99, longest = (_rounded(percentile(ordered, share)) for share in (0.5, 0.95, 0.99, 1.0))
     warm = times[~steady]
-    return StepTimes(
+    return rec.StepTimes(
         count=len(times),
         warm_up_count=len(warm),
         warm_up_rule=WARM_UP_RULE,
@@ -176,8 +169,8 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def restarts_of(
-    lived: Sequence[ProcessSpans], accounts: Sequence[ProcessAccount], first: RankSteps
-) -> list[RestartAccount]:
+    lived: Sequence[ProcessSpans], accounts: Sequence[rec.ProcessAccount], first: RankSteps
+) -> list[rec.RestartAccount]:
     """Each process after the first, against what had been done before it."""
     found = []
     before: list[SegmentSteps] = []
@@ -191,11 +184,11 @@ def restarts_of(
 
 def _restart(
     process: ProcessSpans,
-    account: ProcessAccount,
+    account: rec.ProcessAccount,
     before: Sequence[SegmentSteps],
     own: SegmentSteps | None,
     first: RankSteps,
-) -> RestartAccount:
+) -> rec.RestartAccount:
     start_seconds = account.wall_seconds
     resumed, again, seconds = None, 0, 0.0
     if own is not None and own.first_step is not None:
@@ -204,7 +197,7 @@ def _restart(
         start_seconds += own.first_ends_at_seconds - float(first.step_seconds(own.segment)[0])
         again, seconds = _done_again(before, resumed, first)
     price = process.stated("price", PriceFacts)
-    return RestartAccount(
+    return rec.RestartAccount(
         process=account.process,
         last_step_before=before[-1].last_step if before else None,
         resumed_after_step=resumed,
@@ -223,7 +216,7 @@ def _done_again(before: Sequence[SegmentSteps], resumed_after: int, first: RankS
     return steps, math.fsum(first.step_seconds(before[-1].segment)[-steps:]) if steps else 0.0
 
 
-def badput_of(account: RunAccount, lived: Sequence[ProcessSpans]) -> BadputAccount | None:
+def badput_of(account: rec.RunAccount, lived: Sequence[ProcessSpans]) -> rec.BadputAccount | None:
     saves = sum(len({note.get("step") for note in one.notes.get("save", ())}) for one in lived)
     if not saves and not account.restarts:
         return None
@@ -235,4 +228,4 @@ def badput_of(account: RunAccount, lived: Sequence[ProcessSpans]) -> BadputAccou
     saving = None if usd is None else usd.get("checkpointing", 0.0)
     cost = sum_if_known([saving, *(one.cost_usd for one in restarts)])
     undone = round(time.training_seconds / saves / 2, 9) if saves else None
-    return BadputAccount(saves, checkpoints, starts, again, share, cost, undone)
+    return rec.BadputAccount(saves, checkpoints, starts, again, share, cost, undone)

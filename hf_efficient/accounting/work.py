@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hf_efficient.accounting.columns import nanoseconds, total
 from hf_efficient.accounting.processes import ProcessSpans, last_stated
-from hf_efficient.accounting.steps import LOADER_SECONDS, RankSteps, StepColumns
+from hf_efficient.accounting.steps import LOADER_SECONDS, RankSteps, StepColumns, nanoseconds, total
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.estimate.throughput import utilization
 from hf_efficient.records import amounts

@@ -17,10 +17,9 @@ from hf_efficient.profilers.instrument import (
     named_functions,
     require,
 )
-from hf_efficient.profilers.memory_history import MemoryHistory
 from hf_efficient.profilers.python_code import HostMemory, LineTimes, PythonProfile
 from hf_efficient.profilers.synchronisations import Synchronisations
-from hf_efficient.profilers.torch_trace import TorchTrace, TraceSchedule
+from hf_efficient.profilers.torch_trace import MemoryHistory, TorchTrace, TraceSchedule
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.run_dir.json_file import PROFILE
 from hf_efficient.text import instrument_cost

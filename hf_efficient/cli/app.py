@@ -24,10 +24,9 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from hf_efficient.cli.flags import bare_switches, old_spelling, unknown_flag
-from hf_efficient.cli.output import json_alone
+from hf_efficient.cli.output import bare_switches, json_alone, old_spelling, unknown_flag
 from hf_efficient.errors import HfEfficientError, SetupError
-from hf_efficient.facts.libraries import missing_package, quieten_libraries
+from hf_efficient.facts.environment import missing_package, quieten_libraries
 from hf_efficient.reporting.terminal import last_streams, lost_output
 from hf_efficient.text import printable
 from hf_efficient.version import __version__

@@ -36,7 +36,7 @@ def diagnose(
     from hf_efficient.diagnosis.remedies import applied_recipe, prediction, remedy_of
     from hf_efficient.estimate.significance import FEWEST_STEPS
     from hf_efficient.estimate.statistics import WARM_UP_STEPS
-    from hf_efficient.recipe.writing import check_new_file, write_new_file
+    from hf_efficient.recipe.load import check_new_file, write_new_file
     from hf_efficient.reporting.diagnosis import diagnosis_renderables, gain_words, remedy_words
     from hf_efficient.reporting.terminal import show
     from hf_efficient.run_dir.json_file import strict_json

@@ -42,9 +42,8 @@ def init(
 
     Example: hf-efficient init my.yaml --model meta-llama/Llama-3.1-8B-Instruct --data chats.jsonl --gpu A10
     """
-    from hf_efficient.recipe.load import check_text
+    from hf_efficient.recipe.load import check_new_file, check_text, write_new_file
     from hf_efficient.recipe.new import NewRecipe, bases_of, recipe_text
-    from hf_efficient.recipe.writing import check_new_file, write_new_file
 
     check_new_file(file, "FILE", force)
     given = {"model": model, "data": data, "gpu": gpu}
@@ -104,7 +103,7 @@ def _checked_data(columns: str, name: str) -> tuple[str, Any]:
 
 
 def _checked_gpu(name: str) -> Any:
-    from hf_efficient.facts.accelerators import accelerator, names_cpu
+    from hf_efficient.facts.tables import accelerator, names_cpu
 
     if names_cpu(name):
         return None
@@ -130,7 +129,7 @@ def convert(
     Example: hf-efficient convert axolotl.yaml --output my.yaml
     """
     from hf_efficient.recipe.conversion.convert import convert_file
-    from hf_efficient.recipe.writing import check_new_file, write_new_file
+    from hf_efficient.recipe.load import check_new_file, write_new_file
 
     if output is not None:
         check_new_file(output, "--output")

@@ -18,17 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from hf_efficient.cli.output import (
-    PAGE,
-    NumGpus,
-    Overrides,
-    RecipeArgument,
-    check_file,
-    gpu_names,
-    print_json,
-    with_num_gpus,
-    write_page,
-)
+from hf_efficient.cli import output as shared
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.version import __version__
@@ -42,17 +32,17 @@ _output = partial(Option, rich_help_panel="Output")
 
 
 def plan(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
+    recipe: shared.RecipeArgument,
+    overrides: shared.Overrides = None,
     gpu: Annotated[
         list[str] | None,
         Option(
             metavar="NAME",
             help="The kind of GPU; repeat for several; default: all known. cpu is this machine's.",
-            autocompletion=gpu_names,
+            autocompletion=shared.gpu_names,
         ),
     ] = None,
-    num_gpus: NumGpus = None,
+    num_gpus: shared.NumGpus = None,
     advise: Annotated[
         bool | None,
         _change(
@@ -88,7 +78,7 @@ def plan(
     """
     from hf_efficient.recipe.load import load_recipe
 
-    overrides = with_num_gpus(overrides or [], num_gpus)
+    overrides = shared.with_num_gpus(overrides or [], num_gpus)
     loaded = load_recipe(recipe, overrides)
     names = _checked_names(gpu)
     is_one = names is not None and len(names) == 1 and names != ["cpu"]
@@ -101,11 +91,11 @@ def plan(
         _refuse(asked, why)
         advise = False
     if fix is not None:
-        from hf_efficient.recipe.writing import check_new_file
+        from hf_efficient.recipe.load import check_new_file
 
         check_new_file(fix, "--fix")
     if html is not None:
-        check_file("--html", html, PAGE)
+        shared.check_file("--html", html, shared.PAGE)
     with lean_imports():
         from hf_efficient.planning.plan import plan as make_plan
     planned = make_plan(loaded, names, read_data=read_data)
@@ -136,16 +126,16 @@ def plan(
         if not as_json:
             show(["", "Exports of the trained model:", *sizes_lines(sizes["export_bytes"])])
     if as_json:
-        print_json(dataclasses.asdict(planned) | sizes)
+        shared.print_json(dataclasses.asdict(planned) | sizes)
     if html is not None:
         asked = {"advise": planned.advice is not None, "largest": largest, "no-data": not read_data}
         flags = [part for name in names or () for part in ("--gpu", name)]
         flags += [f"--{name}" for name, wanted in asked.items() if wanted]
         again = shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])
-        from hf_efficient.reporting.html.plan_page import plan_page
+        from hf_efficient.reporting.html.compare_page import plan_page
 
         now = datetime.now().astimezone()
-        write_page(html, html, lambda: plan_page(planned, again, now), sys.stderr if as_json else None)
+        shared.write_page(html, html, lambda: plan_page(planned, again, now), sys.stderr if as_json else None)
     if fix is not None:
         fits = _write_fix(loaded, planned, fix)
     if not fits:
@@ -156,7 +146,7 @@ def _checked_names(gpu: list[str] | None) -> list[str] | None:
     """The accelerators by their own names, each once; a wrong name is reported before torch is loaded."""
     if gpu is None:
         return None
-    from hf_efficient.facts.accelerators import CPU, accelerator, names_cpu
+    from hf_efficient.facts.tables import CPU, accelerator, names_cpu
 
     try:
         if names_cpu(gpu):
@@ -196,7 +186,7 @@ def lean_imports() -> Iterator[None]:
 def _write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
     """Write the cheapest change as a recipe that extends this one; whether the recipe fits, or the one written."""
     from hf_efficient.planning.advice import cheapest_fix
-    from hf_efficient.recipe.writing import fixed_recipe, write_new_file
+    from hf_efficient.recipe.load import fixed_recipe, write_new_file
 
     name = planned.gpus[0].name
     if planned.gpus[0].fits:

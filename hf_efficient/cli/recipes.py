@@ -47,7 +47,7 @@ def _list(
     """
     if context.invoked_subcommand is not None:
         return
-    from hf_efficient.facts.accelerators import usable_gib
+    from hf_efficient.facts.tables import usable_gib
     from hf_efficient.recipe.files import list_recipes, shipped_plans
 
     plans = shipped_plans()
@@ -137,8 +137,7 @@ def show(
 
     Example: hf-efficient recipes show llama3.1-8b/qlora train.max_length=4096 --explain
     """
-    from hf_efficient.recipe.load import load_recipe
-    from hf_efficient.recipe.writing import dump_yaml
+    from hf_efficient.recipe.load import dump_yaml, load_recipe
 
     loaded = load_recipe(recipe, overrides or [])
     if explain and as_json:
@@ -185,7 +184,7 @@ def _set_by(origin: Origin) -> str:
 def explanation_table(rows: list[ExplainedValue]) -> Table:
     from rich.text import Text
 
-    from hf_efficient.recipe.writing import dump_yaml
+    from hf_efficient.recipe.load import dump_yaml
     from hf_efficient.reporting.terminal import table
 
     made = table("key", "value", "set by", words=(0, 1, 2))
@@ -282,7 +281,7 @@ def data(
         tokenizer = load_tokenizer(loaded.model, loaded.train)
         with process_kept():
             look = look_at(loaded, tokenizer, run_arguments(loaded, directory), examples)
-    from hf_efficient.reporting.data import data_renderables
+    from hf_efficient.reporting.prepared import data_renderables
     from hf_efficient.reporting.terminal import has_colour, show
 
     if as_json:

@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from hf_efficient.cli.output import (
-    MARKDOWN,
-    PAGE,
-    RunDir,
-    check_file,
-    command_line,
-    print_json,
-    print_record,
-    write_page,
-    write_text,
-)
+from hf_efficient.cli import output as shared
 from hf_efficient.errors import OutputError, SetupError
 
 if TYPE_CHECKING:
@@ -40,7 +30,7 @@ _LONGEST_SHARE = 0.2
 
 
 def report(
-    run_dir: RunDir,
+    run_dir: shared.RunDir,
     html: Annotated[
         Path | None,
         Option(
@@ -72,10 +62,10 @@ def report(
     from hf_efficient.run_dir.json_file import strict_json
     from hf_efficient.run_dir.paths import records_folder
 
-    print_json(strict_json(load_run(run_dir)))
+    shared.print_json(strict_json(load_run(run_dir)))
     if html is not None:
         run = read_run(records_folder(run_dir), trace=True)
-        write_page(html, html, lambda: _page(run), stream=sys.stderr)
+        shared.write_page(html, html, lambda: _page(run), stream=sys.stderr)
 
 
 def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
@@ -95,7 +85,7 @@ def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
     show(damage_lines(run_dir.expanduser()))
     show(diagnosis_hint(run.diagnosis, run.directory))
     if page:
-        write_page(html, directory / REPORT_HTML, lambda: _page(run))
+        shared.write_page(html, directory / REPORT_HTML, lambda: _page(run))
 
 
 def _page(run: RunData) -> str:
@@ -185,7 +175,7 @@ def _is_to_come(run_dir: Path) -> bool:
 
 
 def checkpoints(
-    run_dir: RunDir,
+    run_dir: shared.RunDir,
     verify: Annotated[
         bool, Option("--verify", help="Read every file and compare its hash; otherwise names and sizes alone.")
     ] = False,
@@ -212,7 +202,7 @@ def checkpoints(
         raise OutputError(f"{run_dir} holds no checkpoint. Name the OUTPUT_DIR of a run that has saved one.")
     states = [held.state_of(path, hashes=verify) for path in found]
     if as_json:
-        print_json([state.to_dict() for state in states])
+        shared.print_json([state.to_dict() for state in states])
     else:
         show(checkpoint_table(states, hashes=verify))
     if any(state.fault for state in states):
@@ -261,28 +251,30 @@ def compare(
     if prints_markdown and as_json:
         raise SetupError("--markdown: - and --json both print. Write --markdown FILE.")
     if html is not None:
-        check_file("--html", html, PAGE)
+        shared.check_file("--html", html, shared.PAGE)
     if to_markdown is not None and not prints_markdown:
-        check_file("--markdown", to_markdown, MARKDOWN)
+        shared.check_file("--markdown", to_markdown, shared.MARKDOWN)
     sides = [_read(given) for given in run_dirs]
     found = with_regressions(compare_runs(sides), allowed)
     firsts = [side[0] for side in sides]
     accounts = [run.account for run in firsts]
     if to_markdown is not None:
-        text = markdown(found, accounts, command_line())
+        text = markdown(found, accounts, shared.command_line())
         if prints_markdown:
             print(text, end="")
         else:
-            write_text("--markdown", to_markdown, f"{MARKDOWN}\n{text}", MARKDOWN)
+            shared.write_text("--markdown", to_markdown, f"{shared.MARKDOWN}\n{text}", shared.MARKDOWN)
     if as_json:
-        print_record(found)
+        shared.print_record(found)
     elif not prints_markdown:
         show(comparison_renderables(found, accounts))
     if html is not None:
         from hf_efficient.reporting.html.compare_page import compare_page
 
         now = datetime.now().astimezone()
-        write_page(html, html, lambda: compare_page(found, firsts, now, command_line()), stream=sys.stderr)
+        shared.write_page(
+            html, html, lambda: compare_page(found, firsts, now, shared.command_line()), stream=sys.stderr
+        )
     if found.regressions:
         raise typer.Exit(1)
 

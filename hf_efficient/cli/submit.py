@@ -70,8 +70,7 @@ def submit(
 
     hf-efficient submit llama3.1-8b/lora distributed.nodes=2 distributed.processes=auto --on slurm --cluster my.yaml
     """
-    from hf_efficient.jobs.cluster import load_cluster
-    from hf_efficient.jobs.job import TARGETS, job_of, target_of
+    from hf_efficient.jobs.job import TARGETS, job_of, load_cluster, target_of
     from hf_efficient.launch.again import starts_of
     from hf_efficient.launch.started import parse_flags
     from hf_efficient.recipe.load import load_recipe

@@ -10,18 +10,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from hf_efficient.cli.output import (
-    PAGE,
-    RunOrModel,
-    TrustRemoteCode,
-    check_file,
-    command_line,
-    print_json,
-    print_record,
-    run_folder,
-    run_or_model,
-    write_page,
-)
+from hf_efficient.cli import output as shared
 from hf_efficient.errors import SetupError
 
 MaxNewTokens = Annotated[int, Option(min=1, metavar="N", help="Tokens of an answer at most.")]
@@ -33,7 +22,7 @@ _END, _RESET = "/exit", "/reset"
 
 
 def chat(
-    target: RunOrModel,
+    target: shared.RunOrModel,
     system: System = None,
     compare: Annotated[
         Literal["base"] | None, Option(metavar="base", help="Show the answers of a run's base model beside its own.")
@@ -44,7 +33,7 @@ def chat(
     prompts: Annotated[
         Path | None, Option(metavar="FILE", help="Answer these, each in a chat of its own, as `generate` does.")
     ] = None,
-    trust_remote_code: TrustRemoteCode = False,
+    trust_remote_code: shared.TrustRemoteCode = False,
     as_json: Annotated[bool, Option("--json", help="With --prompts: print each row as a line of JSON.")] = False,
 ) -> None:
     """Talk to a trained model; /reset forgets what was said, /exit ends the chat.
@@ -92,7 +81,7 @@ def _asked() -> str | None:
 
 
 def generate(
-    target: RunOrModel,
+    target: shared.RunOrModel,
     prompts: Annotated[
         Path, Option(metavar="FILE", help='JSONL with "prompt" or "messages" in each row, or a text file of prompts.')
     ],
@@ -101,7 +90,7 @@ def generate(
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     batch_size: Annotated[int, Option(min=1, metavar="N", help="Prompts at a time.")] = 8,
-    trust_remote_code: TrustRemoteCode = False,
+    trust_remote_code: shared.TrustRemoteCode = False,
     as_json: Annotated[bool, Option("--json", help="Print each row as a line of JSON.")] = False,
 ) -> None:
     """Answer a file of prompts with a trained model; each row comes back with its "answer" and "new_tokens".
@@ -128,7 +117,7 @@ def _print_answers(
         rows = [{**row, "base_answer": one["answer"]} for row, one in zip(rows, found, strict=True)]
     for row in generate(answerer, rows, system, batch_size):
         if as_json:
-            print_json(json.dumps(row, ensure_ascii=False))
+            shared.print_json(json.dumps(row, ensure_ascii=False))
         else:
             print(f"> {row.get('prompt') or row['messages'][-1]['content']}\n{row['answer']}\n")
             if compare:
@@ -136,7 +125,7 @@ def _print_answers(
 
 
 def eval(
-    target: RunOrModel,
+    target: shared.RunOrModel,
     tasks: Annotated[list[str], Option(metavar="TASK", help="Task of lm-eval, or a task file; once per task.")],
     few_shot: Annotated[
         int | None, Option(min=0, metavar="N", help="Examples in the prompt. Default: the task's own.")
@@ -145,7 +134,7 @@ def eval(
     batch_size: Annotated[int, Option(min=1, metavar="N", help="Examples at a time.")] = 8,
     chat_template: Annotated[bool, Option("--chat-template", help="Prompts through the chat template.")] = False,
     base: Annotated[bool, Option("--base/--no-base", help="Of a run: the model that it was trained from too.")] = True,
-    trust_remote_code: TrustRemoteCode = False,
+    trust_remote_code: shared.TrustRemoteCode = False,
     as_json: Annotated[bool, Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Score a trained model on tasks of lm-evaluation-harness, beside the model that it was trained from.
@@ -161,7 +150,7 @@ def eval(
     how = Evaluation(tuple(tasks), few_shot, limit, batch_size, chat_template)
     found = evaluate_model(target, how, with_base=base, trust_remote_code=trust_remote_code)
     if as_json:
-        print_json(asdict(found))
+        shared.print_json(asdict(found))
         return
     show([drawn(scores_table(found)), *scores_lines(found)])
 
@@ -169,7 +158,9 @@ def eval(
 def merge(
     run_dir: Annotated[
         Path,
-        Argument(metavar="RUN_DIR", help="Output directory of a run, or one of its checkpoints.", callback=run_folder),
+        Argument(
+            metavar="RUN_DIR", help="Output directory of a run, or one of its checkpoints.", callback=shared.run_folder
+        ),
     ],
     output: Annotated[Path | None, Option(metavar="DIR", help="Where to write. Default: RUN_DIR/merged.")] = None,
     base: Annotated[
@@ -182,7 +173,7 @@ def merge(
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32"] | None, Option(help="Data type to save in. Default: the base's.")
     ] = None,
-    trust_remote_code: TrustRemoteCode = False,
+    trust_remote_code: shared.TrustRemoteCode = False,
     as_json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Merge a trained adapter into its model, and check that the logits stay the same.
@@ -193,7 +184,7 @@ def merge(
 
     report = merge_run(run_dir, output, dtype, base=base, trust_remote_code=trust_remote_code)
     if as_json:
-        print_json(asdict(report) | {"output": str(report.output)})
+        shared.print_json(asdict(report) | {"output": str(report.output)})
         return
     print(f"Merged into the {report.base} base, {report.parameters:,} parameters, {report.dtype}: {report.output}")
     print(
@@ -203,7 +194,7 @@ def merge(
 
 
 def export(
-    target: RunOrModel,
+    target: shared.RunOrModel,
     to: Annotated[
         str, Option(metavar="FORM", help="merged, vllm, gguf:F16, gguf:Q8_0, gguf:Q4_K_M, ollama:Q8_0, gptq or onnx.")
     ] = "gguf:Q8_0",
@@ -223,7 +214,7 @@ def export(
     python: Annotated[
         Path | None, Option(metavar="FILE", help="For gptq: the Python of an environment with GPTQModel.")
     ] = None,
-    trust_remote_code: TrustRemoteCode = False,
+    trust_remote_code: shared.TrustRemoteCode = False,
     as_json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Write a trained model as safetensors, GGUF, GPTQ or ONNX, or for Ollama or vLLM.
@@ -243,7 +234,7 @@ def export(
     if plan:
         sizes = export_sizes(target, trust_remote_code=trust_remote_code)
         if as_json:
-            print_json({"model": target, "predicted_bytes": sizes})
+            shared.print_json({"model": target, "predicted_bytes": sizes})
         else:
             show(sizes_lines(sizes))
         return
@@ -251,7 +242,7 @@ def export(
     how: Any = {"questions": asked[:limit], "max_new_tokens": max_new_tokens, "evaluate": evaluate, "python": python}
     path, report = export_run(target, form, output, **how, trust_remote_code=trust_remote_code)
     if as_json:
-        print_json(asdict(report) | {"output": str(path)})
+        shared.print_json(asdict(report) | {"output": str(path)})
         return
     show(export_lines(path, report))
 
@@ -259,7 +250,9 @@ def export(
 def push(
     run_dir: Annotated[
         Path,
-        Argument(metavar="RUN_DIR", help="Output directory of a run, a checkpoint, or `merged`.", callback=run_folder),
+        Argument(
+            metavar="RUN_DIR", help="Output directory of a run, a checkpoint, or `merged`.", callback=shared.run_folder
+        ),
     ],
     to: Annotated[str, Option(metavar="NAME", help="The repository, as YOUR_NAME/MODEL_NAME.")],
     private: Annotated[bool, Option("--private", help="Where the repository is new: only you see it.")] = False,
@@ -277,7 +270,7 @@ def push(
 
     found = upload(run_dir, to, private=private, dry_run=dry_run)
     if as_json:
-        print_json(asdict(found))
+        shared.print_json(asdict(found))
         return
     if dry_run:
         print(found.card)
@@ -296,7 +289,7 @@ def latency(
     price: Annotated[float | None, Option(metavar="USD", help="Of the machine per hour, for the cost.")] = None,
     server_model: Annotated[str | None, Option(metavar="NAME", help="Of a server. Default: its first one.")] = None,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write a page with the curves.")] = None,
-    trust_remote_code: TrustRemoteCode = False,
+    trust_remote_code: shared.TrustRemoteCode = False,
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure how fast models answer: first token, time between tokens, whole answers, tokens/s, memory, energy, cost.
@@ -307,7 +300,7 @@ def latency(
     Example: hf-efficient latency outputs/my outputs/my/exports/gguf-Q8_0/my-Q8_0.gguf --at-a-time 1,4 --price 1.29
     """
     for name in models:
-        run_or_model(name)
+        shared.run_or_model(name)
     from hf_efficient.export.latency import Load
     from hf_efficient.export.latency import latency as measure
     from hf_efficient.reporting.html.compare_page import latency_page
@@ -315,7 +308,7 @@ def latency(
     from hf_efficient.reporting.terminal import show
 
     if html is not None:
-        check_file("--html", html, PAGE)
+        shared.check_file("--html", html, shared.PAGE)
     load = Load(
         prompt_tokens=_numbers("--prompt-tokens", prompt_tokens),
         new_tokens=_numbers("--new-tokens", new_tokens),
@@ -327,10 +320,10 @@ def latency(
     )
     found = measure(models, load, lambda name: print(f"{name} ...", file=sys.stderr))
     if html is not None:
-        page = latency_page(found, command_line(), datetime.now().astimezone())
-        write_page(html, html, lambda: page, sys.stderr)
+        page = latency_page(found, shared.command_line(), datetime.now().astimezone())
+        shared.write_page(html, html, lambda: page, sys.stderr)
     if as_json:
-        print_record(found)
+        shared.print_record(found)
     else:
         show(latency_renderables(found))
 

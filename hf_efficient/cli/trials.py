@@ -10,18 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from hf_efficient.cli.output import (
-    MARKDOWN,
-    Lines,
-    Overrides,
-    RecipeArgument,
-    check_file,
-    check_is_recipe,
-    command_line,
-    print_record,
-    write_page,
-    write_text,
-)
+from hf_efficient.cli import output as shared
 from hf_efficient.errors import SetupError
 
 
@@ -29,14 +18,14 @@ def _print(found: Any, renderables: Callable[[Any], Any], *, as_json: bool) -> N
     from hf_efficient.reporting.terminal import show
 
     if as_json:
-        print_record(found)
+        shared.print_record(found)
     else:
         show(renderables(found))
 
 
 def isolate(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
+    recipe: shared.RecipeArgument,
+    overrides: shared.Overrides = None,
     steps: Annotated[int, Option(metavar="N", help="Steps measured of each variant.")] = 12,
     as_json: Annotated[bool, Option("--json", help="Print the attribution as JSON.")] = False,
 ) -> None:
@@ -53,15 +42,15 @@ def isolate(
 
     if steps < FEWEST_STEPS:
         raise SetupError(f"--steps: {steps} are too few to see a difference beside its spread. Write {FEWEST_STEPS}.")
-    check_is_recipe(recipe, "isolate")
+    shared.check_is_recipe(recipe, "isolate")
     with ends_on_signals():
-        found = run_variants(recipe, overrides or [], steps, Lines())
+        found = run_variants(recipe, overrides or [], steps, shared.Lines())
     _print(found, isolation_renderables, as_json=as_json)
 
 
 def tune(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
+    recipe: shared.RecipeArgument,
+    overrides: shared.Overrides = None,
     minutes: Annotated[float, Option(metavar="Z", help="Time for all trials together.")] = 20.0,
     objective: Annotated[
         str,
@@ -95,7 +84,7 @@ def tune(
 
     Example: hf-efficient tune quickstart/lora --minutes 20
     """
-    from hf_efficient.jobs.cluster import load_cluster
+    from hf_efficient.jobs.job import load_cluster
     from hf_efficient.preflight.launches import ends_on_signals
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.reporting.html.compare_page import tune_page
@@ -108,7 +97,7 @@ def tune(
     knobs = frozenset(filter(None, map(str.strip, without.split(","))))
     limits: dict[str, Any] = {"most_p95_seconds": p95_step_seconds, "most_bytes": most_bytes, "without": knobs}
     goal = goal_of(objective, **limits, tolerance=eval_tolerance / 100, minutes=minutes)
-    check_is_recipe(recipe, "tune")
+    shared.check_is_recipe(recipe, "tune")
     if on not in (None, "slurm"):
         raise SetupError(f"--on: is {on}, and trials run as jobs of Slurm alone. Write --on slurm, or leave it out.")
     if cluster is not None and on is None:
@@ -116,18 +105,18 @@ def tune(
     place = folder or folder_of(load_recipe(recipe, overrides or []))
     with ends_on_signals():
         machines = load_cluster(cluster, {}) if on else None
-        found = run_trials(recipe, overrides or [], goal, Lines(), place, machines)
+        found = run_trials(recipe, overrides or [], goal, shared.Lines(), place, machines)
     text = (place / TUNED).read_text(encoding="utf-8") if found.changes else ""
     now = datetime.now().astimezone()
-    write_page(None, place / PAGE, lambda: tune_page(found, command_line(), text, now), sys.stderr)
+    shared.write_page(None, place / PAGE, lambda: tune_page(found, shared.command_line(), text, now), sys.stderr)
     _print(found, tuning_renderables, as_json=as_json)
     if found.changes and not as_json:
         print(f"\nThe tuned recipe is {place / TUNED}\nTrain it: hf-efficient train {place / TUNED}")
 
 
 def sweep(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
+    recipe: shared.RecipeArgument,
+    overrides: shared.Overrides = None,
     over: Annotated[
         str,
         Option(
@@ -163,20 +152,20 @@ def sweep(
 
     most_bytes = None if max_memory is None else int(max_memory * 2**30)
     goal = Goal(minutes=minutes, most_p95_seconds=p95_step_seconds, most_bytes=most_bytes)
-    check_is_recipe(recipe, "sweep")
+    shared.check_is_recipe(recipe, "sweep")
     place = folder or folder_of(load_recipe(recipe, overrides or []), "sweep")
     with ends_on_signals():
-        found = run_trials(recipe, overrides or [], over, goal, Lines(), place)
-    page = sweep_page(found, command_line(), datetime.now().astimezone())
-    write_page(None, place / "sweep.html", lambda: page, sys.stderr)
+        found = run_trials(recipe, overrides or [], over, goal, shared.Lines(), place)
+    page = sweep_page(found, shared.command_line(), datetime.now().astimezone())
+    shared.write_page(None, place / "sweep.html", lambda: page, sys.stderr)
     _print(found, sweep_renderables, as_json=as_json)
     if p95_step_seconds is not None and found.answer is None:
         raise typer.Exit(1)
 
 
 def bench(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
+    recipe: shared.RecipeArgument,
+    overrides: shared.Overrides = None,
     against: Annotated[
         str,
         Option(
@@ -224,11 +213,13 @@ def bench(
     _check_files(to_markdown, plot)
     options: dict[str, Any] = {"rounds": rounds, "steps": steps, "random_weights": random_weights}
     with ends_on_signals():
-        found = compare(recipe, overrides or [], arms, Lines(), pythons=pythons, **options)
+        found = compare(recipe, overrides or [], arms, shared.Lines(), pythons=pythons, **options)
     if to_markdown is not None:
-        write_text("--markdown", to_markdown, f"{MARKDOWN}\n{markdown(found, command_line())}", MARKDOWN)
+        shared.write_text(
+            "--markdown", to_markdown, f"{shared.MARKDOWN}\n{markdown(found, shared.command_line())}", shared.MARKDOWN
+        )
     if plot is not None:
-        write_text("--plot", plot, picture(found))
+        shared.write_text("--plot", plot, picture(found))
     _print(found, comparison_renderables, as_json=as_json)
     if found.arms[-1].reason:
         raise typer.Exit(1)
@@ -236,8 +227,8 @@ def bench(
 
 def _check_files(to_markdown: Path | None, plot: Path | None) -> None:
     """Before minutes of work."""
-    for flag, path, mark in (("--markdown", to_markdown, MARKDOWN), ("--plot", plot, "")):
+    for flag, path, mark in (("--markdown", to_markdown, shared.MARKDOWN), ("--plot", plot, "")):
         if path is not None:
-            check_file(flag, path, mark)
+            shared.check_file(flag, path, mark)
     if plot is not None and plot.suffix != ".svg":
         raise SetupError(f"--plot: {plot} is no SVG file. Write {plot.with_suffix('.svg')}.")

@@ -45,12 +45,11 @@ from hf_efficient.curation.rows import (
     write_parquet,
 )
 from hf_efficient.curation.stages import Judge, Rows, Stage, contamination, stages_of
-from hf_efficient.data.examples import Opened, open_sources, peek
+from hf_efficient.data.examples import Opened, Version, named_sets, open_sources, peek, version_of
 from hf_efficient.data.formats import Kind, common_kind
-from hf_efficient.data.prepared import Version, named_sets, version_of
 from hf_efficient.data.sources import Source
 from hf_efficient.errors import DataError, writing
-from hf_efficient.facts.libraries import is_installed
+from hf_efficient.facts.environment import is_installed
 from hf_efficient.recipe.schema import (
     ExactDuplicatesSection,
     NearDuplicatesSection,

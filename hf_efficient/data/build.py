@@ -13,10 +13,9 @@ from trl import DPOConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.cache import Entry, cache_folder, cache_key, kept_on_disk, load_entry, save_entry
-from hf_efficient.data.examples import RawData, build_raw
+from hf_efficient.data.examples import RawData, build_raw, recipe_sources
 from hf_efficient.data.formats import kind_of, question_and_answer
 from hf_efficient.data.prepare import Prepared, build_collator, prepare
-from hf_efficient.data.prepared import recipe_sources
 from hf_efficient.data.sources import Source
 from hf_efficient.data.stats import LeftOut
 from hf_efficient.data.targets import targets_of
@@ -64,10 +63,10 @@ def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
 
 def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: DPOConfig) -> PreferenceData:
     """Read, check, split, weigh and tokenise the rows of a recipe of preferences; raises as ``build_sft_data``."""
-    from hf_efficient.data import preference  # loads trainers, which other runs do not need
+    from hf_efficient.data import objectives  # loads trainers, which other runs do not need
 
     raw = read_raw(recipe, args, recipe_sources(recipe))
-    sides = preference.prepare_preferences(raw, tokenizer, args, recipe.objective)
+    sides = objectives.prepare_preferences(raw, tokenizer, args, recipe.objective)
     held = [one.dataset.remove_columns("where") for one in sides]
     if getattr(args, "precompute_ref_log_probs", False):
         settings = [recipe.objective, args.max_length, getattr(args, "truncation_mode", None)]
@@ -81,7 +80,7 @@ def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, ar
         small_sources=raw.small_sources,
         largest_token_id=max(one.largest_token_id for one in sides),
         good=good,
-        remark="" if good is None else preference.balance_remark(good, len(held[0]) - good, args),
+        remark="" if good is None else objectives.balance_remark(good, len(held[0]) - good, args),
     )
 
 

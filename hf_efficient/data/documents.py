@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.errors import DataError, cause
-from hf_efficient.facts.libraries import missing_package
+from hf_efficient.facts.environment import missing_package
 
 
 def needed(module: str) -> Any:

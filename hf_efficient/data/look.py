@@ -12,9 +12,8 @@ from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig, SFTConfig
 
 from hf_efficient.data.build import prepare_both, read_raw
-from hf_efficient.data.examples import RawData
+from hf_efficient.data.examples import RawData, recipe_sources
 from hf_efficient.data.prepare import is_packed
-from hf_efficient.data.prepared import recipe_sources
 from hf_efficient.data.stats import answer_lengths, lengths
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
@@ -136,7 +135,7 @@ def _of_examples(
 def _of_preferences(
     recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: DPOConfig, show: int
 ) -> DataLook:
-    from hf_efficient.data.preference import prepare_preferences, shown_answers, target_tokens  # loads trainers
+    from hf_efficient.data.objectives import prepare_preferences, shown_answers, target_tokens  # loads trainers
 
     objective = recipe.objective
     kept, *evaluation = prepare_preferences(raw, tokenizer, args, objective)
@@ -170,7 +169,7 @@ def _of_preferences(
 
 def _of_prompts(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: Any, show: int) -> DataLook:
     """Of the prompts alone: the completions, which are the targets, are not there yet."""
-    from hf_efficient.data.prompts import prompt_data, prompt_ids
+    from hf_efficient.data.objectives import prompt_data, prompt_ids
 
     data = prompt_data(recipe, raw, tokenizer, args)
     shown = _spread(list(raw.sizes.values()), show)

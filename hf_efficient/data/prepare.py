@@ -24,7 +24,7 @@ from hf_efficient.data.formats import CHAT_KINDS, TEMPLATE_FAULTS, Kind, is_empt
 from hf_efficient.data.stats import DataStats, largest_token_id, lengths, target_counts
 from hf_efficient.data.targets import Targets, marked_template, tokenise_by_beginnings
 from hf_efficient.errors import DataError
-from hf_efficient.facts.libraries import replaced
+from hf_efficient.facts.environment import replaced
 from hf_efficient.text import counted
 
 QUIET_UP_TO = 20_000  # rows; with more than that the progress bars of `datasets` are shown

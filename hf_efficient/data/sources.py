@@ -24,7 +24,7 @@ from aiohttp import ClientError
 from hf_efficient.data.docstrings import SPLITS, docstring_pairs, docstring_split
 from hf_efficient.data.documents import EXTRACTORS
 from hf_efficient.errors import DataError, cause
-from hf_efficient.facts.libraries import hub_reachable, replaced
+from hf_efficient.facts.environment import hub_reachable, replaced
 from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.load import missing_file
 from hf_efficient.recipe.schema import SourceSection
@@ -305,7 +305,11 @@ def open_source(section: SourceSection, key: str) -> Source:
     """Find what ``section.path`` names; reads no rows of local files. Raises ``DataError``: nothing readable is there,
     an unknown kind of file, no such split, no connection to the hub."""
     if section.path.startswith("builtin:"):
-        return _builtin(section, key)
+        if section.path not in BUILTINS:
+            raise DataError(f"{key}.path: unknown {section.path}; the embedded data sets: {', '.join(BUILTINS)}.")
+        if section.split not in SPLITS:
+            raise DataError(f"{key}.split: {section.path} has no split {section.split!r}; it has: {', '.join(SPLITS)}.")
+        return Source(key, section)
     if "://" in section.path:
         return _fetched(section, key)
     try:
@@ -320,14 +324,6 @@ def open_source(section: SourceSection, key: str) -> Source:
     if (fault := missing_file(section.path)) is not None:
         raise DataError(f"{key}.path: {' '.join(filter(None, fault))}")
     return Source(key, section, dataset=_from_hub(section, key))
-
-
-def _builtin(section: SourceSection, key: str) -> Source:
-    if section.path not in BUILTINS:
-        raise DataError(f"{key}.path: unknown {section.path}; the embedded data sets: {', '.join(BUILTINS)}.")
-    if section.split not in SPLITS:
-        raise DataError(f"{key}.split: {section.path} has no split {section.split!r}; it has: {', '.join(SPLITS)}.")
-    return Source(key, section)
 
 
 def _fetched(section: SourceSection, key: str) -> Source:

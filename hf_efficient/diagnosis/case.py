@@ -12,25 +12,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from hf_efficient.accounting.account import AccountedRun, account_run, read_account
-from hf_efficient.accounting.columns import Column
-from hf_efficient.accounting.steps import MOST_ROWS, StepColumns, columns_of
+from hf_efficient.accounting.steps import MOST_ROWS, Column, StepColumns, columns_of
 from hf_efficient.errors import OutputError
+from hf_efficient.recipe.load import resolved_parts
 from hf_efficient.recipe.tree import flat
-from hf_efficient.recipe.writing import resolved_parts
-from hf_efficient.records.account import RunAccount
-from hf_efficient.records.findings import (
-    FEWEST_STEPS,
-    Abstention,
-    Confidence,
-    Cost,
-    Evidence,
-    Finding,
-    Gain,
-    Remedy,
-    Severity,
-)
+from hf_efficient.records import findings as rec
+from hf_efficient.records.account import Band, RunAccount, RunSeries
 from hf_efficient.records.isolation import Isolation
-from hf_efficient.records.series import Band, RunSeries
 from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
 from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
 from hf_efficient.trace.breakdown import trace_breakdown
@@ -44,7 +32,7 @@ _MOST_TRACE_BYTES = 64 << 20
 
 Row = tuple[str, float | int | str | None, str, str]
 """Evidence: what, value, unit, source."""
-_NOTHING: Final = Cost()
+_NOTHING: Final = rec.Cost()
 MATTERS: Final = 0.05
 """Below this share of the time a cost is no warning."""
 
@@ -67,13 +55,13 @@ class Subject:
     def share(self, seconds: float) -> float:
         return seconds / self.loop_seconds if self.loop_seconds > 0 else 0.0
 
-    def cost(self, seconds: float | None = None, held_bytes: int | None = None) -> Cost:
-        return Cost(seconds, held_bytes, self._usd(seconds))
+    def cost(self, seconds: float | None = None, held_bytes: int | None = None) -> rec.Cost:
+        return rec.Cost(seconds, held_bytes, self._usd(seconds))
 
-    def gain(self, seconds: float, basis: str, held_bytes: int | None = None) -> Gain:
+    def gain(self, seconds: float, basis: str, held_bytes: int | None = None) -> rec.Gain:
         """``basis`` says how it was predicted; no more than all of the time is gained."""
         saved = max(0.0, min(seconds, self.loop_seconds))
-        return Gain(self.share(saved), saved, held_bytes, self._usd(saved), basis)
+        return rec.Gain(self.share(saved), saved, held_bytes, self._usd(saved), basis)
 
     def _usd(self, seconds: float | None) -> float | None:
         price = self.price_usd_per_hour
@@ -81,7 +69,7 @@ class Subject:
 
 
 S = TypeVar("S", bound=Subject)
-Verdict = Finding | Abstention | None
+Verdict = rec.Finding | rec.Abstention | None
 """None: the rule looked, and found nothing."""
 Rule = Callable[[S], Verdict]
 """A function with the name of the rule."""
@@ -96,7 +84,7 @@ def rule(*, name: str = "", needs_steps: bool = True) -> Callable[[Rule[S]], Rul
         @functools.wraps(judge)
         def judged(subject: S) -> Verdict:
             if needs_steps and not subject.has_steps:
-                return Abstention(own, "no optimizer step is recorded")
+                return rec.Abstention(own, "no optimizer step is recorded")
             verdict = judge(subject)
             return None if verdict is None else dataclasses.replace(verdict, rule=own)
 
@@ -109,21 +97,21 @@ def rule(*, name: str = "", needs_steps: bool = True) -> Callable[[Rule[S]], Rul
 def finding(
     title: str,
     evidence: Iterable[Row],
-    remedies: Sequence[Remedy],
-    cost: Cost = _NOTHING,
+    remedies: Sequence[rec.Remedy],
+    cost: rec.Cost = _NOTHING,
     *,
-    severity: Severity = "warning",
-    confidence: Confidence = "measured",
+    severity: rec.Severity = "warning",
+    confidence: rec.Confidence = "measured",
     explains: Sequence[str] = (),
-) -> Finding:
+) -> rec.Finding:
     """A rule's finding, without the evidence that is None; ``rule`` puts its name in."""
-    known = [Evidence(what, value, unit, source) for what, value, unit, source in evidence if value is not None]
-    return Finding("", title, severity, confidence, known, cost, list(remedies), list(explains))
+    known = [rec.Evidence(what, value, unit, source) for what, value, unit, source in evidence if value is not None]
+    return rec.Finding("", title, severity, confidence, known, cost, list(remedies), list(explains))
 
 
-def abstains(why: str, instrument: str = "") -> Abstention:
+def abstains(why: str, instrument: str = "") -> rec.Abstention:
     """A rule that cannot judge: which evidence is missing, and what would give it."""
-    return Abstention("", why, instrument)
+    return rec.Abstention("", why, instrument)
 
 
 @dataclass(frozen=True)
@@ -151,7 +139,7 @@ class IsolatedRecipe(Subject):
         part = self.found.part(name)
         return 0.0 if part is None else max(0.0, part.seconds or 0.0)
 
-    def unknown(self, name: str) -> Abstention | None:
+    def unknown(self, name: str) -> rec.Abstention | None:
         """Where a part applies and was not measured."""
         part = self.found.part(name)
         return abstains(f"{name}: {part.note}") if part is not None and part.seconds is None else None
@@ -206,7 +194,7 @@ class Case(Subject):
 
     @property
     def is_short(self) -> bool:
-        return self.account.steps.count < FEWEST_STEPS
+        return self.account.steps.count < rec.FEWEST_STEPS
 
     @property
     def ranks(self) -> int:

@@ -15,9 +15,9 @@ from hf_efficient.diagnosis.case import RESOLVED, Case
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.significance import Outcome, judge_gain, rate_spread, saved_share, saved_spread
 from hf_efficient.facts.tables import key_table
+from hf_efficient.recipe.load import dump_yaml, put_nested, resolved_parts, whole_values
 from hf_efficient.recipe.schema import DERIVED, ConfirmsSection
 from hf_efficient.recipe.tree import flat
-from hf_efficient.recipe.writing import dump_yaml, put_nested, resolved_parts, whole_values
 from hf_efficient.records.findings import Abstention, Confirmation, Diagnosis, Finding, Remedy, Verdict
 from hf_efficient.version import __version__
 

@@ -169,6 +169,4 @@ def kilowatt_hours(joules: float) -> float:
 
 def co2e_grams(joules: float | None, grams_per_kwh: float | None) -> float | None:
     """``kWh * intensity``, of the devices' energy alone: no cooling, no losses, no making of the hardware."""
-    if joules is None or grams_per_kwh is None:
-        return None
-    return kilowatt_hours(joules) * grams_per_kwh
+    return None if joules is None or grams_per_kwh is None else kilowatt_hours(joules) * grams_per_kwh

@@ -246,16 +246,13 @@ class WorkFormula:
         """The model's and the hardware's; None where the batch leaves it unknown."""
         if self.needs_scored and batch.scored is None:
             return None
-        model = self.model.flops(self._needed(batch))
-        if self.hardware is None:
-            return model, None
-        return model, self.hardware.flops(self._computed(batch, self.hardware.per_pair))
-
-    def _needed(self, batch: MicroBatch) -> Amounts:
         documents, tokens = Counter(batch.documents), sum(batch.documents)
         pairs = {window: causal_pairs(documents, window) for window in self.model.per_pair}
         head = batch.scored if self.needs_scored and batch.scored is not None else tokens
-        return Amounts(tokens, pairs, head)
+        model = self.model.flops(Amounts(tokens, pairs, head))
+        if self.hardware is None:
+            return model, None
+        return model, self.hardware.flops(self._computed(batch, self.hardware.per_pair))
 
     def _computed(self, batch: MicroBatch, windows: Iterable[int | None]) -> Amounts:
         """Padding included; a kernel with a mask fills the square of a row. SDPA needs one for a shorter window."""

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hf_efficient.facts import accelerators as facts
+from hf_efficient.facts import tables as facts
 from hf_efficient.records.device import Calibration, MatmulRate, OperatorWork
 
 Bound = Literal["math", "bandwidth", "launch"]

@@ -81,9 +81,7 @@ class Sharding:
     def whole_gradients(self) -> bool:
         """Whether a rank keeps the gradients of all trained weights from one micro-batch to the next. FSDP2 reduces
         those of the last one alone (``Accelerator.no_sync``, which transformers' Trainer uses)."""
-        if self.strategy == "fsdp2":
-            return self.micro_batches > 1
-        return self.strategy not in ("zero2", "zero3")
+        return self.micro_batches > 1 if self.strategy == "fsdp2" else self.strategy not in ("zero2", "zero3")
 
     @property
     def steps_on_host(self) -> bool:

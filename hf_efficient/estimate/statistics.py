@@ -153,7 +153,11 @@ def paired_test(before: Sequence[float], after: Sequence[float]) -> PairedTest |
     if binary:
         p_value = mcnemar(int((differences < 0).sum()), int((differences > 0).sum()))
     else:
-        p_value = _permutation(differences, generator)
+        observed, as_far = abs(differences.mean()), 0
+        for _ in range(_RESAMPLES // _AT_ONCE):
+            signs = generator.choice((-1.0, 1.0), size=(_AT_ONCE, len(differences)))
+            as_far += int((np.abs((signs * differences).mean(1)) >= observed - 1e-12).sum())
+        p_value = (as_far + 1) / (_RESAMPLES + 1)  # the observed one is one of them
     low, high = np.percentile(_resampled_means(differences, generator), (2.5, 97.5))
     method = "McNemar, exact" if binary else "permutation"
     return PairedTest(float(differences.mean()), float(low), float(high), p_value, method)
@@ -163,14 +167,6 @@ def mcnemar(worse: int, better: int) -> float:
     """The two-sided p-value of so many examples that only the first, or only the second, got right."""
     n = worse + better
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(min(worse, better) + 1)) / 2**n)
-
-
-def _permutation(differences: np.ndarray, generator: np.random.Generator) -> float:
-    observed, as_far = abs(differences.mean()), 0
-    for _ in range(_RESAMPLES // _AT_ONCE):
-        signs = generator.choice((-1.0, 1.0), size=(_AT_ONCE, len(differences)))
-        as_far += int((np.abs((signs * differences).mean(1)) >= observed - 1e-12).sum())
-    return (as_far + 1) / (_RESAMPLES + 1)  # the observed one is one of them
 
 
 def _resampled_means(differences: np.ndarray, generator: np.random.Generator) -> np.ndarray:

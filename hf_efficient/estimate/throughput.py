@@ -64,9 +64,7 @@ def scaling_efficiency(
     """``(rate / ranks) / (reference_rate / reference_ranks)``: 1 where every rank is as fast as in the reference. With
     the same micro-batch per rank this is weak scaling: it shows communication, late ranks, and shared cores, memory and
     disks. It is above 1 where something else held up the reference. None: a rate is not known, or was 0 there."""
-    if rate is None or not reference_rate:
-        return None
-    return (rate / ranks) / (reference_rate / reference_ranks)
+    return None if rate is None or not reference_rate else (rate / ranks) / (reference_rate / reference_ranks)
 
 
 _NEAR_THE_BEST = 1.03
@@ -141,9 +139,7 @@ def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]
     rest = seconds - fixed - slope * tokens
     deviation = float(np.quantile(np.abs(rest), 0.683))  # of a normal distribution, whatever a few late steps took
     error = deviation / (float(tokens.std()) * len(tokens) ** 0.5) * float(tokens.mean())
-    if error > _MOST_ERROR * float(seconds.mean()):
-        return None
-    return BatchTime(fixed, slope)
+    return None if error > _MOST_ERROR * float(seconds.mean()) else BatchTime(fixed, slope)
 
 
 _LEAST_OTHERS = 3

@@ -22,11 +22,16 @@ from hf_efficient.errors import HfEfficientError, ModelError, SetupError, first_
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.statistics import percentile
 from hf_efficient.export.llama_cpp import load_llama_cpp
-from hf_efficient.facts.environment import describe_environment
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import describe_environment, quieten_libraries
 from hf_efficient.launch.trained import find_source, load_source
-from hf_efficient.recording.meters import cuda_devices, current_device, gpu_meters, host_meters
-from hf_efficient.recording.process import device_peaks, peak_rss_bytes
+from hf_efficient.recording.meters import (
+    cuda_devices,
+    current_device,
+    device_peaks,
+    gpu_meters,
+    host_meters,
+    peak_rss_bytes,
+)
 from hf_efficient.records.latency import LATENCY_SCHEMA_VERSION, Latency, LatencyPoint, Percentiles, rising
 from hf_efficient.records.tuning import LEAST_DOUBLING
 from hf_efficient.version import __version__

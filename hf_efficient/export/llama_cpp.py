@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_efficient.errors import ModelError, SetupError, first_line
 from hf_efficient.export.agreement import TIE_NATS, Answered
-from hf_efficient.facts.libraries import is_installed
+from hf_efficient.facts.environment import is_installed
 
 
 def load_llama_cpp(needs_it: str) -> Any:

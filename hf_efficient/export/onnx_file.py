@@ -10,7 +10,7 @@ import torch
 
 from hf_efficient.errors import ModelError, SetupError, first_line
 from hf_efficient.export.agreement import Forward
-from hf_efficient.facts.libraries import is_installed, quiet_imports
+from hf_efficient.facts.environment import is_installed, quiet_imports
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _FILE = "model.onnx"

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.accelerators import accelerator, accelerator_of_device
-from hf_efficient.facts.tables import own_facts_folder, own_rows, plain, rows, unknown
+from hf_efficient.facts.tables import (
+    accelerator,
+    accelerator_of_device,
+    own_facts_folder,
+    own_rows,
+    plain,
+    rows,
+    unknown,
+)
 from hf_efficient.text import counted
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from typing import Any
 import yaml
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
-from hf_efficient.jobs.cluster import Cluster, Gpus, clock_time, gpus_of, seconds_of
-from hf_efficient.jobs.job import Job, Target
-from hf_efficient.recipe.writing import dump_yaml, rendered
+from hf_efficient.jobs.job import Cluster, Gpus, Job, Target, clock_time, gpus_of, seconds_of
+from hf_efficient.recipe.load import dump_yaml, rendered
 
 _SCRIPTS = Path(__file__).with_name("scripts")
 

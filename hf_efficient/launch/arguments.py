@@ -16,7 +16,7 @@ from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.command import deepspeed_config, is_zero, largest_share
 from hf_efficient.launch.machine import check_use_cpu
 from hf_efficient.launch.started import started_engine, started_recipe
-from hf_efficient.model.fast_step import settle_fast_step, settled_options
+from hf_efficient.model.recipe_trainer import settle_fast_step, settled_options
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
 

@@ -25,7 +25,7 @@ from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
 from hf_efficient.callbacks.faults import FaultPolicy
 from hf_efficient.callbacks.stop import SaveCadence
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
-from hf_efficient.data.prompts import PromptData, build_prompt_data, make_rewards
+from hf_efficient.data.objectives import PromptData, build_prompt_data, make_rewards
 from hf_efficient.data.stats import DataStats, compared_lengths
 from hf_efficient.diagnosis.remedies import INSTRUMENTS
 from hf_efficient.facts.prices import failure_hours
@@ -35,11 +35,10 @@ from hf_efficient.launch.teacher import compare_tokenizers, taught
 from hf_efficient.metrics.answers import Answer, AnswerEvaluator
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.model import recipe_trainer
-from hf_efficient.model.adapter import add_adapter, check_wrap_classes
+from hf_efficient.model.adapter import add_adapter, check_wrap_classes, round_in_training
 from hf_efficient.model.distill import DistillTrainerMixin
 from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_tokenizer
 from hf_efficient.model.prune import prune
-from hf_efficient.model.rounding import round_in_training
 from hf_efficient.model.structure import whole_count
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.training import FEW_STEPS

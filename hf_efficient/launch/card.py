@@ -14,9 +14,9 @@ from huggingface_hub.utils import validate_repo_id
 
 from hf_efficient.errors import writing
 from hf_efficient.model.prune import RECORD, Pruned
+from hf_efficient.recipe.load import rendered
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
-from hf_efficient.recipe.writing import rendered
 from hf_efficient.reporting.run_rows import machine_rows
 from hf_efficient.text import seconds
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from hf_efficient.errors import SetupError
+from hf_efficient.recipe.load import rendered
 from hf_efficient.recipe.schema import DistributedSection, OffloadSection, Recipe, mixed_precision
-from hf_efficient.recipe.writing import rendered
 
 DEFAULT_PORT = 29500  # torchrun's and accelerate's own
 

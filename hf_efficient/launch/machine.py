@@ -11,7 +11,7 @@ from typing import Literal
 import psutil
 
 from hf_efficient.errors import HfEfficientError, SetupError
-from hf_efficient.facts.libraries import hub_reachable, is_installed
+from hf_efficient.facts.environment import hub_reachable, is_installed
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.command import Engine, Layout, is_zero, strategy_of
 from hf_efficient.model.source import resolve_model_source, resolve_tokenizer_source
@@ -38,7 +38,12 @@ def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
             f"{counted(device_count, 'accelerator')}, one for each process. Write at most {device_count}, or auto."
         )
     if distributed.offload.nvme_path is not None:
-        _check_disk(distributed.offload.nvme_path)
+        path = distributed.offload.nvme_path
+        if not (Path(path).is_dir() and os.access(path, os.W_OK)):
+            raise SetupError(
+                f"distributed.offload.nvme_path: {path} is no folder that can be written here. Make it, on a fast "
+                "local disk of every machine, or leave the key out: then the host's memory takes what is offloaded."
+            )
 
 
 def check_use_cpu(recipe: Recipe, engine: Engine) -> None:
@@ -47,14 +52,6 @@ def check_use_cpu(recipe: Recipe, engine: Engine) -> None:
         raise SetupError(
             f"train.use_cpu: is true, and {engine} would not follow it on this machine, which has an accelerator. Hide "
             "it from the whole run (CUDA_VISIBLE_DEVICES= in front of the command), or leave the key out."
-        )
-
-
-def _check_disk(path: str) -> None:
-    if not (Path(path).is_dir() and os.access(path, os.W_OK)):
-        raise SetupError(
-            f"distributed.offload.nvme_path: {path} is no folder that can be written here. Make it, on a fast local "
-            "disk of every machine, or leave the key out: then the host's memory takes what is offloaded."
         )
 
 

@@ -36,9 +36,9 @@ from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY, RESOLVED
 from hf_efficient.model.four_bit_experts import adapt_experts
 from hf_efficient.model.load import auto_class, load_base, load_dense_base, load_tokenizer
 from hf_efficient.model.source import weights_mark
+from hf_efficient.recipe.load import resolved_parts
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
-from hf_efficient.recipe.writing import resolved_parts
 from hf_efficient.run_dir.checkpoints import checkpoints, damage_of
 
 TOLERANCE: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}

@@ -16,8 +16,8 @@ from hf_efficient.errors import OutputError, writing
 from hf_efficient.launch import checkpoints as held
 from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED, check_same_run, is_a_run
 from hf_efficient.launch.started import ALONE, Launch
+from hf_efficient.recipe.load import dump_yaml
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.writing import dump_yaml
 from hf_efficient.run_dir.checkpoints import MANIFEST, checkpoints, fault_of, step_of, was_cut_off
 from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.run_dir.mirror import newer_in_mirror, reached

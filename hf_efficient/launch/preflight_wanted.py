@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_efficient.data.build import PreferenceData, SftData
-from hf_efficient.data.prompts import PromptData
+from hf_efficient.data.objectives import PromptData
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.facts.environment import version_of
 from hf_efficient.facts.tables import key_table

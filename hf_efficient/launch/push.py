@@ -14,7 +14,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from hf_efficient.accounting.account import load_run
-from hf_efficient.accounting.headline import headline
+from hf_efficient.accounting.live import headline
 from hf_efficient.errors import HfEfficientError, ModelError, OutputError, SetupError, first_line
 from hf_efficient.facts.models import licence_of
 from hf_efficient.launch.card import card_table, hub_name

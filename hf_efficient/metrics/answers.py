@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_efficient.data.formats import TEMPLATE_FAULTS
 from hf_efficient.errors import DataError
-from hf_efficient.metrics.scores import ExactMatch, normalise
+from hf_efficient.metrics.for_trainer import ExactMatch, normalise
 from hf_efficient.recording.activations import kept_modes
 
 

@@ -1,18 +1,95 @@
-"""Metrics of the logits for transformers' Trainer, without gathering or storing the logits.
+"""Metrics of the logits for transformers' Trainer, without storing the logits: perplexity, token accuracy and exact
+match, as ``evaluate.Metric`` classes that touch neither a hub nor the disk.
 
 The Trainer stores what ``preprocess_logits_for_metrics`` returns for the whole evaluation, for ``compute_metrics``. The
 logits of 1,000 examples of 1,000 tokens, vocabulary 128,000, would take 512 GB; this takes 12 bytes per token.
 """
 
+import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import datasets
+import evaluate
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 
 from hf_efficient.errors import ModelError
+
+_IGNORED_LABEL = -100
+_LARGEST_EXPONENT = 709.0
+"""exp(709.78...) is the largest that a 64-bit float holds."""
+
+
+class OfflineMetric(evaluate.Metric):
+    """An ``evaluate.Metric`` whose class is in this package and whose inputs stay in memory. ``evaluate.Metric`` makes
+    a cache folder at once; this class only with ``keep_in_memory=False``, which ``num_process > 1`` needs. Under
+    transformers' Trainer predictions are gathered before, so one process is right."""
+
+    _COLUMNS: ClassVar[dict[str, Any]]
+    _SOURCE = ""
+
+    def __init__(self, config_name: str | None = None, keep_in_memory: bool = True, **kwargs: Any) -> None:
+        super().__init__(config_name=config_name, keep_in_memory=keep_in_memory, **kwargs)
+
+    def _build_data_dir(self) -> str:
+        return self._data_dir_root if self.keep_in_memory else super()._build_data_dir()
+
+    def _info(self) -> evaluate.MetricInfo:
+        columns, about = datasets.Features(self._COLUMNS), inspect.getdoc(type(self)) or ""
+        return evaluate.MetricInfo(about, self._SOURCE, columns)
+
+
+class Perplexity(OfflineMetric):
+    """exp(sum of NLL / number of tokens) over all target tokens. Every token weighs the same, so no grouping into
+    examples or batches matters, unlike in the Trainer's mean of batch means, ``eval_loss``. ``nll``: summed over each
+    group of ``tokens``, in nats. Nothing where there are no tokens; inf where exp overflows."""
+
+    _COLUMNS: ClassVar = {"nll": datasets.Value("float64"), "tokens": datasets.Value("int64")}
+    _SOURCE = "F. Jelinek et al., Perplexity: a measure of the difficulty of speech tasks, 1977."
+
+    def _compute(self, nll: Sequence[float], tokens: Sequence[int]) -> dict[str, float]:
+        total = sum(tokens)
+        if total == 0:
+            return {}
+        mean = math.fsum(nll) / total
+        return {"perplexity": math.inf if mean > _LARGEST_EXPONENT else math.exp(mean)}
+
+
+class TokenAccuracy(OfflineMetric):
+    """Share of positions where ``predictions[i][t]``, the argmax, equals ``references[i][t]``, -100 left out."""
+
+    _COLUMNS: ClassVar = dict.fromkeys(("predictions", "references"), datasets.List(datasets.Value("int64")))
+
+    def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
+        pairs = [
+            predicted == label
+            for row, labels in zip(predictions, references, strict=True)
+            for predicted, label in zip(row, labels, strict=True)
+            if label != _IGNORED_LABEL
+        ]
+        return {"token_accuracy": sum(pairs) / len(pairs)} if pairs else {}
+
+
+class ExactMatch(OfflineMetric):
+    """Share of predictions equal to their reference but for whitespace (``normalise``); case and punctuation count."""
+
+    _COLUMNS: ClassVar = dict.fromkeys(("predictions", "references"), datasets.Value("string"))
+    _SOURCE = "P. Rajpurkar et al., SQuAD: 100,000+ questions for machine comprehension, 2016."
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        pairs = zip(predictions, references, strict=True)
+        matches = [normalise(answer) == normalise(expected) for answer, expected in pairs]
+        return {"exact_match": sum(matches) / len(matches)} if matches else {}
+
+
+def normalise(text: str) -> str:
+    """The text as exact match compares it: outer whitespace removed, every inner run of it one space, nothing else."""
+    return " ".join(text.split())
+
 
 LOGIT_METRICS = ("perplexity", "token_accuracy")
 """The metrics that come from logits; ``exact_match`` needs generated answers (``AnswerEvaluator``)."""
@@ -47,7 +124,6 @@ class ComputeMetrics:
             return {}
         predictions, self._pending = self._pending, []
         rows = [row for each in predictions for row in _target_tokens(each)]
-        from hf_efficient.metrics.scores import Perplexity, TokenAccuracy  # evaluate loads slowly; a plan only reduces
 
         metrics: dict[str, float] = {}
         if "perplexity" in self.names:

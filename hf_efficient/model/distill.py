@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_efficient.errors import ModelError
-from hf_efficient.facts.libraries import replaced
+from hf_efficient.facts.environment import replaced
 from hf_efficient.model.prune import RECORD
 from hf_efficient.model.recipe_trainer import RecipeTrainerMixin
 from hf_efficient.recipe.schema import DistillSection, Recipe

@@ -20,7 +20,7 @@ from transformers.quantizers import auto
 from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
 from transformers.quantizers.quantizers_utils import get_module_from_name
 
-from hf_efficient.facts.libraries import replaced_item
+from hf_efficient.facts.environment import replaced_item
 
 _WEIGHTS = ("gate_up_proj", "down_proj")
 _ALIGNED = 16  # bytes that a row of a grouped product must be a multiple of

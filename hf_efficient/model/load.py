@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from hf_efficient.errors import HfEfficientError, ModelError, SetupError, cause
-from hf_efficient.facts.libraries import hub_reachable, replaced
+from hf_efficient.facts.environment import hub_reachable, replaced
 from hf_efficient.model.source import ModelSource, dense_folder, resolve_model_source, resolve_tokenizer_source
 from hf_efficient.model.structure import whole_shape
 from hf_efficient.recipe.objectives import OBJECTIVES
@@ -257,7 +257,7 @@ def _load_model(
     scores: bool = False,
     head_is_trained: bool = False,
 ) -> PreTrainedModel:
-    from hf_efficient.model.documents import known_attention
+    from hf_efficient.model.fast_layers import known_attention
 
     source = _dense(resolve_model_source(model))
     # transformers would load base and adapter of such a folder; a new adapter would replace the trained one.

@@ -17,7 +17,7 @@ import trl.trainer.utils
 from torch import Tensor
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from hf_efficient.facts.libraries import replaced
+from hf_efficient.facts.environment import replaced
 
 _LOGITS_AT_ONCE = 2**24  # logits of a piece: 64 MiB in float32
 _LOGITS_IN_CACHE = 2**20

@@ -16,7 +16,7 @@ from torch import nn
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.flops import Checkpointing, Coefficients, Head, Kernel, WorkFormula, coefficients
 from hf_efficient.estimate.model_shape import ModelShape, Trained, layer_of
-from hf_efficient.facts.accelerators import Dtype, accelerator_of_device
+from hf_efficient.facts.tables import Dtype, accelerator_of_device
 from hf_efficient.model.structure import adapter_of, base_model, shape_of_model, trained_of, whole_shape
 from hf_efficient.profilers.calibration import cpu_matmul_peak
 from hf_efficient.recording.holders import is_wrapped

@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 from hf_efficient.data.build import SftData
 from hf_efficient.data.stats import document_lengths
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.facts.accelerators import Accelerator, accelerator
+from hf_efficient.facts.tables import Accelerator, accelerator
 from hf_efficient.planning.arguments import process_kept, run_arguments
 from hf_efficient.planning.batches import RunRows, RunShapes, rows_as_prepared, run_shapes
 from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation

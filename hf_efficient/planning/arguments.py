@@ -15,7 +15,7 @@ from torch import nn
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.facts.tables import key_table
-from hf_efficient.model.fast_step import settled_options
+from hf_efficient.model.recipe_trainer import settled_options
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import Recipe

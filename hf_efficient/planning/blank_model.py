@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hf_efficient.facts.libraries import replaced
-from hf_efficient.model.adapter import add_adapter
+from hf_efficient.facts.environment import replaced
+from hf_efficient.model.adapter import add_adapter, round_in_training
 from hf_efficient.model.four_bit_experts import experts_are_packed, four_bit_experts
 from hf_efficient.model.load import quantization_config
-from hf_efficient.model.rounding import round_in_training
 from hf_efficient.planning.model_config import meta_model, model_config, weights_dtype
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
@@ -187,7 +186,7 @@ def blank_teacher(recipe: Recipe) -> PreTrainedModel:
 def _base(
     model: ModelSection, config: PretrainedConfig, quantization: QuantizationSection | None, *, scores: bool = False
 ) -> PreTrainedModel:
-    from hf_efficient.model.documents import known_attention
+    from hf_efficient.model.fast_layers import known_attention
 
     options: dict[str, Any] = {"dtype": weights_dtype(model, config)}
     if model.attn_implementation is not None:

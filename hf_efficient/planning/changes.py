@@ -13,8 +13,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from hf_efficient.facts.accelerators import Accelerator
-from hf_efficient.facts.tables import key_table
+from hf_efficient.facts.tables import Accelerator, key_table
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, names_accumulation
 from hf_efficient.recipe.rules.settings import Settings

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from hf_efficient.facts.libraries import replaced
+from hf_efficient.facts.environment import replaced
 from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer
 from hf_efficient.planning.trainers import adapt_as_in_the_run, any_tokenizer

@@ -13,10 +13,9 @@ from hf_efficient.errors import SetupError
 from hf_efficient.estimate import allocator
 from hf_efficient.estimate.allocator import CachingAllocator
 from hf_efficient.estimate.roofline import Roofs, StepTime, accelerator_roofs, cpu_roofs, step_time
-from hf_efficient.facts.accelerators import CPU, Accelerator
 from hf_efficient.facts.environment import cpu_emulates_bf16, cpu_model
-from hf_efficient.facts.tables import rows
-from hf_efficient.model.fast_step import settle_fast_step
+from hf_efficient.facts.tables import CPU, Accelerator, rows
+from hf_efficient.model.recipe_trainer import settle_fast_step
 from hf_efficient.planning.batches import RunShapes, unread_pauses
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
 from hf_efficient.planning.simulation import Rank, Simulation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_efficient.errors import ModelError, SetupError, cause
-from hf_efficient.facts.libraries import hub_reachable
+from hf_efficient.facts.environment import hub_reachable
 from hf_efficient.facts.models import find_model, nearest_models
 from hf_efficient.model.load import FAULTS_OF_FILES, auto_class
 from hf_efficient.model.prune import pruned_config

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hf_efficient.estimate import cost
 from hf_efficient.estimate.sharding import ZERO
-from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.facts.prices import Market, SpotTerms, failure_hours, grid_intensity, offers, spot_terms
+from hf_efficient.facts.tables import Accelerator
 from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.simulation import Rank
 from hf_efficient.recipe.schema import CostSection, Recipe

@@ -15,7 +15,7 @@ from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerC
 from transformers.trainer_callback import CallbackHandler
 
 from hf_efficient.errors import SetupError, first_line
-from hf_efficient.facts.accelerators import names_cpu
+from hf_efficient.facts.tables import names_cpu
 from hf_efficient.planning.arguments import collector_paused, own_arguments, process_kept, stand_in
 from hf_efficient.planning.batches import Lengths, RunRows, RunShapes, run_shapes
 from hf_efficient.planning.blank_model import blank_quantized

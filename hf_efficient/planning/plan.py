@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from hf_efficient.estimate.cost import cost_usd, energy_from_tdp
-from hf_efficient.facts import accelerators as facts
-from hf_efficient.model.fast_step import settle_fast_step, settled_options
+from hf_efficient.facts import tables as facts
+from hf_efficient.model.recipe_trainer import settle_fast_step, settled_options
 from hf_efficient.planning.arguments import PROMPT_TOKENS
 from hf_efficient.planning.batches import RunShapes, run_shapes
 from hf_efficient.planning.blank_model import is_eight_bit
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trl import SFTConfig
 
     from hf_efficient.data.build import PreferenceData, SftData
-    from hf_efficient.data.prompts import PromptData
+    from hf_efficient.data.objectives import PromptData
 
 
 def shape_remarks(shapes: RunShapes) -> list[str]:

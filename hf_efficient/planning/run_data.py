@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
+from hf_efficient.data.examples import NotPreparedError, recipe_sources
+from hf_efficient.data.objectives import PromptData, build_prompt_data
 from hf_efficient.data.prepare import is_packed
-from hf_efficient.data.prepared import NotPreparedError, recipe_sources
-from hf_efficient.data.prompts import PromptData, build_prompt_data
 from hf_efficient.data.sources import BUILTINS
 from hf_efficient.data.stats import answer_lengths, document_lengths, lengths
 from hf_efficient.errors import ModelError, SetupError

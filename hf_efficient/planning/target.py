@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from hf_efficient.errors import ModelError, SetupError
-from hf_efficient.facts.accelerators import Accelerator
-from hf_efficient.facts.libraries import replaced, replaced_item
+from hf_efficient.facts.environment import replaced, replaced_item
+from hf_efficient.facts.tables import Accelerator
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate import liger
 from hf_efficient.simulate.decompositions import flash_attn_func, flash_attn_varlen_func

@@ -19,7 +19,7 @@ from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate.blank import make_blank
-from hf_efficient.simulate.offload import OffloadedActivations, keep_the_heads
+from hf_efficient.simulate.liger import OffloadedActivations, keep_the_heads
 
 
 def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ def adapt_as_in_the_run(recipe: Recipe, model: Any) -> None:
 
 
 def _preferences(objective: ObjectiveName, length: int, count: int) -> list[dict[str, Any]]:
-    """A token of prompt, which is no target, before answers of target tokens; in the columns of ``data.preference``."""
+    """A token of prompt, which is no target, before answers of target tokens; in the columns of ``data.objectives``."""
     prompt, answer = [1], [1] * (length - 1)
     sides = ("chosen", "rejected")
     if objective == "dpo":

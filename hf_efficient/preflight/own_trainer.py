@@ -15,16 +15,8 @@ from transformers import Trainer, TrainingArguments
 from hf_efficient.callbacks.shrink import is_out_of_memory
 from hf_efficient.errors import HfEfficientError, PreflightError, SetupError, first_line, writing
 from hf_efficient.launch.checkpoints import remove
+from hf_efficient.planning import own_trainer as own
 from hf_efficient.planning.arguments import two_steps
-from hf_efficient.planning.own_trainer import (
-    OwnSteps,
-    batch_rows,
-    check_untrained,
-    evaluation_data,
-    row_lengths,
-    saves_of,
-    untrained_copy,
-)
 from hf_efficient.preflight.launches import STAGES, STEPS, disk_failure, figures_of
 from hf_efficient.preflight.process import Notebook, PreflightWatch, note_saved, run_facts
 from hf_efficient.recording.activations import kept_modes, kept_random_state
@@ -73,7 +65,7 @@ def preflight_check(trainer: Trainer) -> Preflight:
 def _check_kind(trainer: Trainer) -> None:
     if not isinstance(trainer, Trainer):
         raise SetupError(f"preflight_check: takes a Trainer, not {type(trainer).__name__}.")
-    check_untrained(trainer, "preflight_check")
+    own.check_untrained(trainer, "preflight_check")
     several = next((name for name in _ALONE if getattr(trainer.args, name, None)), None)
     if several is not None or trainer.args.world_size > 1:
         what = several or f"{trainer.args.world_size} processes"
@@ -108,7 +100,7 @@ def _try_out(trainer: Trainer, book: Notebook) -> None:
     args = trainer.args
     book.enter("data")
     there = len(checkpoints(Path(str(args.output_dir)).expanduser()))
-    book.note(free_bytes=shutil.disk_usage(book.folder).free, **run_facts(args, saves_of(trainer), there))
+    book.note(free_bytes=shutil.disk_usage(book.folder).free, **run_facts(args, own.saves_of(trainer), there))
     book.enter("building")
     made = _copy(trainer, book.folder / "run")
     PreflightWatch(book, made, evaluates=made.eval_dataset is not None)
@@ -123,24 +115,24 @@ def _try_out(trainer: Trainer, book: Notebook) -> None:
 def _copy(trainer: Trainer, directory: Path) -> Any:
     elsewhere = {"report_to": [], "disable_tqdm": True, "push_to_hub": False, "output_dir": str(directory)}
     args = two_steps(trainer.args, **elsewhere, resume_from_checkpoint=None, save_total_limit=None)
-    made = untrained_copy(trainer, OwnSteps, args, trainer.model)
+    made = own.untrained_copy(trainer, own.OwnSteps, args, trainer.model)
     # The optimizer of the user's, with its own state and the same parameters.
     made.optimizer = copy.deepcopy(trainer.optimizer, {id(one): one for one in made.model.parameters()})
     rows = made.args.per_device_train_batch_size
     count = STEPS * made.args.gradient_accumulation_steps * rows
-    lengths = row_lengths(trainer, trainer.train_dataset, "train_dataset")
-    made.train_dataset = list(batch_rows(trainer.train_dataset, lengths, 1, count))
+    lengths = own.row_lengths(trainer, trainer.train_dataset, "train_dataset")
+    made.train_dataset = list(own.batch_rows(trainer.train_dataset, lengths, 1, count))
     made.eval_dataset = _longest_evaluation(trainer)
     made.create_accelerator_and_postprocess()
     return made
 
 
 def _longest_evaluation(trainer: Trainer) -> list[Any] | None:
-    held = evaluation_data(trainer)
+    held = own.evaluation_data(trainer)
     if held is None or trainer.args.eval_strategy == "no":
         return None
     rows = min(trainer.args.per_device_eval_batch_size, len(held))
-    return list(batch_rows(held, row_lengths(trainer, held, "eval_dataset"), 1, rows))
+    return list(own.batch_rows(held, own.row_lengths(trainer, held, "eval_dataset"), 1, rows))
 
 
 def _failure(error: Exception, book: Notebook, args: TrainingArguments) -> PreflightFailure:

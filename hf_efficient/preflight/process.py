@@ -23,7 +23,7 @@ from trl import DPOConfig, SFTConfig
 
 from hf_efficient.callbacks.shrink import is_out_of_memory
 from hf_efficient.data.build import PreferenceData, SftData
-from hf_efficient.data.prompts import PromptData
+from hf_efficient.data.objectives import PromptData
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.launch.arguments import settle, training_arguments
 from hf_efficient.launch.build import build
@@ -39,7 +39,7 @@ from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.preflight import launches
 from hf_efficient.preflight.launches import STAGES, Part, RankNotes, Stage
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recording.process import peak_rss_bytes
+from hf_efficient.recording.meters import peak_rss_bytes
 from hf_efficient.records.account import FailureKind
 from hf_efficient.run_dir.checkpoints import checkpoints
 from hf_efficient.run_dir.json_file import write_whole

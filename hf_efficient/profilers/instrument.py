@@ -16,7 +16,7 @@ import torch
 
 from hf_efficient.errors import SetupError, first_line
 from hf_efficient.estimate.throughput import slowdown
-from hf_efficient.facts.libraries import is_installed
+from hf_efficient.facts.environment import is_installed
 from hf_efficient.recording.events import mark_phases
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.profile import InstrumentAccount

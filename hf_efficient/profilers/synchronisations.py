@@ -53,7 +53,15 @@ class Synchronisations(WindowedInstrument):
         if threading.get_ident() == self._thread:  # modes are of a thread
             self._modes.close()
         if self._measured:
-            self._state(self._facts())
+            steps = self._measured
+            ordered = sorted(self._seconds.items(), key=lambda one: (-len(one[1]), one[0]))
+            if not self._on_device:
+                self.notes.append(_ON_THE_HOST)
+            sites = []
+            for (site, operator), each in ordered[:_MOST_SITES]:
+                taken = {"count_per_step": len(each) / steps, "seconds_per_step": round(sum(each) / steps, 7)}
+                sites.append({**site._asdict(), "operator": operator, **taken})
+            self._state({"steps": steps, "on_device": self._on_device, "sites": sites})
 
     def _saw(self, operator: str, on_device: bool, seconds: float) -> None:
         if self._on_device and not on_device:
@@ -63,17 +71,6 @@ class Synchronisations(WindowedInstrument):
             return
         with self._lock:  # the backward of a device runs in a thread of its own
             self._seconds.setdefault((site, operator), []).append(seconds)
-
-    def _facts(self) -> dict[str, Any]:
-        steps = self._measured
-        ordered = sorted(self._seconds.items(), key=lambda one: (-len(one[1]), one[0]))
-        if not self._on_device:
-            self.notes.append(_ON_THE_HOST)
-        sites = []
-        for (site, operator), each in ordered[:_MOST_SITES]:
-            taken = {"count_per_step": len(each) / steps, "seconds_per_step": round(sum(each) / steps, 7)}
-            sites.append({**site._asdict(), "operator": operator, **taken})
-        return {"steps": steps, "on_device": self._on_device, "sites": sites}
 
 
 _Saw = Callable[[str, bool, float], None]

@@ -1,24 +1,28 @@
-"""A recipe file to a checked ``Recipe`` that knows where each of its values was set."""
+"""A recipe file to a checked ``Recipe`` that knows where each value was set; recipes written, and read back."""
 
 import copy
 import dataclasses
 import difflib
 import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hf_efficient.errors import Problem, RecipeError
-from hf_efficient.recipe.files import apply_overrides, compose, find_recipe, name_of_file
+import yaml
+
+from hf_efficient.errors import OutputError, Problem, RecipeError, writing
+from hf_efficient.recipe import files
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules import RULES, Settings
 from hf_efficient.recipe.rules.distributed import as_planned, names_accumulation, unnamed_batch
 from hf_efficient.recipe.schema import DERIVED, Origin, ProfileSection, Recipe
 from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems, unset
 from hf_efficient.recipe.train_fields import checked_recipe, train_fields
-from hf_efficient.recipe.tree import KeyPath, Node, dotted, wrap
+from hf_efficient.recipe.tree import KeyPath, Node, dotted, flat, read_scalar, wrap
 
 _DEFAULT = Origin("default")
 # Stands in for a required value that is missing or wrong, while the rules look for further problems.
@@ -35,8 +39,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     (``a.b=value`` in order; the value is YAML, ``data.train.0.path=x`` reaches into lists), all checks. Raises
     ``RecipeError`` with all problems, each with file and line or the flag; ``SetupError``: no packages for ``train:``.
     """
-    file = find_recipe(path)
-    return _checked(*compose(file, overrides), file)
+    file = files.find_recipe(path)
+    return _checked(*files.compose(file, overrides), file)
 
 
 def check_text(text: str, name: str) -> Recipe:
@@ -59,7 +63,7 @@ def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
         if node.origin.source == DERIVED:
             tree.remove(path)
     flags = [f"{key}={json.dumps(value)}" for key, value in values.items()]
-    return _checked(*apply_overrides(tree, flags), recipe.path)
+    return _checked(*files.apply_overrides(tree, flags), recipe.path)
 
 
 NO_INSTRUMENTS = {f"profile.{name}": value for name, value in ProfileSection().model_dump().items()}
@@ -112,7 +116,7 @@ def _check(tree: Node) -> list[Finding]:
 def _name(tree: Node, file: Path | None) -> None:
     """``name`` follows from the file where nobody wrote it, and ``output_dir`` from the name."""
     for key, made, source in (("name", "{}", "the name of the file"), ("output_dir", "outputs/{}", "name")):
-        of = Node(None if file is None else name_of_file(file), _DEFAULT) if key == "name" else tree.child("name")
+        of = Node(None if file is None else files.name_of_file(file), _DEFAULT) if key == "name" else tree.child("name")
         held = tree.child(key)
         if (held is None or held.value is None) and of is not None and isinstance(of.value, str) and of.value:
             tree.value[key] = Node(made.format(of.value), Origin(DERIVED, text=source))
@@ -193,3 +197,182 @@ def _nearest_file(path: Path) -> str:
         return f"The folder {path.parent} does not exist either."
     near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=1)
     return f"Nearest in {path.parent}: {near[0]}." if near else ""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text in quotes wherever either version of YAML would misread it, and no aliases."""
+
+    long_text: str | None = None
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.Node:
+        style = _style(text) or (self.long_text if "\n" in text else None)
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+class _BlockDumper(_Dumper):
+    long_text = "|"
+
+
+def _style(text: str) -> str | None:
+    """The quotes that a text needs; None leaves it to PyYAML, which knows YAML 1.1 and the indicators."""
+    # Only an escape keeps these apart from a line feed.
+    if any(character in text for character in "\r\x85\u2028\u2029"):
+        return '"'
+    try:
+        return None if isinstance(read_scalar(text), str) else "'"
+    except ValueError:
+        return "'"
+
+
+def dump_yaml(data: Any, *, blocks: bool = False) -> str:
+    """Plain data as YAML that YAML 1.1 and 1.2 read alike; with ``blocks``, long text line by line (``|``)."""
+    dumper = _BlockDumper if blocks else _Dumper
+    return yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """A text file from a template beside the code that writes it; its filter ``yaml`` writes a value on one line."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(template.parent),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        autoescape=False,
+    )
+    environment.filters["yaml"] = lambda value: yaml.dump(
+        [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf
+    )[1:-2]
+    return environment.get_template(template.name).render(values)
+
+
+def check_new_file(path: Path, flag: str, force: bool | None = None) -> None:
+    """``OutputError``: it exists, has no folder, or no recipe's name. ``force`` None: there is no flag ``--force``."""
+    if path.suffix not in files.SUFFIXES:
+        raise OutputError(f"{flag}: {path} is not named like a recipe. Write a name that ends in .yaml.")
+    if path.is_dir() or ((path.exists() or path.is_symlink()) and not force):
+        otherwise = "remove it" if force is None else "add --force to overwrite it"
+        raise OutputError(f"{flag}: {path} exists already. Write the name of a new file, or {otherwise}.")
+    if not path.parent.is_dir():
+        raise OutputError(f"{flag}: there is no folder {path.parent}. Make it, or write the name of a file elsewhere.")
+
+
+def write_new_file(path: Path, text: str, flag: str, force: bool = False) -> None:
+    """Write a file named by ``flag``; ``OutputError`` where it is there, without ``force``, or cannot be written."""
+    with writing(flag, path), path.open("w" if force else "x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def fixed_recipe(
+    recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str, comments: Mapping[str, str] | None = None
+) -> str:
+    """A recipe that extends another one, command line included; ``comments`` stand behind the lines of their keys."""
+    assert recipe.path is not None
+    values: dict[str, Any] = {"extends": _name_of(recipe.path, path.parent)}
+    flags = (key for key, origin in recipe.provenance.items() if origin.source == "command line")
+    for key, value in {**whole_values(recipe.model_dump(), flags), **overrides}.items():
+        put_nested(values, key, value)
+    return f"# {remark}\n{_commented(dump_yaml(values), comments or {})}"
+
+
+def _commented(text: str, comments: Mapping[str, str]) -> str:
+    lines, path = [], list[str]()
+    for line in text.splitlines():
+        name = line.lstrip(" ")
+        path[(len(line) - len(name)) // 2 :] = [name.partition(":")[0]]
+        said = comments.get(".".join(path))
+        lines.append(f"{line}  # {said}" if said else line)
+    return "\n".join(lines) + "\n"
+
+
+def put_nested(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+    held = values.get(last)
+    values[last] = {**held, **value} if isinstance(held, dict) and isinstance(value, dict) else value
+
+
+def _name_of(original: Path, folder: Path) -> str:
+    whole = original.resolve()
+    for name, shipped in files.shipped_files(files.shipped_root()).items():
+        if shipped.resolve() == whole:
+            return name
+    return Path(os.path.relpath(whole, folder.resolve())).as_posix()
+
+
+def whole_values(recipe: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """What the keys of leaves hold, by dotted key; a list as a whole, which is how a recipe replaces it."""
+    found: dict[str, Any] = {}
+    for key in keys:
+        value: Any = recipe
+        parts: list[str] = []
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                break
+            value = value[part]
+            parts.append(part)
+        if parts:
+            found[".".join(parts)] = value
+    return found
+
+
+class ResolvedValue(NamedTuple):
+    """One leaf: its dotted key, its value as YAML on one line, and the file and line, or flag, that set it."""
+
+    key: str
+    value: str
+    set_by: str | None
+
+
+@dataclass(frozen=True)
+class ResolvedRecipe:
+    """What ``recipe.resolved.yaml`` holds: every leaf, and the versions and hardware that the run had."""
+
+    name: str
+    description: str
+    values: list[ResolvedValue] = field(default_factory=list)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+def resolved_parts(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Recipe, provenance and environment that a run has written; ``OutputError``: unreadable, or no resolved recipe."""
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise OutputError(f"{path}: cannot be read: {error}") from error
+    held = data if isinstance(data, dict) else {}
+    recipe, origins, environment = (
+        part if isinstance(part, dict) else {} for part in map(held.get, ("recipe", "provenance", "environment"))
+    )
+    if not recipe:
+        raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
+    return recipe, origins, environment
+
+
+def read_resolved(path: Path) -> ResolvedRecipe:
+    """The same as rows; raises as ``resolved_parts``."""
+    recipe, origins, environment = resolved_parts(path)
+    return ResolvedRecipe(
+        name=str(recipe.get("name") or ""),
+        description=str(recipe.get("description") or ""),
+        values=[
+            ResolvedValue(key, dump_yaml([value])[2:-1], str(origins[key]) if origins.get(key) is not None else None)
+            for key, value in flat(recipe).items()
+        ],
+        environment=environment,
+    )
+
+
+def differing_keys(recipes: Sequence[ResolvedRecipe]) -> dict[str, list[str | None]]:
+    """Keys whose values are not all alike, with these recipe by recipe; None where one has no such key."""
+    held = [{value.key: value.value for value in recipe.values} for recipe in recipes]
+    rows = {key: [each.get(key) for each in held] for key in dict.fromkeys(key for each in held for key in each)}
+    return {key: values for key, values in rows.items() if len(set(values)) > 1}

@@ -8,11 +8,11 @@ from typing import Literal
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import parameter_count, shape_of
-from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.facts.models import find_model
+from hf_efficient.facts.tables import Accelerator
+from hf_efficient.recipe.load import rendered
 from hf_efficient.recipe.objectives import ObjectiveName
-from hf_efficient.recipe.writing import rendered
 from hf_efficient.text import counted
 
 AdapterMethod = Literal["lora", "qlora", "full"]

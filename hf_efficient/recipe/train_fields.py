@@ -21,7 +21,7 @@ import msgspec
 from pydantic import Field, create_model
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.libraries import missing_package, quiet_imports
+from hf_efficient.facts.environment import missing_package, quiet_imports
 from hf_efficient.facts.tables import cache_dir, key_table
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, Section
@@ -67,7 +67,12 @@ def train_fields(objective: str) -> Mapping[str, TrainField]:
     logger.info("Reading the fields of the installed TRL (once per version) ...")
     fields = {name: _read_fields(name) for name in OBJECTIVES}
     for name, own in fields.items():
-        _remember(_cache_path(name), own)
+        path = _cache_path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, msgspec.json.encode(list(own.values())).decode())
+        except OSError as error:
+            logger.debug("the field list is not remembered: %s", error)
     return fields[objective]
 
 
@@ -82,14 +87,6 @@ def _recall(path: Path) -> dict[str, TrainField] | None:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return {field.name: field for field in fields}
-
-
-def _remember(path: Path, fields: Mapping[str, TrainField]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(list(fields.values())).decode())
-    except OSError as error:
-        logger.debug("the field list is not remembered: %s", error)
 
 
 def _read_fields(objective: str) -> dict[str, TrainField]:

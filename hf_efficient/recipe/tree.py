@@ -112,9 +112,7 @@ class Node:
     def plain(self) -> Any:
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
-        if isinstance(self.value, list):
-            return [child.plain() for child in self.value]
-        return self.value
+        return [child.plain() for child in self.value] if isinstance(self.value, list) else self.value
 
     def leaves(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
         if isinstance(self.value, (dict, list)) and self.value:

@@ -23,15 +23,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from hf_efficient.errors import first_line
-from hf_efficient.run_dir.checkpoints import (
-    SavedFile,
-    begin_manifest,
-    discard,
-    end_manifest,
-    files_in,
-    prune,
-    read_files,
-)
+from hf_efficient.run_dir import checkpoints as kept
 from hf_efficient.run_dir.mirror import Mirror
 from hf_efficient.text import size
 
@@ -171,7 +163,7 @@ class CheckpointWriter:
             _together(writes.pop(0))
         if not self._is_main:
             return
-        self._list(save.folder, read_files(save.folder, files_in(save.folder), sync=bool(save.keep)))
+        self._list(save.folder, kept.read_files(save.folder, kept.files_in(save.folder), sync=bool(save.keep)))
         self._stands(save, best)
 
     def _stands(self, save: Save, best: str) -> None:
@@ -179,7 +171,9 @@ class CheckpointWriter:
             self.mirror.add(save.folder, save.keep, best)
         if self._is_main and save.keep:
             with suppress(OSError):  # what cannot be removed now is tried again after the next save
-                prune(save.folder.parent, save.keep, save.folder, best, () if self.mirror is None else self.mirror.busy)
+                kept.prune(
+                    save.folder.parent, save.keep, save.folder, best, () if self.mirror is None else self.mirror.busy
+                )
 
     def _passed_over(self, error: Exception, folder: Path, may_fail: bool) -> bool:
         """Whether the run continues after this failure of a save, of which nothing is left."""
@@ -187,7 +181,7 @@ class CheckpointWriter:
             return False
         if self._is_main:
             with suppress(OSError):  # room for the next one
-                discard(folder)
+                kept.discard(folder)
         if self._is_main and may_fail:
             said = "%s could not be saved: %s. The run continues; the checkpoints before it stay."
             logger.warning(said, folder.name, _reason(error))
@@ -200,27 +194,27 @@ class CheckpointWriter:
         free = shutil.disk_usage(folder.parent).free
         if free < self._bytes:
             raise OSError(errno.ENOSPC, f"it needs {size(self._bytes)}, and {size(free)} are free", str(folder))
-        begin_manifest(folder)
+        kept.begin_manifest(folder)
 
     def _end(self, save: Save) -> None:
         """Each rank reads a part of the files that rank 0 sees; that which it does not see, rank 0 reads."""
-        names = self._on_all(lambda: files_in(save.folder) if self._is_main else [])[0]
+        names = self._on_all(lambda: kept.files_in(save.folder) if self._is_main else [])[0]
         mine = [name for name in names[self._rank :: self._world_size] if (save.folder / name).is_file()]
-        parts = self._on_all(lambda: read_files(save.folder, mine, sync=bool(save.keep)))
+        parts = self._on_all(lambda: kept.read_files(save.folder, mine, sync=bool(save.keep)))
         files = {name: file for part in parts for name, file in part.items()}
 
         def end() -> None:
-            files.update(read_files(save.folder, [name for name in names if name not in files]))
+            files.update(kept.read_files(save.folder, [name for name in names if name not in files]))
             self._list(save.folder, files)
 
         self._on_all(lambda: end() if self._is_main else None)
 
-    def _list(self, folder: Path, files: dict[str, SavedFile]) -> None:
+    def _list(self, folder: Path, files: dict[str, kept.SavedFile]) -> None:
         self._bytes = sum(file.bytes for file in files.values())
         if files:
-            end_manifest(folder, dict(sorted(files.items())))
+            kept.end_manifest(folder, dict(sorted(files.items())))
         else:  # a trainer's own ``_save_checkpoint`` writes elsewhere
-            discard(folder)
+            kept.discard(folder)
 
     def _on_all(self, action: Callable[[], _T]) -> list[_T]:
         """What each rank's action gives; the system's error of one of them is raised on all."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hf_efficient.recording.guard import guard
-from hf_efficient.recording.process import keep_device_peaks
+from hf_efficient.recording.meters import keep_device_peaks
 from hf_efficient.records.steps import StepMemory
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from hf_efficient.recording.guard import guard
-from hf_efficient.recording.process import core_wait_seconds
+from hf_efficient.recording.meters import core_wait_seconds
 from hf_efficient.records.steps import StepLoader
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from typing import Any
 
 import psutil
 
-from hf_efficient.recording.meters import CudaDevice, nvml_handle
-from hf_efficient.recording.process import core_wait_of
+from hf_efficient.recording.meters import CudaDevice, core_wait_of, nvml_handle
 
 _LEAST_SECONDS = 0.2
 _IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user; what a host steals nobody here has

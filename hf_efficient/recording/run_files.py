@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from hf_efficient.recording.events import EventLog, Fold, Span
-from hf_efficient.recording.meters import current_device
-from hf_efficient.recording.process import ProcessStart, device_peaks, peak_rss_bytes
+from hf_efficient.recording.meters import ProcessStart, current_device, device_peaks, peak_rss_bytes
 from hf_efficient.recording.stop import RunStopped
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import SCHEMA_VERSION, StepRecord

@@ -29,15 +29,7 @@ from hf_efficient.recording.ranks import CollectiveWatch
 from hf_efficient.recording.run_files import Way, in_seconds
 from hf_efficient.recording.timeline import Timeline, open_run
 from hf_efficient.recording.tokens import TokenTally
-from hf_efficient.records.steps import (
-    PREFERENCES,
-    PhaseName,
-    SequenceCounts,
-    StepMemory,
-    StepRecord,
-    StepWork,
-    TokenCounts,
-)
+from hf_efficient.records import steps as rec
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +43,7 @@ class Counting:
         self.scored = formula is not None and formula.needs_scored
 
     @guard("Tokens and FLOPs are no longer counted")
-    def counted(self, tally: TokenTally) -> tuple[TokenCounts, SequenceCounts | None, StepWork | None]:
+    def counted(self, tally: TokenTally) -> tuple[rec.TokenCounts, rec.SequenceCounts | None, rec.StepWork | None]:
         work = None if self.formula is None else tally.work(self.formula)
         return tally.counts(), tally.sequences(), work
 
@@ -71,13 +63,13 @@ class StepDraft:
     micro_batches = 0
     step: int | None = None
     epoch: float | None = None
-    memory: StepMemory | None = None
+    memory: rec.StepMemory | None = None
     times: DeviceTimes | None = None
     device_seconds: Mapping[str, float] | None = None
     cpu_from_ns: int | None = None
     cpu_to_ns: int | None = None
     loader_to: LoaderMark | None = None
-    _counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
+    _counted: tuple[rec.TokenCounts, rec.SequenceCounts | None, rec.StepWork | None] | None = None
 
     def __init__(self, segment: Segment, counting: Counting, loader_from: LoaderMark | None = None) -> None:
         self.segment, self.counting, self.loader_from = segment, counting, loader_from
@@ -97,15 +89,15 @@ class StepDraft:
             self.device_seconds, self.times = self.times.read(), None
         return True
 
-    def record(self, span: Span) -> StepRecord:
+    def record(self, span: Span) -> rec.StepRecord:
         """What it came to; before it has ended, what it would come to if it ended with the span."""
         assert self.step is not None
         if self._counted is None:  # after the update no micro-batch follows
-            self._counted = self.counting.counted(self.tally) or (TokenCounts(), None, None)
+            self._counted = self.counting.counted(self.tally) or (rec.TokenCounts(), None, None)
         tokens, sequences, work = self._counted
         cpu_ns = None if self.cpu_from_ns is None or self.cpu_to_ns is None else self.cpu_to_ns - self.cpu_from_ns
         begins, ends, wall_ns = self.loader_from, self.loader_to, span.end_ns - span.start_ns
-        return StepRecord(
+        return rec.StepRecord(
             segment=self.segment.number,
             rank=self.segment.rank,
             step=self.step,
@@ -166,11 +158,11 @@ class StepRecorder:
         self._live: LiveRun | None = None
         self._figures_broken = False
 
-    def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
+    def phase(self, name: rec.PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         """In it the time belongs to ``name``, in the loop and outside; not in the loop of somebody else."""
         return self.log.phase(name, opaque=opaque) if self.recording or not self.log.in_loop else nullcontext()
 
-    def mark(self, phase: PhaseName | None) -> PhaseName | None:
+    def mark(self, phase: rec.PhaseName | None) -> rec.PhaseName | None:
         """From here on the time belongs to this phase of the loop; returns the one before, to go back to."""
         return self.log.mark(phase) if self.recording else None
 
@@ -189,7 +181,7 @@ class StepRecorder:
         rates: Mapping[str, Mapping[str, Any]],
         device: torch.device,
         memory: bool,
-        phase: PhaseName = "trainer_setup",
+        phase: rec.PhaseName = "trainer_setup",
     ) -> None:
         """A ``train()`` begins: open its run, state what it costs and runs on, and start a segment of steps. ``rates``
         are the facts ``price`` and ``grid``, which a recipe's run has stated. ``memory``: the allocator's peaks may be
@@ -337,7 +329,7 @@ class StepRecorder:
             logger.warning("The logs carry no figures any more, because of a fault; training continues.", exc_info=True)
             return {}
 
-    def under_way(self) -> StepRecord | None:
+    def under_way(self) -> rec.StepRecord | None:
         """What the record of the step under way would hold now; None while its update or its token counts lack."""
         draft, files = self._draft, self.timeline.files
         if files is None or not self.in_loop or draft.step is None or not draft.tally.ready():
@@ -401,6 +393,6 @@ class StepRecorder:
 
 
 def _preferences(logs: Mapping[str, Any]) -> dict[str, float]:
-    found = {name: next((logs[one] for one in theirs if one in logs), None) for name, theirs in PREFERENCES.items()}
+    found = {name: next((logs[one] for one in theirs if one in logs), None) for name, theirs in rec.PREFERENCES.items()}
     known = {name: float(v) for name, v in found.items() if isinstance(v, Real) and math.isfinite(v)}
     return known if "margin" in known else {}

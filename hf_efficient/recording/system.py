@@ -9,9 +9,8 @@ from typing import Any
 import psutil
 
 from hf_efficient.estimate.cost import believable, joules_between
-from hf_efficient.recording.meters import EnergyMeter, MeterError, cuda_devices, gpu_meters, host_meters
+from hf_efficient.recording.meters import EnergyMeter, MeterError, cuda_devices, device_memory, gpu_meters, host_meters
 from hf_efficient.recording.probes import CoresProbe, DisksProbe, GpuProbe, NetworkProbe
-from hf_efficient.recording.process import device_memory
 from hf_efficient.records.steps import SCHEMA_VERSION
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from hf_efficient.facts.environment import machine_facts
 from hf_efficient.recording.events import EventLog, Fold
 from hf_efficient.recording.guard import guard
 from hf_efficient.recording.live import LiveRun
-from hf_efficient.recording.process import ProcessStart, process_start
+from hf_efficient.recording.meters import ProcessStart, process_start
 from hf_efficient.recording.run_files import DONE, Ending, RunFiles, Way, await_other_ranks, ending_of
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import PhaseName

@@ -12,7 +12,7 @@ OperatorFamily = Literal[
 class OperatorWork:
     """All calls of one operator at one shape, at least one; each launches one kernel. A call's share is the sum over
     ``calls``. ``family``: what bounds it: ``matmul`` and ``attention`` (fused) compute on matrix units, the others move
-    memory. ``dtype``: by the names of ``facts.accelerators.Dtype``; ``tf32`` where products of float32 are allowed to
+    memory. ``dtype``: by the names of ``facts.tables.Dtype``; ``tf32`` where products of float32 are allowed to
     use it. ``flops``: 2 for each term of a product. ``read_bytes``, ``written_bytes``: each tensor counted once."""
 
     name: str

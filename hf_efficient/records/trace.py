@@ -87,7 +87,7 @@ IdleCause = Literal["host_bound", "launch_bound", "other"]
 
 @dataclass(frozen=True)
 class IdleSplit:
-    """Why a device ran nothing between its first event and its last; ``trace/device.py`` defines it.
+    """Why a device ran nothing between its first event and its last; ``trace/breakdown.py`` defines it.
     ``host_bound_seconds``: long gaps at whose start the next work was not yet submitted. ``launch_bound_seconds``: gaps
     too short for the host to do more than submit the next kernel. ``other_seconds``: submitted work waited for another
     stream, an event or memory; ``unknown_seconds``, whose submission the trace does not hold, is part of it."""

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.accounting.headline import scaling_of
+from hf_efficient.accounting.live import scaling_of
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.comparison import Compared, ComparedFigure, FigureChange, RunComparison
 from hf_efficient.reporting.labels import figures, or_nothing, signed_percent
@@ -108,8 +108,7 @@ def note_lines(found: RunComparison) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for name, why in found.left_out.items():
         reasons.setdefault(why, []).append(figure_label(name))
-    for why, labels in reasons.items():
-        yield f"not compared, as {why}: {', '.join(labels)}"
+    yield from (f"not compared, as {why}: {', '.join(labels)}" for why, labels in reasons.items())
     if any(change is not None and change.compared for one in found.figures for change in one.changes):
         yield "intervals hold the true changes with 95% together; a change outside them is marked better or worse"
 

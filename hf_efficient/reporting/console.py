@@ -101,8 +101,7 @@ def plan_table(plan: PlanAccount) -> Iterator[RenderableType]:
     for row in run_rows.plan_rows(plan):
         made.add_row(f"  {row.label}", row.predicted, row.observed, row.error)
     yield made
-    for note in run_rows.plan_notes(plan):
-        yield Text(f"  {note}", "dim")
+    yield from (Text(f"  {note}", "dim") for note in run_rows.plan_notes(plan))
 
 
 def live_screen(view: RunView, run_dir: Path) -> RenderableType:

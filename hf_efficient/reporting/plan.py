@@ -30,9 +30,14 @@ def plan_renderables(plan: rec.Plan, *, notes: bool = False) -> list[RenderableT
     """The answer in the first line; ``notes``: the largest tensors too, all that is taken for granted,
     and spot markets, at the end."""
     gpus: list[RenderableType] = [Text(), GpuTable(plan)] if plan.gpus else []
+    what = (
+        f"{count(plan.trained_parameters)} of {count(plan.parameters)} parameters are trained ({plan.adapter}).\n"
+        f"{'A step' if plan.data is None else 'The largest step'} is {step_words(plan)}: "
+        f"{math.prod(plan.step_rows):,} tokens and {flops(plan.flops_per_step)}FLOP."
+    )
     return [
         *([Text(answer(plan), "bold"), Text()] if plan.gpus else []),
-        _title(plan),
+        Text.assemble((f"{plan.recipe}: {plan.model}\n", "bold"), what),
         *([] if plan.ranks is None else _ranks(plan.ranks)),
         *([] if plan.data is None else data_renderables(plan.data)),
         *gpus,
@@ -107,15 +112,6 @@ def _why(gpu: rec.PlannedGpu) -> str:
         return f"{in_gib(gpu.needed_bytes - gpu.usable_memory_bytes)} GiB short"
     lacking = next((note for note in gpu.notes if note.startswith("model.attn_implementation: ")), None)
     return "no bfloat16" if lacking is None else f"no {lacking.split()[1]}"
-
-
-def _title(plan: rec.Plan) -> Text:
-    what = (
-        f"{count(plan.trained_parameters)} of {count(plan.parameters)} parameters are trained ({plan.adapter}).\n"
-        f"{'A step' if plan.data is None else 'The largest step'} is {step_words(plan)}: "
-        f"{math.prod(plan.step_rows):,} tokens and {flops(plan.flops_per_step)}FLOP."
-    )
-    return Text.assemble((f"{plan.recipe}: {plan.model}\n", "bold"), what)
 
 
 def step_words(plan: rec.Plan) -> str:
@@ -263,7 +259,10 @@ def advice_renderables(advice: rec.PlannedAdvice) -> list[RenderableType]:
     made.add_column("change", overflow="fold")
     made.add_row(*_outcome(advice.before), Text("as it is"))
     for change in advice.changes:
-        made.add_row(*_outcome(change.after), _change(change))
+        text = Text("\n".join(override_lines(change)))
+        if not change.keeps_training:
+            text.append("\nchanges what is learned", "yellow")
+        made.add_row(*_outcome(change.after), text.append(f"\n+ {change.gives}\n- {change.costs}", "dim"))
     parts.append(made)
     if not any(change.after.fits for change in advice.changes):
         parts.append(Text("None of them makes it fit: it takes a smaller model or a larger accelerator."))
@@ -285,13 +284,6 @@ def outcome_speed(outcome: rec.PlannedOutcome) -> tuple[str, str]:
 def _outcome(outcome: rec.PlannedOutcome) -> list[str | Text]:
     needed = Text(in_gib(outcome.needed_bytes), "green" if outcome.fits else "red")
     return [needed, "fits" if outcome.fits else "no", *outcome_speed(outcome)]
-
-
-def _change(change: rec.PlannedChange) -> Text:
-    text = Text("\n".join(override_lines(change)))
-    if not change.keeps_training:
-        text.append("\nchanges what is learned", "yellow")
-    return text.append(f"\n+ {change.gives}\n- {change.costs}", "dim")
 
 
 def override_lines(change: rec.PlannedChange) -> list[str]:

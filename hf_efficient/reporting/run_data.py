@@ -12,11 +12,10 @@ from hf_efficient.accounting.steps import StepColumns
 from hf_efficient.diagnosis.case import case_of
 from hf_efficient.diagnosis.engine import diagnose_case
 from hf_efficient.errors import OutputError
-from hf_efficient.recipe.writing import ResolvedRecipe, read_resolved
-from hf_efficient.records.account import RunAccount
+from hf_efficient.recipe.load import ResolvedRecipe, read_resolved
+from hf_efficient.records.account import RunAccount, RunSeries
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.prepared import MANIFEST_JSON, PreparedSet
-from hf_efficient.records.series import RunSeries
 from hf_efficient.records.trace import TraceBreakdown
 from hf_efficient.records.trained_model import EVALUATION_JSON, EVALUATION_VERSION, TaskScores
 from hf_efficient.run_dir.json_file import PROFILE, read_record, read_table

@@ -144,8 +144,7 @@ def _diagnosis(found: Isolation) -> Iterator[RenderableType]:
         yield from diagnosis_renderables(found.diagnosis)
         return
     yield Text(f"No cause is clear: {share(unexplained)} of a step is unexplained.", "bold yellow")
-    for one in found.diagnosis.abstentions:
-        yield Text(f"Not judged: {one.rule}: {one.why}", "dim")
+    yield from (Text(f"Not judged: {one.rule}: {one.why}", "dim") for one in found.diagnosis.abstentions)
 
 
 def _headline(found: Isolation) -> Text:

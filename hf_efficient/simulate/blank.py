@@ -60,9 +60,7 @@ def _described(value: Any) -> Any:
         return (value.size(), value.stride(), value.dtype)
     if value is None:
         return None
-    if isinstance(value, (list, tuple)):
-        return tuple([_described(one) for one in value])
-    return (type(value), value)
+    return tuple([_described(one) for one in value]) if isinstance(value, (list, tuple)) else (type(value), value)
 
 
 def _shapes(result: Any) -> Any:

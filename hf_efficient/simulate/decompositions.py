@@ -33,9 +33,7 @@ def _cast_first(func: Any, first: Any, second: Any, **named: Any) -> Any:
     if not both or first.dim() == 0 or second.dim() == 0:
         return NotImplemented
     common = _COMMON.get((first.dtype, second.dtype))
-    if common is None:
-        return NotImplemented
-    return func(_cast(first, common), _cast(second, common), **named)
+    return NotImplemented if common is None else func(_cast(first, common), _cast(second, common), **named)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -108,9 +106,7 @@ def workspaces(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
 def _scatter_add(into: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor) -> Any:
     """In place in a backward, as that of ``gather`` is. Of tensors like these, which are subclasses, it makes a copy:
     ``gather_backward`` of pytorch 2.13 (``aten/src/ATen/native/TensorAdvancedIndexing.cpp``)."""
-    if torch.is_grad_enabled():
-        return NotImplemented
-    return into.scatter_add_(dim, index, values)
+    return NotImplemented if torch.is_grad_enabled() else into.scatter_add_(dim, index, values)
 
 
 def _grouped_mm(left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any) -> Any:

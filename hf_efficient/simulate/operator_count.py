@@ -135,9 +135,7 @@ def _described(value: Any) -> Any:
         return (value.shape, value.dtype)
     if value is None or isinstance(value, (int, float, str)):
         return value
-    if isinstance(value, (list, tuple)):
-        return tuple([_described(one) for one in value])
-    return None
+    return tuple([_described(one) for one in value]) if isinstance(value, (list, tuple)) else None
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.errors import SetupError
+from hf_efficient.recipe.load import rendered
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, mixed_precision
-from hf_efficient.recipe.writing import rendered
 from hf_efficient.records.bench import Work
 from hf_efficient.trials.process import RESULT
 

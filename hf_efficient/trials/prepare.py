@@ -15,10 +15,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from trl import SFTConfig
 
 from hf_efficient.data.build import read_raw
-from hf_efficient.data.examples import RawData
+from hf_efficient.data.examples import RawData, recipe_sources
 from hf_efficient.data.formats import Kind, recast
 from hf_efficient.data.prepare import set_pad_token, tokenise
-from hf_efficient.data.prepared import recipe_sources
 from hf_efficient.data.stats import lengths
 from hf_efficient.data.targets import Targets
 from hf_efficient.errors import HfEfficientError, SetupError

@@ -13,14 +13,13 @@ import msgspec
 
 from hf_efficient.errors import OutputError, SetupError, writing
 from hf_efficient.facts.environment import accelerator_count, cpu_model, describe_environment, thread_count
-from hf_efficient.jobs.cluster import Cluster
+from hf_efficient.jobs.job import Cluster
 from hf_efficient.jobs.targets import check_program, srun_command
-from hf_efficient.recipe.load import change_recipe, load_recipe
+from hf_efficient.recipe.load import change_recipe, fixed_recipe, load_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
-from hf_efficient.recipe.writing import fixed_recipe
 from hf_efficient.records.tuning import TUNING_SCHEMA_VERSION, TrialRun, Tuning
 from hf_efficient.reporting.trials import gain_words
 from hf_efficient.run_dir.json_file import strict_json, write_whole

@@ -19,7 +19,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from hf_efficient.accounting.steps import read_columns
 from hf_efficient.data.build import build_preference_data, build_sft_data, read_raw
-from hf_efficient.data.prepared import recipe_sources
+from hf_efficient.data.examples import recipe_sources
 from hf_efficient.data.stats import answer_lengths
 from hf_efficient.facts.environment import usable_cpus
 from hf_efficient.launch.arguments import settle_choices, training_arguments

@@ -14,7 +14,7 @@ from typing import Any
 
 import hf_efficient.early  # noqa: F401  first of all
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
 from hf_efficient.recipe.load import load_recipe

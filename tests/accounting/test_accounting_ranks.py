@@ -5,7 +5,7 @@ import pytest
 from made_records import end, facts, lines, price, process, train
 
 from hf_efficient.accounting.account import account_of
-from hf_efficient.accounting.headline import scaling_of
+from hf_efficient.accounting.live import scaling_of
 from hf_efficient.records.amounts import MemoryCategory
 
 

@@ -10,7 +10,7 @@ from made_records import alive, end, full_step, lines, process, reading, span, s
 from hf_efficient.accounting.account import account_of, account_run
 from hf_efficient.accounting.series import histogram, per_step, tokens_per_second
 from hf_efficient.accounting.steps import LOADER_SECONDS
-from hf_efficient.records.series import Band, Histogram, StepSeries, SystemSeries
+from hf_efficient.records.account import Band, Histogram, StepSeries, SystemSeries
 from hf_efficient.records.steps import StepLoader
 
 
@@ -42,7 +42,7 @@ def test_a_resumed_run_has_one_axis_without_a_gap(resumed):
 
 def test_the_load_of_the_machine_and_its_gpus(tmp_path, monkeypatch):
     """Three readings in two buckets; the third tells less."""
-    monkeypatch.setattr("hf_efficient.accounting.columns.MOST_BUCKETS", 2)
+    monkeypatch.setattr("hf_efficient.accounting.steps.MOST_BUCKETS", 2)
     lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0), end(5.0))
     lines(tmp_path / "steps.jsonl", step(1, 0.5, 1.0))
     busy, idle = {"utilization_percent": 90, "sm_clock_mhz": 1000}, {"utilization_percent": 10}
@@ -68,7 +68,7 @@ def test_the_load_of_the_machine_and_its_gpus(tmp_path, monkeypatch):
 
 def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
     """Seven steps in at most three buckets: four in one, three in the other."""
-    monkeypatch.setattr("hf_efficient.accounting.columns.MOST_BUCKETS", 3)
+    monkeypatch.setattr("hf_efficient.accounting.steps.MOST_BUCKETS", 3)
     losses = {2: 3.0, 3: 9.0, 4: float("nan"), 6: 2.5}
     walls = [1.0, 5.0, 1.0, 1.0, 2.0, 1.0, 3.0]
     starts = [sum(walls[:index]) for index in range(7)]
@@ -115,7 +115,7 @@ def test_histograms(values, expected):
 
 def test_the_system_over_both_processes(resumed, monkeypatch):
     """Five readings in at most three buckets; one process ended, the other one died."""
-    monkeypatch.setattr("hf_efficient.accounting.columns.MOST_BUCKETS", 3)
+    monkeypatch.setattr("hf_efficient.accounting.steps.MOST_BUCKETS", 3)
     lines(
         resumed / "system.jsonl",
         reading(0, 1.0, rss_bytes=100, watts={"GPU 0": 200.0}),

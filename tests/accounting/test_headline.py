@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_efficient.accounting.headline import GROUPS, PhaseGroup, grouped, headline
+from hf_efficient.accounting.live import GROUPS, PhaseGroup, grouped, headline
 from hf_efficient.records.steps import PHASES
 from tests.reporting.sample_run import full, write_records
 

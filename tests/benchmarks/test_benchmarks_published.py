@@ -6,7 +6,7 @@ import published
 import pytest
 from published import HEADS, NOT_COMPARED, RECIPES, HeadCase, RecipeCase
 
-from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.facts.tables import accelerator
 
 
 def test_every_figure_has_a_source_in_a_revision_that_stays():

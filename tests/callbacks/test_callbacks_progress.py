@@ -11,7 +11,7 @@ from hf_efficient.callbacks import progress as figure_bars
 from hf_efficient.estimate.forecast import Schedule, Spent
 from hf_efficient.recording import timeline as timelines
 from hf_efficient.recording.live import LiveRun, Outlook, RecentSpeed, RunningFigures
-from hf_efficient.recording.process import ProcessStart
+from hf_efficient.recording.meters import ProcessStart
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.steps import StepRecord, StepWork, TokenCounts
 

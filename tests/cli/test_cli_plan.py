@@ -12,7 +12,7 @@ import pytest
 import torch  # noqa: F401  a process that has loaded it is not the plan's own
 
 from hf_efficient.cli.output import PAGE
-from hf_efficient.facts import accelerators as accelerators_module
+from hf_efficient.facts import tables as accelerators_module
 from hf_efficient.planning import gpu
 from hf_efficient.profilers.calibration import save_calibration
 from hf_efficient.recipe.load import load_recipe

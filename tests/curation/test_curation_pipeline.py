@@ -11,7 +11,7 @@ from made_curation import lines, recipe_of
 from rich.console import Console
 
 from hf_efficient.curation import pipeline
-from hf_efficient.data.prepared import NotPreparedError, recipe_sources
+from hf_efficient.data.examples import NotPreparedError, recipe_sources
 from hf_efficient.errors import DataError
 from hf_efficient.reporting import prepared as words
 

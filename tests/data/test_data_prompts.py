@@ -9,7 +9,7 @@ from trl import GRPOConfig
 from hf_efficient.data.build import read_raw
 from hf_efficient.data.examples import open_sources
 from hf_efficient.data.look import look_at
-from hf_efficient.data.prompts import build_prompt_data, last_number, make_rewards
+from hf_efficient.data.objectives import build_prompt_data, last_number, make_rewards
 from hf_efficient.errors import DataError, SetupError
 from hf_efficient.recipe.schema import RewardSection
 

@@ -7,8 +7,8 @@ import pytest
 from hf_efficient.diagnosis.rules import memory as rules
 from hf_efficient.diagnosis.rules.machine import unused_memory
 from hf_efficient.estimate.allocator import CONTEXT_BYTES
-from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.facts.prices import offers
+from hf_efficient.facts.tables import accelerator
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.made import case_in, judged, settings, step, step_memory
 from tests.diagnosis.made import memory as counted_memory

@@ -12,7 +12,7 @@ from hf_efficient.estimate.roofline import (
     startup_seconds,
     step_time,
 )
-from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.facts.tables import accelerator
 from hf_efficient.records.device import Calibration, MatmulRate, OperatorWork
 
 ROOFS = Roofs({"bf16": 1e14}, {"bf16": 5e13}, 1e12, startup_seconds=10e-6, launch_seconds=5e-6)

@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.accelerators import (
+from hf_efficient.facts.tables import (
     DTYPES,
     USABLE_SHARE,
     accelerator,
@@ -17,8 +17,8 @@ from hf_efficient.facts.accelerators import (
     host_bandwidth,
     matmul_efficiency,
     overhead_seconds,
+    rows,
 )
-from hf_efficient.facts.tables import rows
 
 
 def test_an_a100():

@@ -7,7 +7,7 @@ import pytest
 
 import hf_efficient
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.libraries import is_installed, missing_package, quiet_imports, quieten_libraries
+from hf_efficient.facts.environment import is_installed, missing_package, quiet_imports, quieten_libraries
 
 
 def test_a_module_is_found_without_being_run(tmp_path, monkeypatch):

@@ -3,9 +3,8 @@
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.accelerators import accelerator, accelerator_of_device, accelerators
 from hf_efficient.facts.prices import Rates, offers, price_facts, prices, providers
-from hf_efficient.facts.tables import own_facts_folder
+from hf_efficient.facts.tables import accelerator, accelerator_of_device, accelerators, own_facts_folder
 
 ACCELERATORS = """\
 - name: Thing One

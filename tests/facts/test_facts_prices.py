@@ -6,7 +6,6 @@ import pytest
 
 from hf_efficient.errors import SetupError
 from hf_efficient.facts import prices as prices_module
-from hf_efficient.facts.accelerators import accelerators
 from hf_efficient.facts.prices import (
     Price,
     Rates,
@@ -19,7 +18,7 @@ from hf_efficient.facts.prices import (
     prices,
     spot_terms,
 )
-from hf_efficient.facts.tables import rows
+from hf_efficient.facts.tables import accelerators, rows
 
 
 def test_the_largest_instance_that_is_not_too_large():

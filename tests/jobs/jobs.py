@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from hf_efficient.jobs.cluster import Cluster
-from hf_efficient.jobs.job import Job, Target, job_of
+from hf_efficient.jobs.job import Cluster, Job, Target, job_of
 from hf_efficient.recipe.load import load_recipe
 
 WHOLE_CLUSTER: dict[str, Any] = {

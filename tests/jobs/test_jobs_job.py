@@ -3,8 +3,7 @@
 import pytest
 
 from hf_efficient.errors import RecipeError, SetupError
-from hf_efficient.jobs.cluster import Gpus, gpus_of, load_cluster, seconds_of
-from hf_efficient.jobs.job import job_of, standalone_recipe, target_of
+from hf_efficient.jobs.job import Gpus, gpus_of, job_of, load_cluster, seconds_of, standalone_recipe, target_of
 from hf_efficient.recipe.files import list_recipes
 from hf_efficient.recipe.load import load_recipe
 from tests.jobs.jobs import cluster_of, job_for

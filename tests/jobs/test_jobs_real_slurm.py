@@ -18,8 +18,7 @@ import pytest
 
 from hf_efficient.curation import parts
 from hf_efficient.curation.pipeline import prepare
-from hf_efficient.jobs.cluster import load_cluster
-from hf_efficient.jobs.job import job_of
+from hf_efficient.jobs.job import job_of, load_cluster
 from hf_efficient.jobs.targets import sbatch_script, srun_command
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe

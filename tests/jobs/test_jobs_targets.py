@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.jobs.cluster import load_cluster
+from hf_efficient.jobs.job import load_cluster
 from hf_efficient.jobs.targets import TEXTS, kubernetes_job, sbatch_script, skypilot_task, srun_command
 from tests.jobs.jobs import WHOLE_CLUSTER, cluster_of, job_for
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from hf_efficient.accounting.account import SCHEMA, account_of
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.facts.tables import accelerator
 from hf_efficient.launch import records as plans
 from hf_efficient.launch.records import plan_before
 from hf_efficient.launch.run import run_recipe

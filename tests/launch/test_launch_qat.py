@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError, RecipeError, SetupError
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.model import rounding
+from hf_efficient.model import adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.simulation import planned_memory, simulate
@@ -26,7 +26,7 @@ QAT = (*FULL, "model.qat.group_size=16")
 def test_what_is_missing_is_named(tiny_llama_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     with pytest.raises(SetupError, match=r"pip install 'hf-efficient\[qat\]'"):
-        rounding.round_in_training(AutoModelForCausalLM.from_pretrained(tiny_llama_dir), QatSection())
+        adapter.round_in_training(AutoModelForCausalLM.from_pretrained(tiny_llama_dir), QatSection())
 
 
 def test_frozen_weights_are_not_rounded(tiny_recipe):
@@ -43,7 +43,7 @@ class TestWithTorchao:
         """Symmetric in groups of 16: at most 16 values times the group's scale. The gradient passes, but for weights
         that are cut to the largest integer."""
         model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
-        assert rounding.round_in_training(model, QatSection(group_size=16)) == 2 * 7
+        assert adapter.round_in_training(model, QatSection(group_size=16)) == 2 * 7
         layer = model.model.layers[0].mlp.up_proj
         rounded = layer(torch.eye(32)).detach().t()
         for group in rounded.reshape(-1, 16)[:20]:
@@ -57,7 +57,7 @@ class TestWithTorchao:
         with pytest.raises(
             ModelError, match=r"group_size: is 48, which does not divide the 32 inputs of model\.layers"
         ):
-            rounding.round_in_training(model, QatSection(group_size=48))
+            adapter.round_in_training(model, QatSection(group_size=48))
 
     def test_a_run_end_to_end(self, tiny_recipe, tmp_path):
         """It evaluates the rounded model; what it saves is an ordinary one."""
@@ -75,7 +75,7 @@ class TestWithTorchao:
 
         def rounded(recipe):
             model = load_base(recipe)
-            rounding.round_in_training(model, recipe.model.qat)
+            adapter.round_in_training(model, recipe.model.qat)
             return model
 
         monkeypatch.setattr(plan_accuracy, "load_base", rounded)

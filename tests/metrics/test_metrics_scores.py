@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hf_efficient.metrics.scores import ExactMatch, Perplexity, TokenAccuracy, normalise
+from hf_efficient.metrics.for_trainer import ExactMatch, Perplexity, TokenAccuracy, normalise
 
 METRICS = [
     (Perplexity, {"nll": [0.0], "tokens": [1]}, {"perplexity": 1.0}),

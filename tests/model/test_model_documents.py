@@ -4,13 +4,13 @@ import pytest
 import torch
 from live_models import live
 
-from hf_efficient.model import documents
+from hf_efficient.model import fast_layers
 
 LENGTHS = (5, 1, 9, 3)
 
 
-def build(kind="llama", dtype=torch.float32, implementation=documents.NAME, **options):
-    documents.known_attention(documents.NAME)
+def build(kind="llama", dtype=torch.float32, implementation=fast_layers.NAME, **options):
+    fast_layers.known_attention(fast_layers.NAME)
     model = live(kind, vocab_size=50, hidden_size=32, intermediate_size=48, **options)
     model.set_attn_implementation(implementation)
     return model.to(dtype).train()
@@ -49,14 +49,14 @@ def test_a_packed_row_is_its_documents_one_by_one(kind, options, with_bounds):
 
 @pytest.mark.parametrize("longest", [0, 512])
 def test_in_bfloat16_it_is_as_near_to_float32_as_eager_attention(monkeypatch, longest):
-    monkeypatch.setattr(documents, "_LONGEST_DIRECT", longest)
+    monkeypatch.setattr(fast_layers, "_LONGEST_DIRECT", longest)
     ids, positions, bounds = packed()
     arguments = {"input_ids": ids, "position_ids": positions, "use_cache": False}
     exact = build(implementation="eager")
     logits = exact(**arguments).logits
     wanted = gradients(exact, logits.pow(2).mean())
     errors = {}
-    for implementation in (documents.NAME, "eager"):
+    for implementation in (fast_layers.NAME, "eager"):
         model = build(implementation=implementation, dtype=torch.bfloat16)
         found = model(**arguments, cu_seq_lens_q=bounds).logits
         grads = gradients(model, found.float().pow(2).mean())
@@ -64,7 +64,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_eager_attention(monkeypatch, lo
             float((found.float() - logits).norm() / logits.norm()),
             *(float((a.float() - b).norm() / b.norm()) for a, b in zip(grads, wanted, strict=True)),
         ]
-    for ours, eager in zip(errors[documents.NAME], errors["eager"], strict=True):
+    for ours, eager in zip(errors[fast_layers.NAME], errors["eager"], strict=True):
         assert ours < 1.5 * eager + 1e-3
 
 

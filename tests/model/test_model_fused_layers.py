@@ -8,7 +8,7 @@ from live_models import live
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from hf_efficient.model.fused_layers import fuse_lora, fuse_norms
+from hf_efficient.model.fast_layers import fuse_lora, fuse_norms
 
 
 class Block(nn.Module):

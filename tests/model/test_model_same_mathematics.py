@@ -11,8 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.launch.build import RecipeTrainer
-from hf_efficient.model.documents import NAME, known_attention
-from hf_efficient.model.fused_layers import fuse_lora, fuse_norms
+from hf_efficient.model.fast_layers import NAME, fuse_lora, fuse_norms, known_attention
 from hf_efficient.model.recipe_trainer import CHUNKED_NLL, apply_sft_fields, objective, sft_arguments
 
 LAYOUTS = ("padded", "padding_free", "packed")

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from trl.models import enable_selective_activation_checkpointing
 
 from hf_efficient.errors import ModelError
-from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.facts.tables import accelerator
 from hf_efficient.model.work import Peak, accelerators_of, checkpointing_of, kernel_of, matmul_dtype, peak_of
 
 BY_DOCUMENTS = ("flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2", "flex_attention")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from hf_efficient.facts.libraries import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.recipe.schema import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # its independent measure of the real peak

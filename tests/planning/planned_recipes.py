@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.facts.accelerators import Accelerator
+from hf_efficient.facts.tables import Accelerator
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedMemory

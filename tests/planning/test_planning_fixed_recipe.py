@@ -4,8 +4,7 @@ import pytest
 from planned_recipes import tiny_recipe
 
 from hf_efficient.errors import OutputError
-from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.writing import check_new_file, fixed_recipe, write_new_file
+from hf_efficient.recipe.load import check_new_file, fixed_recipe, load_recipe, write_new_file
 
 CHANGE = {"train.max_length": 64, "adapter.method": "qlora"}
 

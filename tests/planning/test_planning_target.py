@@ -7,7 +7,7 @@ from transformers import modeling_flash_attention_utils, modeling_utils
 from transformers.models.llama import modeling_llama
 
 from hf_efficient.errors import ModelError, SetupError
-from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.facts.tables import accelerator
 from hf_efficient.planning.gpu import demand_of, planned_gpu
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.simulation import planned_memory, simulate

@@ -4,7 +4,7 @@ import json
 import pickle
 
 from hf_efficient.profilers.instrument import Place
-from hf_efficient.profilers.memory_history import CudaAllocator, MemoryHistory
+from hf_efficient.profilers.torch_trace import CudaAllocator, MemoryHistory
 
 BLOCKS = [
     {"address": 0, "size": 64, "requested_size": 60, "state": "active_allocated", "frames": []},

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.errors import OutputError, RecipeError
-from hf_efficient.recipe.load import change_recipe, load_recipe
+from hf_efficient.recipe.load import (
+    ResolvedRecipe,
+    ResolvedValue,
+    change_recipe,
+    differing_keys,
+    load_recipe,
+    read_resolved,
+)
 from hf_efficient.recipe.schema import Origin, is_set, mixed_precision, told_where
-from hf_efficient.recipe.writing import ResolvedRecipe, ResolvedValue, differing_keys, read_resolved
 from tests.conftest import small_recipe
 
 TRL = version("trl")

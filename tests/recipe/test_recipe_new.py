@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.facts.tables import accelerator
 from hf_efficient.recipe.load import check_text
 from hf_efficient.recipe.new import NewRecipe, bases_of, fitting_adapter, parameters_of, recipe_text
 

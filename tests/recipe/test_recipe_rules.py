@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES, profile, training, values
+from hf_efficient.recipe.rules import RULES, training, values
 from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
@@ -310,7 +310,7 @@ def refused_cases():
 def installed(monkeypatch):
     """No integration is installed, every instrument is."""
     monkeypatch.setattr(training, "is_installed", lambda _module: False)
-    monkeypatch.setattr(profile, "is_installed", lambda _module: True)
+    monkeypatch.setattr(values, "is_installed", lambda _module: True)
 
 
 @pytest.mark.parametrize(("flags", "said"), refused_cases())
@@ -351,7 +351,7 @@ def test_what_is_installed_is_used(problems, monkeypatch):
     ("flag", "package"), [("lines=['json:dumps']", "line_profiler"), ("host_memory=['json:dumps']", "memray")]
 )
 def test_a_missing_package_is_named_with_its_extra(problems, monkeypatch, flag, package):
-    monkeypatch.setattr(profile, "is_installed", lambda module: module != package)
+    monkeypatch.setattr(values, "is_installed", lambda module: module != package)
     (found,) = problems(HEAD, f"profile.{flag}")
     assert f"needs the package {package}, which is not installed. Install the extra" in found
 

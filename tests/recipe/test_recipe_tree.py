@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_efficient.errors import RecipeError
+from hf_efficient.recipe.load import dump_yaml
 from hf_efficient.recipe.schema import Origin
 from hf_efficient.recipe.tree import dotted, parse_yaml
-from hf_efficient.recipe.writing import dump_yaml
 
 
 def parse(text: str):

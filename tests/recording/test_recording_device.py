@@ -8,9 +8,9 @@ import torch
 from fake_device import Device
 from hand_clock import lines, recorder_of
 
-from hf_efficient.recording import process as memory_module
+from hf_efficient.recording import meters as memory_module
 from hf_efficient.recording.device import DeviceClock, DeviceWatch, EventPool, PhasePeaks, watch_device
-from hf_efficient.recording.process import device_peaks, keep_device_peaks
+from hf_efficient.recording.meters import device_peaks, keep_device_peaks
 from hf_efficient.records.steps import StepMemory
 
 ALONE = {"forward": 1.0, "backward": 2.0, "optimizer": 0.5}

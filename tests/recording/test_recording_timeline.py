@@ -13,7 +13,7 @@ import pytest
 from hand_clock import Hand, lines, timeline_of
 from waiting import wait_for_line
 
-from hf_efficient.recording.process import process_start
+from hf_efficient.recording.meters import process_start
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import open_run
 from hf_efficient.run_dir.paths import set_aside

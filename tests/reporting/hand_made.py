@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from hf_efficient.records.series import RunSeries, StepSeries
+from hf_efficient.records.account import RunSeries, StepSeries
 
 NO_STEPS = StepSeries(
     **{each.name: {} if each.name == "phase_seconds" else [] for each in dataclasses.fields(StepSeries)}
@@ -28,7 +28,7 @@ def steps(**columns: Any) -> StepSeries:
 
 
 def series(held: StepSeries, **parts: Any) -> RunSeries:
-    from hf_efficient.records.series import Histogram, SystemSeries
+    from hf_efficient.records.account import Histogram, SystemSeries
 
     return RunSeries(
         **{"process_starts_seconds": [0.0], "steps": held, "step_seconds": Histogram(), "system": SystemSeries()}

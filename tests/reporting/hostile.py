@@ -5,7 +5,7 @@ import dataclasses
 from sample_trace import DEVICE, TRACE
 
 from hf_efficient.accounting.evaluations import SampleAnswers
-from hf_efficient.recipe.writing import ResolvedRecipe, ResolvedValue
+from hf_efficient.recipe.load import ResolvedRecipe, ResolvedValue
 from hf_efficient.records.account import NotMeasured
 from hf_efficient.records.amounts import Evaluation, MemoryCategory
 from hf_efficient.records.findings import Abstention, Cost, Diagnosis, Evidence, Finding, Gain, Remedy

@@ -11,8 +11,7 @@ from sample_findings import diagnosed
 from sample_plan import ADVICE, FITS, PLAN
 
 from hf_efficient.accounting.comparison import compare_runs
-from hf_efficient.reporting.html.compare_page import compare_page
-from hf_efficient.reporting.html.plan_page import plan_page
+from hf_efficient.reporting.html.compare_page import compare_page, plan_page
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.plots.figure import span_data
 from hf_efficient.run_dir.json_file import write_whole

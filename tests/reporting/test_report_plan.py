@@ -8,7 +8,7 @@ from sample_plan import ADVICE, FITS, MEMORY, PLAN, TOO_SMALL
 
 from hf_efficient.records.plan import PlannedBatching, PlannedData, PlannedLargest, PlannedRanks
 from hf_efficient.reporting import plan as words
-from hf_efficient.reporting.html.plan_page import plan_page, planned_tiles
+from hf_efficient.reporting.html.compare_page import plan_page, planned_tiles
 
 
 def planned(plan, width=120, **more):

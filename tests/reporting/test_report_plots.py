@@ -4,14 +4,12 @@ import dataclasses
 
 from hand_made import NO_STEPS, series, steps
 
-from hf_efficient.records.account import StepTimes
+from hf_efficient.records.account import Band, Histogram, StepTimes, SystemSeries
 from hf_efficient.records.amounts import Evaluation, MemoryAccount, MemoryCategory, SequenceAccount, TokenAccount
-from hf_efficient.records.series import Band, Histogram, SystemSeries
 from hf_efficient.reporting.plots import steps as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, evaluation_places, step_axis
-from hf_efficient.reporting.plots.memory import memory_over_time
+from hf_efficient.reporting.plots.over_time import cores_figure, gpu_figure, memory_over_time, phases_over_time
 from hf_efficient.reporting.plots.steps import step_phases
-from hf_efficient.reporting.plots.system import cores_figure, gpu_figure, phases_over_time
 
 GIB = 2**30
 TIMES = StepTimes(4, 1, "the first", 1.0, 1.0, 1.0, 1.0, 1.0)

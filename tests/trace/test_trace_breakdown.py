@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 from made_trace import DEVICE, EVENTS, OPERATORS, STEPS, call, event, on_device
 
-from hf_efficient.trace.breakdown import trace_breakdown
-from hf_efficient.trace.device import NOTHING_RECORDED, copy_of_name
+from hf_efficient.trace.breakdown import NOTHING_RECORDED, copy_of_name, trace_breakdown
 from hf_efficient.trace.host import function_site
 
 STACK = [

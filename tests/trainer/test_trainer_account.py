@@ -30,7 +30,7 @@ from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.facts.environment import environment_facts
 from hf_efficient.recording import timeline as timelines
-from hf_efficient.recording.process import ProcessStart
+from hf_efficient.recording.meters import ProcessStart
 from hf_efficient.recording.timeline import Timeline, process_timeline
 from hf_efficient.records.account import RunAccount
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin

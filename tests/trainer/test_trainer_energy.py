@@ -179,7 +179,7 @@ def test_another_run_in_the_same_process_takes_no_second_or_joule_of_the_first(t
 
 def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch, writers):
     """Each thread has a current device of its own; the sampler's would always be the first."""
-    from hf_efficient.recording.process import ProcessStart
+    from hf_efficient.recording.meters import ProcessStart
     from hf_efficient.recording.timeline import Timeline
 
     books = {

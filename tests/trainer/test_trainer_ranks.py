@@ -55,7 +55,7 @@ from hf_efficient import EfficientTrainer
 from hf_efficient.callbacks import BudgetCallback
 from hf_efficient.recording import budget as agreement, timeline as timelines
 from hf_efficient.recording.timeline import Timeline
-from hf_efficient.recording.process import ProcessStart
+from hf_efficient.recording.meters import ProcessStart
 from hf_efficient.recording.system import SystemSampler
 
 SECOND = 1_000_000_000

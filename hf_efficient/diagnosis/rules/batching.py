@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hf_efficient.accounting.columns import Column
+from hf_efficient.accounting.steps import Column
 from hf_efficient.diagnosis.case import MATTERS, Case, IsolatedRecipe, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.remedies import ISOLATE
 from hf_efficient.diagnosis.rules.machine import core_wait

@@ -120,9 +120,7 @@ def _spared(case: Case) -> float:
     - 2 / 3 = 1 / 3; one of 100: 1 - 2 / 201 = 0.99."""
     model = case.settings("model")
     trained, parameters = model.get("trainable_parameters"), model.get("parameters")
-    if not trained or not parameters:
-        return 1 / 3
-    return float(1 - 2 * trained / (2 * parameters + trained))
+    return 1 / 3 if not trained or not parameters else float(1 - 2 * trained / (2 * parameters + trained))
 
 
 def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hf_efficient.accounting.steps import StepColumns
 from hf_efficient.diagnosis.case import MATTERS, Case, Row, Verdict, abstains, finding, rule
-from hf_efficient.facts.accelerators import Dtype, accelerator_of_device
+from hf_efficient.facts.tables import Dtype, accelerator_of_device
 from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.records.trace import DeviceBreakdown, KernelTime
 from hf_efficient.text import counted, flops, share
@@ -109,9 +109,7 @@ def _fitted_share(first: StepColumns) -> float | None:
     linear, square = _least_squares(np.stack([tokens, tokens * length], axis=1), seconds)
     fitted = linear * tokens + square * tokens * length
     left = float(((seconds - fitted) ** 2).sum() / ((seconds - seconds.mean()) ** 2).sum())
-    if 1 - left < 0.7:
-        return None
-    return float((square * tokens * length).sum() / fitted.sum())
+    return None if 1 - left < 0.7 else float((square * tokens * length).sum() / fitted.sum())
 
 
 def _least_squares(terms: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:

@@ -59,7 +59,7 @@ def launch_bound(case: Case) -> Verdict:
 
 
 def _traced_waits(case: Case) -> _LaunchWaits | None:
-    """A trace shows each gap (``trace/device.py``): gaps below 30 microseconds are the launches' own."""
+    """A trace shows each gap (``trace/breakdown.py``): gaps below 30 microseconds are the launches' own."""
     device = case.traced_device
     if device is None or device.launches is None or device.busy.window_seconds <= 0:
         return None
@@ -119,7 +119,13 @@ def hidden_synchronisation(case: Case) -> Verdict:
     if _reads(own) >= micro_batches:
         return _own_reads(case, own, _reads(inside), on_device)
     if on_device and _reads(inside) >= micro_batches and case.argument(_FILTER):
-        return _library_reads(inside)
+        costs = "a non-finite loss shows in the log, and spoils its mean"
+        return finding(
+            f"libraries read tensors {_reads(inside):g} times per step, first {_place(inside[0])}",
+            _read_evidence(inside),
+            [Remedy("leave out the Trainer's look at every loss", {f"train.{_FILTER}": False}, costs)],
+            severity="info",
+        )
     return None
 
 
@@ -147,16 +153,6 @@ def _own_reads(case: Case, own: Sequence[Site], libraries: float, on_device: boo
         [Remedy(what)],
         case.cost(min(seconds, case.loop_seconds)) if on_device else case.cost(),
         confidence="measured" if on_device else "likely",
-    )
-
-
-def _library_reads(inside: Sequence[Site]) -> Finding:
-    costs = "a non-finite loss shows in the log, and spoils its mean"
-    return finding(
-        f"libraries read tensors {_reads(inside):g} times per step, first {_place(inside[0])}",
-        _read_evidence(inside),
-        [Remedy("leave out the Trainer's look at every loss", {f"train.{_FILTER}": False}, costs)],
-        severity="info",
     )
 
 

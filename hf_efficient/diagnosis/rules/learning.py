@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from hf_efficient.accounting.columns import Column
+from hf_efficient.accounting.steps import Column
 from hf_efficient.diagnosis.case import Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.estimate.rounding import rounds_to_nearest, smallest_still_weight, still_share_of
 from hf_efficient.recipe.rules.training import FEW_STEPS

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from hf_efficient.diagnosis.case import Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.memory import MemoryRoom, memory_room
 from hf_efficient.estimate.allocator import CONTEXT_BYTES
-from hf_efficient.facts.accelerators import Accelerator, accelerator_of_device, accelerators
 from hf_efficient.facts.prices import offers
+from hf_efficient.facts.tables import Accelerator, accelerator_of_device, accelerators
 from hf_efficient.records.findings import Gain, Remedy
 from hf_efficient.text import share
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_efficient.accounting.columns import Column
+from hf_efficient.accounting.steps import Column
 from hf_efficient.diagnosis.case import Case, Verdict, abstains, finding, rule
 from hf_efficient.estimate.allocator import CONTEXT_BYTES, nccl_bytes
 from hf_efficient.estimate.statistics import steady_growth

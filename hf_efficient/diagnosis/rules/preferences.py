@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hf_efficient.accounting.columns import Column
+from hf_efficient.accounting.steps import Column
 from hf_efficient.diagnosis.case import Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.records.findings import Remedy
 from hf_efficient.text import share

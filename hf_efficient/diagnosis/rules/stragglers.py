@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hf_efficient.accounting.columns import Column
-from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.accounting.steps import Column, StepColumns
 from hf_efficient.diagnosis.case import MATTERS, Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.facts.tables import key_table
 from hf_efficient.records.findings import Remedy, Severity

@@ -2,7 +2,7 @@
 
 from hf_efficient.diagnosis.case import TracedDevice, Verdict, finding, rule
 from hf_efficient.diagnosis.rules.compute import float32_products_of
-from hf_efficient.facts.accelerators import accelerator_of_device
+from hf_efficient.facts.tables import accelerator_of_device
 from hf_efficient.records.findings import Gain, Remedy
 from hf_efficient.records.trace import SyncSite
 from hf_efficient.text import counted, share, short_seconds

@@ -8,8 +8,7 @@ from transformers import PretrainedConfig
 
 from hf_efficient.estimate import sharding as estimate
 from hf_efficient.estimate.sharding import WEIGHTS_SHARDED, ZERO, ModelStates, Sharding
-from hf_efficient.facts.accelerators import collective_bandwidth, host_bandwidth, overhead_seconds
-from hf_efficient.facts.tables import key_table
+from hf_efficient.facts.tables import collective_bandwidth, host_bandwidth, key_table, overhead_seconds
 from hf_efficient.planning.arguments import is_bitsandbytes
 from hf_efficient.planning.batches import RunShapes
 from hf_efficient.planning.ranks.fsdp2 import FullyShardWalk

@@ -9,10 +9,9 @@ from hf_efficient.errors import RecipeError
 from hf_efficient.recipe.conversion import axolotl, trl
 from hf_efficient.recipe.conversion.draft import Draft
 from hf_efficient.recipe.files import read_recipe_text, refused
-from hf_efficient.recipe.load import check_text
+from hf_efficient.recipe.load import check_text, dump_yaml
 from hf_efficient.recipe.schema import Origin
 from hf_efficient.recipe.tree import found, parse_yaml
-from hf_efficient.recipe.writing import dump_yaml
 
 Tool = Literal["trl", "axolotl"]
 

@@ -6,10 +6,10 @@ from pathlib import PurePath
 from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.recipe.load import put_nested
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import TrainField
 from hf_efficient.recipe.tree import found, nearest, read_scalar
-from hf_efficient.recipe.writing import put_nested
 
 _TRUTHS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 _LONG = 200  # characters of a remedy that lists choices by the dozen
@@ -148,9 +148,7 @@ def fitted(value: Any, field: TrainField | None) -> Any:
     is_whole = isinstance(value, float) and value.is_integer()
     if is_whole and "int" in field.kinds and "float" not in field.kinds:
         return int(value)
-    if value is False and "no" in field.choices:
-        return "no"
-    return value
+    return "no" if value is False and "no" in field.choices else value
 
 
 def put_sharding(draft: Draft) -> None:

@@ -3,7 +3,7 @@
 To add a rule, write it in the file of its subject and decorate it with ``rule``.
 """
 
-from hf_efficient.recipe.rules import distributed, profile, shrinking, training, values  # noqa: F401
+from hf_efficient.recipe.rules import distributed, training, values  # noqa: F401
 from hf_efficient.recipe.rules.settings import RULES, Settings
 
 __all__ = ["RULES", "Settings"]

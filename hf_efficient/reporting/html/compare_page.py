@@ -1,5 +1,6 @@
-"""The pages of runs beside a first one, of a tuning, of a sweep, and of how fast models answer."""
+"""The pages of runs beside a first one, of a tuning, of a sweep, of how fast models answer, and of a plan."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,7 +8,9 @@ from typing import Any
 
 from hf_efficient.records.comparison import RunComparison
 from hf_efficient.records.latency import Latency, rising
+from hf_efficient.records.plan import Plan, PlannedGpu
 from hf_efficient.records.tuning import Sweep, Tuning, curves
+from hf_efficient.reporting import plan as words
 from hf_efficient.reporting.comparison import (
     NOTHING_CHANGED,
     changed_table,
@@ -22,11 +25,12 @@ from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, 
 from hf_efficient.reporting.latency import latency_notes, latency_table
 from hf_efficient.reporting.plots import figure
 from hf_efficient.reporting.plots.figure import BLUE, RED, Figure, Trace, axis, line, markers, upright
+from hf_efficient.reporting.plots.over_time import planned_memory_over_steps, time_against_money
 from hf_efficient.reporting.plots.steps import compared
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.reporting.sweep import points_table, sweep_lines, sweep_notes
 from hf_efficient.reporting.trials import gain_words, head_lines, ladder_table, notes, tried_table
-from hf_efficient.text import seconds
+from hf_efficient.text import count, counted, flops, seconds, size, usd
 
 
 def compare_page(
@@ -160,3 +164,75 @@ def _against_p95(
         "shapes": [] if limit is None else [upright(limit)],
     }
     return Figure("sweep_curve", "Tokens/s against p95", summary, traces, layout, 360)
+
+
+def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
+    notes = {"assumptions": words.taken_for_granted(plan), "gaps": words.unknown_of(plan.gpus)}
+    memory = plan.memory
+    kinds = sorted(((name, held) for name, held in memory.categories.items() if held), key=lambda one: -one[1])
+    at_peak = {"kinds": kinds, "memory": memory}
+    answer = words.answer(plan) if plan.gpus else ""
+    sections = [
+        Section("summary", "In short", context={"tiles": planned_tiles(plan), "answer": answer}),
+        Section("planned_memory", "Memory", [planned_memory_over_steps(memory)], at_peak),
+        None if plan.data is None else Section("planned_data", "Data", context={"data": plan.data, "words": words}),
+        _gpus(plan),
+        _advice(plan),
+        Section("planned_notes", "Taken for granted", context=notes, short="Assumptions"),
+    ]
+    return render(
+        "plan",
+        sections,
+        title=f"{plan.recipe}: plan · hf_efficient",
+        kind="plan",
+        command=command,
+        written=written,
+        plan=plan,
+        fits=sum(gpu.fits for gpu in plan.gpus),
+    )
+
+
+def planned_tiles(plan: Plan) -> list[Tile]:
+    bound = "" if plan.data is None else "at most: "
+    shape = f"{bound}{words.step_words(plan)}, {flops(plan.flops_per_step)}FLOP"
+    trained = f"of {count(plan.parameters)} ({plan.adapter})"
+    peak = f"in the {words.peak_phase(plan.memory, 'of later steps')}"
+    ranks, machines = plan.ranks, []
+    if ranks is not None:
+        machines = [Tile("GPUs", f"{ranks.count}", f"{words.strategy_label(ranks.strategy)}, memory is that of each")]
+    if ranks is not None and ranks.offloaded:
+        machines.append(Tile(*words.offload_figure(ranks), f"{words.offloaded_label(ranks.offloaded)} of all"))
+    return [
+        Tile("Peak allocated", size(plan.memory.peak_allocated_bytes), peak),
+        Tile("Tokens in a step", f"{math.prod(plan.step_rows):,}", shape),
+        Tile("Trained parameters", count(plan.trained_parameters), trained),
+        *machines,
+    ]
+
+
+def _gpus(plan: Plan) -> Section | None:
+    if not plan.gpus:
+        return None
+    columns = [column for column in words.gpu_columns(plan) if column.head not in ("fits", "why")]  # it marks the rows
+    context = {
+        "heads": ["accelerator", *(f"#{column.head}" for column in columns), "price from"],
+        "rows": [(gpu, [str(column.cell(gpu)) for column in columns], _spot_source(gpu)) for gpu in plan.gpus],
+    }
+    return Section("planned_gpus", "Accelerators", [time_against_money(plan)], context)
+
+
+def _spot_source(gpu: PlannedGpu) -> str:
+    spot = gpu.spot
+    if spot is None or spot.price_usd_per_hour is None:
+        return ""
+    every = f", saved every {counted(spot.save_every_steps, 'step')}" if spot.save_every_steps else ""
+    return f"{usd(spot.price_usd_per_hour)} an hour from {spot.price_source}{every}"
+
+
+def _advice(plan: Plan) -> Section | None:
+    advice, largest = plan.advice, plan.largest
+    if advice is None and largest is None:
+        return None
+    lines = () if largest is None else words.largest_lines(largest, plan.micro_batch_rows, plan.row_tokens)
+    context = {"advice": advice, "words": words, "largest": largest, "lines": lines}
+    return Section("planned_advice", "What to change", context=context, short="Advice")

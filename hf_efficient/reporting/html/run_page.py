@@ -3,7 +3,7 @@
 import shlex
 from datetime import datetime
 
-from hf_efficient.recipe.writing import ResolvedValue
+from hf_efficient.recipe.load import ResolvedValue
 from hf_efficient.records.account import ProcessAccount, RunAccount, TrainingAccount
 from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.html import prepared_page

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hf_efficient.accounting.headline import grouped, headline
+from hf_efficient.accounting.live import grouped, headline
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.amounts import BudgetAccount, MemoryAccount
 from hf_efficient.records.trace import DeviceBreakdown
@@ -13,10 +13,10 @@ from hf_efficient.reporting import profile_tables as deeper
 from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.html.render import Section
 from hf_efficient.reporting.labels import all_phases, called, tokens_per_second
+from hf_efficient.reporting.plots import over_time as machine
 from hf_efficient.reporting.plots import steps as curves
-from hf_efficient.reporting.plots import system as machine
 from hf_efficient.reporting.plots.figure import Figure, Missing
-from hf_efficient.reporting.plots.memory import memory_over_time
+from hf_efficient.reporting.plots.over_time import memory_over_time
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 

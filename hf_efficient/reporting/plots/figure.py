@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hf_efficient.records.account import StepSeries, SystemSeries
 from hf_efficient.records.amounts import Evaluation
-from hf_efficient.records.series import StepSeries, SystemSeries
 from hf_efficient.reporting.labels import phase_color, phase_label
 
 # Colours of lines that are no phase.

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_efficient.accounting.series import per_step, tokens_per_second
-from hf_efficient.records.account import StepTimes
+from hf_efficient.records.account import Histogram, StepSeries, StepTimes
 from hf_efficient.records.amounts import Evaluation, SequenceAccount, TokenAccount
-from hf_efficient.records.series import Histogram, StepSeries
 from hf_efficient.reporting.labels import called, phase_color, phase_label
 from hf_efficient.reporting.plots import figure as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, StepAxis, Trace
