@@ -27,6 +27,7 @@ from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.output import OutputPlan, clear_output, locked, write_resolved_recipe
 from hf_efficient.launch.preflight_wanted import check_preflight
 from hf_efficient.launch.records import phase, state
+from hf_efficient.launch.reshard import resharding
 from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.started import COMMAND, started_engine
 from hf_efficient.model.recipe_trainer import fast_step_lines
@@ -132,12 +133,12 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
     use_progress_lines(trainer)
     if plan.checkpoint is not None and _is_finished(plan.checkpoint, recipe):
         listener.stage("Training", f"{plan.checkpoint.name} is the end of the run: nothing is left to train")
-        with phase(recipe, "trainer_setup"):
+        with phase(recipe, "trainer_setup"), resharding(trainer):
             _load_finished(trainer, plan.checkpoint)
         return 0.0
     start = f"resumed from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
     listener.stage("Training", f"{start}, to {plan.directory}")
-    with closed_instruments(trainer), stoppable(trainer):
+    with closed_instruments(trainer), stoppable(trainer), resharding(trainer):
         output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
     return float(output.metrics.get("train_runtime", 0.0))
 

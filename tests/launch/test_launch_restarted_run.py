@@ -110,10 +110,12 @@ def test_bad_input_is_not_started_again(recipe):
     assert "Starting again" not in done.stderr
 
 
-@pytest.mark.parametrize("strategy", ["auto", "fsdp2"])
+@pytest.mark.parametrize("strategy", ["auto", "fsdp2", "zero2"])
 @pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
 def test_another_number_of_processes_continues_with_the_same_rows(recipe, tmp_path, strategy, first, second):
     """Twelve steps, five of them by others: the losses are those of a run that nothing happened to."""
+    if strategy.startswith("zero"):
+        pytest.importorskip("deepspeed")
     words = ["distributed.max_restarts=0", f"distributed.strategy={strategy}", "distributed.global_batch_size=8"]
     words += ["adapter={method: full}", "train.weight_decay=0.3", "train.learning_rate=1e-3"]
     words += ["train.max_steps=12", "train.save_steps=7", f"checkpoints.background={strategy == 'fsdp2'}"]
