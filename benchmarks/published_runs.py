@@ -293,6 +293,7 @@ class ExpertsInALoop(torch.nn.Module):
     def forward(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """As transformers calls today's: ``hidden`` is (tokens, width), the others are (tokens, experts of each)."""
         weights, out = weights.to(hidden.dtype), torch.zeros_like(hidden)
+        layers: Any
         for layers in self.experts:
             places, rows = torch.empty_like(chosen).view(-1)[: 2 * (chosen.numel() // len(self.experts))].chunk(2)
             inner = hidden[None, rows].reshape(-1, hidden.shape[-1])

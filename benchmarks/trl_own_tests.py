@@ -161,13 +161,15 @@ def build(clone: Path, folder: Path) -> list[str]:
     import transformers as hf
 
     hub = Hub(clone, folder)
-    datasets.DatasetDict.push_to_hub = lambda self, name, config_name="default": hub.take_data(self, name, config_name)
-    hf.AutoTokenizer.from_pretrained, hf.GenerationConfig.from_pretrained = hub.tokenizer, hub.generation
-    hf.AutoConfig.from_pretrained, hf.AutoProcessor.from_pretrained = hub.config, hub.processor
+    data: Any = datasets.DatasetDict
+    data.push_to_hub = lambda self, name, config_name="default": hub.take_data(self, name, config_name)
+    stand_ins = {"AutoTokenizer": hub.tokenizer, "GenerationConfig": hub.generation}
+    for name, stand_in in {**stand_ins, "AutoConfig": hub.config, "AutoProcessor": hub.processor}.items():
+        setattr(getattr(hf, name), "from_pretrained", stand_in)  # noqa: B010  mypy knows the methods
     for name in ("Phi3Config", "Olmo3Config"):  # their defaults name a padding token beyond a small vocabulary
         setattr(hf, name, functools.partial(getattr(hf, name), pad_token_id=0))
     sys.path.append(str(clone))  # last: its trl is not the installed one
-    common = importlib.import_module("scripts.generate_tiny_models._common")
+    common: Any = importlib.import_module("scripts.generate_tiny_models._common")
     for name in ("check_transformers_version", "check_dtype_pattern", "print_config_diff", "smoke_test"):
         setattr(common, name, lambda *_, **__: None)
     common.push_to_hub = hub.take_model
@@ -246,7 +248,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the stand-ins here, and take those that are there")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    started = datetime.datetime.now(datetime.UTC)
+    started = datetime.datetime.now(datetime.timezone.utc)
     with tempfile.TemporaryDirectory() as scratch:
         folder = (given.folder or Path(scratch)).resolve()
         if not (folder / "lacking.json").is_file():

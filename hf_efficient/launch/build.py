@@ -256,7 +256,7 @@ def _model(
         model: Any = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
     if recipe.model.compile_blocks:
         for layer in model.modules():
-            if type(layer).__name__ in base._no_split_modules:
+            if type(layer).__name__ in (base._no_split_modules or ()):
                 layer.compile()  # in place: names of weights stay, and fully_shard's hooks run
     expect_gradients(args, model)
     trained = whole_count(model, trained=True)

@@ -163,7 +163,7 @@ def _start(environment: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def ended(launcher: subprocess.Popen[bytes]) -> Iterator[None]:
+def ended(launcher: subprocess.Popen[bytes] | subprocess.Popen[str]) -> Iterator[None]:
     """Afterwards it and all that it started are gone: terminated, and after ten seconds killed."""
     try:
         yield

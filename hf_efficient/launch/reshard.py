@@ -23,8 +23,9 @@ _SCRATCH = ".universal"  # in the output directory, which all machines share; un
 @contextmanager
 def resharding(trainer: Trainer) -> Iterator[None]:
     """Within, the trainer loads a checkpoint of ZeRO that another number of processes wrote. Raises ``OutputError``."""
-    from transformers import trainer as loader
+    import transformers.trainer
 
+    loader: Any = transformers.trainer
     args, load = trainer.args, loader.deepspeed_load_checkpoint
 
     def load_resharded(engine: Any, checkpoint: str, **options: Any) -> None:

@@ -177,7 +177,20 @@ def device_title(device: traced.DeviceBreakdown) -> str:
 
 def device_lines(device: traced.DeviceBreakdown) -> Iterator[str]:
     if device.launches is not None:
-        yield from _launch_lines(device.launches)
+        launches = device.launches
+        short = short_seconds(launches.short_kernel_seconds)
+        yield (
+            f"{count(launches.kernels)} kernels, {launches.kernels_per_second:,.0f} per second: "
+            f"{_percentiles(launches.length)}; "
+            f"{share(launches.short_share)} are shorter than {short}, {share(launches.short_time_share)} of their time"
+        )
+        if launches.graph_kernels:
+            yield f"{count(launches.graph_kernels)} of them were submitted by CUDA graphs"
+        if launches.call is not None and launches.call_seconds is not None:
+            spent = short_seconds(launches.call_seconds)
+            yield f"calls that launch them: {spent} of the host, {_percentiles(launches.call)}"
+        if launches.delay is not None:
+            yield f"from call to start of the kernel: {_percentiles(launches.delay)}"
     if device.communication is not None:
         held = device.communication
         yield (
@@ -185,22 +198,6 @@ def device_lines(device: traced.DeviceBreakdown) -> Iterator[str]:
             f"{share(held.overlap_share)} of that beside computation, {short_seconds(held.exposed_seconds)} exposed "
             f"({share(held.exposed_share)} of the window)"
         )
-
-
-def _launch_lines(launches: traced.LaunchBreakdown) -> Iterator[str]:
-    short = short_seconds(launches.short_kernel_seconds)
-    yield (
-        f"{count(launches.kernels)} kernels, {launches.kernels_per_second:,.0f} per second: "
-        f"{_percentiles(launches.length)}; "
-        f"{share(launches.short_share)} are shorter than {short}, {share(launches.short_time_share)} of their time"
-    )
-    if launches.graph_kernels:
-        yield f"{count(launches.graph_kernels)} of them were submitted by CUDA graphs"
-    if launches.call is not None and launches.call_seconds is not None:
-        spent = short_seconds(launches.call_seconds)
-        yield f"calls that launch them: {spent} of the host, {_percentiles(launches.call)}"
-    if launches.delay is not None:
-        yield f"from call to start of the kernel: {_percentiles(launches.delay)}"
 
 
 def _percentiles(values: traced.Percentiles) -> str:
