@@ -89,14 +89,14 @@ def test_what_is_written_later_is_what_was_there(tiny_dir, tmp_path, monkeypatch
 @pytest.fixture
 def full_disk(monkeypatch):
     """Hashes of the second checkpoint's files cannot be read."""
-    read = recording.read_files
+    read = recording.kept.read_files
 
     def reads(folder, *args, **kwargs):
         if folder.name == "checkpoint-2":
             raise OSError(28, "No space left on device")
         return read(folder, *args, **kwargs)
 
-    monkeypatch.setattr(recording, "read_files", reads)
+    monkeypatch.setattr(recording.kept, "read_files", reads)
 
 
 @pytest.mark.parametrize("save_steps", [1, 2])
