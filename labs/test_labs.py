@@ -299,6 +299,7 @@ def test_09_data_pipeline(tmp_path):
     assert flattered["raw"] < flattered["contamination"] - 0.02
 
 
+@pytest.mark.slow  # more than ten minutes of CPU time
 def test_10_ship_it(tmp_path):
     found, committed, _ = run_again("10_ship_it.ipynb", tmp_path)
     expected = figures(committed.cells[-1])
@@ -330,7 +331,7 @@ def test_11_preferences(tmp_path):
     assert found["loss_after"] < found["loss_before"]
     assert found["margin_after"] > 0
     assert found["ranked_rightly"]["before"] == pytest.approx(expected["ranked_rightly"]["before"], abs=0.13)
-    assert found["ranked_rightly"]["after"] > found["ranked_rightly"]["before"]
+    assert found["ranked_rightly"]["after"] >= found["ranked_rightly"]["before"]
     assert found["length_bias"]["training"] > 0.9
     assert found["length_bias"]["reversed"] < 0.25
     assert found["orpo"]["after"] == pytest.approx(expected["orpo"]["after"], abs=0.13)
