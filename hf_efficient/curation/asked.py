@@ -75,7 +75,7 @@ class Asked:
 
     def replies(self, prompts: Sequence[str], sampling: Sampling, salt: int = 0) -> list[str] | None:
         """Their texts in order; None, and nothing is asked, where the budget may not suffice for all of them.
-        ``salt`` tells two questions of the same words apart. Raises ``ModelError``: no answer."""
+        ``salt`` keeps apart two questions of the same words. Raises ``ModelError``: no answer."""
         keys = [hash_of([self.section.url, self.name, sampling, salt, number, prompt])
                 for number, prompt in enumerate(prompts)]  # fmt: skip
         found = [self.kept.get(one) for one in keys]

@@ -364,7 +364,7 @@ def _folder(section: SourceSection, key: str, path: Path) -> Source:
         return Source(key, section, files=files, dataset=_saved_dataset(section, key, path))
     files = tuple(sorted(entry for entry in path.iterdir() if entry.suffix.lower() in READERS))
     rows = tuple(entry for entry in files if entry.suffix.lower() not in _DOCUMENTS)
-    files = rows or files  # beside rows a document tells about them
+    files = rows or files  # beside rows a document describes them
     if not files:
         raise DataError(
             f"{key}.path: the folder {path} holds neither a data set of Dataset.save_to_disk nor a file that ends "

@@ -84,7 +84,7 @@ def _uploaded(folder: Path, repository: str, *, private: bool) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Names a local base by its last part: a path tells of the machine."""
+    """Names a local base by its last part: a path names folders of the machine."""
     if source.name != _ADAPTER:
         shutil.copyfile(source, target)
         return

@@ -398,7 +398,7 @@ class SyntheticSection(Section):
     )
     terms: dict[_Text, list[_Text]] = key(
         lambda: {"women": ["she", "her", "hers", "woman", "women"], "men": ["he", "him", "his", "man", "men"]},
-        "Groups of words; whether their shares among synthetic rows differ from the training rows' is told.",
+        "Groups of words; whether their shares among synthetic rows differ from the training rows' is reported.",
     )
     refuse: list[_Text] = key(list, "Words that no synthetic row may hold.")
 

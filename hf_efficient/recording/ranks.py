@@ -4,7 +4,7 @@
     backward  the loss's own hook queues a final callback before DDP's, which waits for all ranks.
     elsewhere collectives that Python calls: gathers of figures, barriers, a backend's own exchange.
 
-DeepSpeed's engine steps inside accelerate's backward: its step is told apart too.
+DeepSpeed's engine steps inside accelerate's backward: its step is timed by itself too.
 
 No collective, no tensor and no order of work changes.
 """
