@@ -207,8 +207,11 @@ _CPU_SECONDS = 2.0
 def _forked(command: Sequence[str], folder: Path, threads: int, **variables: str) -> Any:
     child = os.fork()
     if not child:
+        import torch
+
         from hf_efficient.trials import worker
 
+        torch.set_num_threads(1)
         said = os.open(folder / "said.txt", os.O_WRONLY | os.O_CREAT)
         for stream in (1, 2):
             os.dup2(said, stream)
