@@ -25,7 +25,7 @@ _SHORT = ("stage", "rows out", "tokens out", "less", "time", "saves")
 
 @contextmanager
 def stage_bars() -> Iterator[Callable[[str, int, int | None, StageFunnel | None], None]]:
-    """Reports progress on standard error: a line for each stage that is done, and on a terminal a bar with a forecast."""
+    """Reports progress on standard error: a line for each stage that is done; on a terminal, a bar with a forecast."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("", total=None)
