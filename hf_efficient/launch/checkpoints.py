@@ -148,9 +148,6 @@ def check_layout(checkpoint: Path, recipe: Recipe, engine: Engine, world_size: i
     if recipe.distributed.offload.nvme_path is not None and recipe.distributed.offload.optimizer:
         other = f"start a new run from its weights: {_how_to_use(checkpoint, found.kind)}"
         why = "the optimizer state on the NVMe is each process's own"
-    elif kind == "zero3":  # seen with DeepSpeed 0.19: 3.5e-5 apart after three steps, in both directions
-        other = f"start a new run from its weights: {_how_to_use(checkpoint, found.kind)}"
-        why = "DeepSpeed does not continue ZeRO-3 there with the same losses"
     elif recipe.distributed.global_batch_size is not None:
         return (
             f"distributed.processes: was {found.processes} for {checkpoint.name}, is {world_size}: each step has the "

@@ -11,6 +11,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.checkpoints import layout_of_checkpoint
 
@@ -42,6 +44,9 @@ def resharding(trainer: Trainer) -> Iterator[None]:
         engine._config.load_universal_checkpoint = False
         for group, decay in zip(groups, decays, strict=True):
             group["weight_decay"] = decay
+        for state in engine.optimizer.optimizer.state.values():  # ZeRO-3 would count one step for each group
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].clone()
         args.distributed_state.wait_for_everyone()
         if args.process_index == 0:
             shutil.rmtree(folder, ignore_errors=True)

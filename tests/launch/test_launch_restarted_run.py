@@ -110,7 +110,7 @@ def test_bad_input_is_not_started_again(recipe):
     assert "Starting again" not in done.stderr
 
 
-@pytest.mark.parametrize("strategy", ["auto", "fsdp2", "zero2"])
+@pytest.mark.parametrize("strategy", ["auto", "fsdp2", "zero2", "zero3"])
 @pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
 def test_another_number_of_processes_continues_with_the_same_rows(recipe, tmp_path, strategy, first, second):
     """Twelve steps, five of them by others: the losses are those of a run that nothing happened to."""
