@@ -24,8 +24,9 @@ from tests.conftest import logged_values as logged
 from tests.launch.notes import Notes
 
 IN_STEPS = ("train.eval_strategy=steps", "train.eval_steps=2")
-GETS_WORSE = (*IN_STEPS, "train.max_steps=12", "train.learning_rate=3.0", "train.load_best_model_at_end=true")
-GETS_WORSE += ("evaluate.early_stopping.patience=1",)
+# The loss falls on every machine, and a fall counts as worse here.
+GETS_WORSE = (*IN_STEPS, "train.max_steps=12", "train.learning_rate=0.5", "train.load_best_model_at_end=true")
+GETS_WORSE += ("evaluate.early_stopping.patience=1", "train.greater_is_better=true")
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_early_stopping_and_the_best_checkpoint_by_our_metric(tiny_recipe, out):
     result = run_recipe(tiny_recipe(*GETS_WORSE, *best_by), notes)
     perplexities = logged(out, "eval_perplexity")
     state = json.loads((out / "trainer_state.json").read_text(encoding="utf-8"))
-    best = min(range(len(perplexities) - 1), key=perplexities.__getitem__)
+    best = max(range(len(perplexities) - 1), key=perplexities.__getitem__)
     assert result.steps < 12
     assert state["best_metric"] == perplexities[best]
     assert state["best_model_checkpoint"].endswith(f"checkpoint-{2 * (best + 1)}")
@@ -231,7 +232,6 @@ def test_resuming_a_finished_run_trains_no_further(tiny_recipe, out):
 @pytest.mark.slow
 def test_resuming_keeps_the_patience_of_early_stopping(tiny_recipe, tmp_path):
     said = (*GETS_WORSE, "train.eval_steps=1", "train.save_steps=1", "evaluate.early_stopping.patience=3")
-    said += ("train.learning_rate=2.0",)  # at 3.0 the gradient of a later step is infinite
     stopped_at = run_recipe(tiny_recipe(*said, f"output_dir={tmp_path / 'whole'}")).steps
     assert 3 < stopped_at < 12
     parts = f"output_dir={tmp_path / 'parts'}"
