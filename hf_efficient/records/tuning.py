@@ -28,7 +28,8 @@ class TrialRun:
     over the target tokens of a few rows that are the same in every trial, after ``loss_tokens``. ``peak_bytes``: of the
     CUDA device's tensors, or of the process. ``evaluation_seconds``, ``save_seconds``: of one, timed after the
     training; None: not asked for, or there is none. ``steps``: of the whole run, where the recipe says so.
-    ``wall_seconds``: of the whole process."""
+    ``wall_seconds``: of the whole process. Of several ``processes``, tokens and price are of all, seconds of the
+    slowest, all else of rank 0."""
 
     step_seconds: list[float]
     step_tokens: list[int]
@@ -49,6 +50,7 @@ class TrialRun:
     price_usd_per_hour: float | None = None
     predictions: list[Prediction] = field(default_factory=list)
     wall_seconds: float = 0.0
+    processes: int = 1
 
     @property
     def padding_share(self) -> float:

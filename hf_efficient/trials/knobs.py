@@ -7,7 +7,7 @@ near as whole rows allow. None touches what is learned: model, data, length, rat
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from hf_efficient.facts.environment import thread_count
 from hf_efficient.facts.tables import key_table
+from hf_efficient.launch.command import strategy_of
 from hf_efficient.planning.changes import activation_checkpointing
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH, names_accumulation
 from hf_efficient.recipe.rules.settings import Settings
@@ -94,7 +95,7 @@ class Here:
         follows = named and not names_accumulation(recipe)
         changes = {ROWS: rows} | ({} if follows else {ACCUMULATION: accumulated})
         if named and rows * accumulated != self.rows * self.accumulated:
-            changes[GLOBAL_BATCH] = rows * accumulated
+            changes[GLOBAL_BATCH] = rows * accumulated * self.run.processes
         return changes
 
 
@@ -294,6 +295,11 @@ def _affinity(here: Here) -> dict[str, Any] | None:
     return {"distributed.cpu_affinity": True} if several and is_off and not here.on_cpu else None
 
 
+def _sharding(here: Here, others: Mapping[str, str]) -> dict[str, Any] | None:
+    other = others.get(strategy_of(here.settings.recipe, here.run.processes))
+    return {"distributed.strategy": other} if other else None
+
+
 def _rarer_logs(here: Here) -> dict[str, Any] | None:
     train = here.settings.train
     every = train("logging_steps") if str(train("logging_strategy")) == "steps" else None
@@ -319,6 +325,8 @@ _PROPOSERS: dict[str, Callable[[Here], dict[str, Any] | None]] = {
     "offload": _offload_activations, "optimizer": _fused_optimizer, "threads": _fewer_threads, "affinity": _affinity,
     "selective": _store_attention, "compile_blocks": partial(_compile, key="model.compile_blocks"),
     "compile": partial(_compile, key="train.torch_compile"),
+    "less_sharding": partial(_sharding, others={"zero3": "zero2", "zero2": "ddp", "zero1": "ddp", "fsdp2": "ddp"}),
+    "more_sharding": partial(_sharding, others={"ddp": "fsdp2", "zero1": "zero2", "zero2": "zero3"}),
 }  # fmt: skip
 """By the names in ``facts/data/knobs.yaml``, which has their order and says the rest of each."""
 _TIME_LEFT: dict[str, Callable[[Here], float | None]] = {

@@ -1,5 +1,6 @@
 """A training in a process and a folder of its own: its job, what it left, why it failed; neither outlives the call."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -80,7 +81,8 @@ def run_to_end(command: Sequence[str], folder: Path, threads: int | None, **vari
     said = folder / "said.txt"
     with said.open("wb") as output:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-        launcher = subprocess.Popen(command, **streams, env=environment, start_new_session=True)
+        own: dict[str, Any] = {"start_new_session": True, "preexec_fn": end_with_parent}
+        launcher = subprocess.Popen(command, **streams, **own, env=environment)
         with ended(launcher):
             code = launcher.wait()
     left = folder / RESULT
@@ -90,6 +92,12 @@ def run_to_end(command: Sequence[str], folder: Path, threads: int | None, **vari
     if code and not found:
         raise RunFailed(_why_ended(code, said))
     return found.get("result")
+
+
+def end_with_parent() -> None:
+    """No training outlives a tuning that was killed, where the system can see to it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, 9)
 
 
 def _why_ended(code: int, said: Path) -> str:

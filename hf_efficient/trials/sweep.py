@@ -22,7 +22,7 @@ from hf_efficient.text import seconds, short_seconds
 from hf_efficient.trials.goal import Goal, Wanted, p95, seconds_per_token
 from hf_efficient.trials.process import Progress, RunFailed
 from hf_efficient.trials.search import FEWEST_STEPS, Measure
-from hf_efficient.trials.tune import folder_of, trials_of
+from hf_efficient.trials.tune import folder_of, trial_layout, trials_of
 from hf_efficient.version import __version__
 
 _ROUNDS, _DOUBLED = 3, 5  # the latter: values of a key that names none
@@ -35,8 +35,8 @@ def sweep(
 ) -> Sweep:
     """``over``: ``KEY=1,2,4,KEY``; of the goal its limits and minutes. ``sweep.json`` is written to the folder, where a
     later call continues. Raises ``HfEfficientError``: a recipe or key is wrong, no point fits, too few minutes."""
-    recipe = with_accumulation(load_recipe(argument, overrides), 1)
-    points = points_of(recipe, over)
+    recipe = load_recipe(argument, overrides)
+    points = points_of(recipe, over, trial_layout(recipe).processes)
     folder = folder or folder_of(recipe, "sweep")
     trials = trials_of(recipe, argument, overrides, folder, goal)
     rounds = Rounds(points, goal, trials.run, progress)
@@ -64,19 +64,19 @@ def sweep(
     return found
 
 
-def points_of(recipe: Recipe, over: str) -> list[SweptPoint]:
+def points_of(recipe: Recipe, over: str, processes: int = 1) -> list[SweptPoint]:
     """All combinations, the smallest first. ``SetupError``: a key or a value is wrong, or no combination is valid."""
     values = values_of(over, Settings(recipe, train_fields(recipe.objective)))
     held = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
     found = [SweptPoint(rec.named_values(one.items()), one) for one in held]
     for point in found:
         try:
-            changed = with_accumulation(change_recipe(recipe, point.values), 1)
+            changed = with_accumulation(change_recipe(recipe, point.values), processes)
         except HfEfficientError as error:
             point.verdict, point.why = "failed", first_line(error).rstrip(".")
             continue
         train = Settings(changed, train_fields(recipe.objective)).train
-        point.rows = int(train(_ROWS)) * int(train(_ACCUMULATION))
+        point.rows = int(train(_ROWS)) * int(train(_ACCUMULATION)) * processes
     if all(one.verdict == "failed" for one in found):
         raise SetupError(f"--over: {found[0].name}: {found[0].why}.")
     return found

@@ -5,6 +5,7 @@ which are the same in every trial: the last ones of the recipe's evaluation data
 """
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -65,8 +66,9 @@ def short(recipe: Recipe, folder: Path, wanted: Wanted) -> Recipe:
 
 def trained(recipe: Recipe, folder: Path, *, changes: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     """The work of a worker: one trial of the user's recipe with changes. Returns the fields of ``TrialRun``."""
-    asked, options = with_accumulation(recipe, 1), msgspec.convert(wanted, Wanted)
-    changed = with_accumulation(change_recipe(recipe, changes), 1)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    asked, options = with_accumulation(recipe, processes), msgspec.convert(wanted, Wanted)
+    changed = with_accumulation(change_recipe(recipe, changes), processes)
     return _measured(short(changed, folder, options), short(asked, folder, options), changed, options)
 
 
@@ -89,8 +91,10 @@ def _measured(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> d
         raise SetupError(f"{limit} passed before a step after the warm-up ended: give more --minutes")
     if clock.loss is not None and not math.isfinite(clock.loss):
         raise SetupError("it has a non-finite loss on held-out rows")
-    write_resolved_recipe(run_dir, recipe, {})  # which the diagnosis reads
-    recorded = _recorded(run_dir, clock.loss_seconds)  # before an evaluation takes more memory
+    recorded: dict[str, Any] = {}
+    if trainer.is_world_process_zero():
+        write_resolved_recipe(run_dir, recipe, {})  # which the diagnosis reads
+        recorded = _recorded(run_dir, clock.loss_seconds)  # before an evaluation takes more memory
     pauses = timed_pauses(trainer, whole) if wanted.pauses else {}
     on_cpu, steps = args.device.type == "cpu", whole.train.get("max_steps")
     fast = cpu_multiplies_bf16() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
@@ -101,7 +105,8 @@ def _measured(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> d
         "device": args.device.type,
         "fast_bfloat16": bool(fast),
         "weights": str(weights_dtype(recipe.model, model_config(recipe.model))).removeprefix("torch."),
-        "price_usd_per_hour": price,
+        "price_usd_per_hour": None if price is None else price * args.world_size,
+        "processes": args.world_size,
         "steps": int(steps) if steps and steps > 0 else None,
     }
 
@@ -147,11 +152,12 @@ def _recorded(run_dir: Path, loss_seconds: float) -> dict[str, Any]:
 
 class TrialClock(TrainerCallback):
     """Ends the training as soon as all that is wanted is measured. A step lasts from the end of the one before, data
-    wait and logging included; what the loss takes belongs to none."""
+    wait and logging included; what the loss takes belongs to none. All ranks decide alike: by the tokens of all, and
+    by the slowest."""
 
     def __init__(self, trainer: Trainer, wanted: Wanted, held_out: Callable[[], float]) -> None:
         self._wanted, self._held_out, self._now = wanted, held_out, time.perf_counter
-        self._device = trainer.args.device
+        self._device, self._trainer = trainer.args.device, trainer
         self._began = self._called = self._now()
         self._counts: list[tuple[Any, int, int]] = []  # of each step: tokens, positions, rows
         self._all_tokens = 0
@@ -168,12 +174,23 @@ class TrialClock(TrainerCallback):
         rows = sum(batch["input_ids"].shape[0] for batch in batches)
         self._counts.append((sum(int(real) for real, _ in pairs), sum(every for _, every in pairs), rows))
 
+    def _of_all_ranks(self, took: float) -> tuple[float, float]:
+        """Seconds of this step, and since the start; its counts become those of all ranks."""
+        own = [*map(float, self._counts[-1]), took, self._now() - self._called]
+        every = self._trainer.accelerator.gather(torch.tensor([own], dtype=torch.float64, device=self._device))
+        tokens, positions, rows = every[:, :3].sum(0).long().tolist()
+        self._counts[-1] = tokens, positions, rows
+        took, since = every[:, 3:].max(0).values.tolist()
+        return took, since
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._began = self._now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         synchronise(self._device)
-        took = self._now() - self._began
+        took, since = self._now() - self._began, self._now() - self._called
+        if self._trainer.args.world_size > 1:
+            took, since = self._of_all_ranks(took)
         self._all_tokens += self._counts[state.global_step - 1][0]
         if state.global_step > self._wanted.warm_up:
             self.seconds.append(took)
@@ -183,8 +200,7 @@ class TrialClock(TrainerCallback):
             began = self._now()
             self._look(timed)
             self.loss_seconds += self._now() - began
-        late = self._now() - self._called > wanted.most_seconds
-        control.should_training_stop = late or (timed and self.loss is not None)
+        control.should_training_stop = since > wanted.most_seconds or (timed and self.loss is not None)
         self._began = self._now()
 
     def _look(self, timed: bool) -> None:

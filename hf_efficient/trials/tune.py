@@ -15,6 +15,7 @@ from hf_efficient.errors import OutputError, SetupError, writing
 from hf_efficient.facts.environment import accelerator_count, cpu_model, describe_environment, thread_count
 from hf_efficient.jobs.job import Cluster
 from hf_efficient.jobs.targets import check_program, srun_command
+from hf_efficient.launch.command import Layout, accelerate_command, layout_of
 from hf_efficient.recipe.load import change_recipe, fixed_recipe, load_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.rules.settings import Settings
@@ -24,7 +25,7 @@ from hf_efficient.records.tuning import TUNING_SCHEMA_VERSION, TrialRun, Tuning
 from hf_efficient.reporting.trials import gain_words
 from hf_efficient.run_dir.json_file import strict_json, write_whole
 from hf_efficient.trials.goal import Goal, Wanted
-from hf_efficient.trials.process import Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
+from hf_efficient.trials.process import WORKER, Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
 from hf_efficient.trials.search import Search
 from hf_efficient.version import __version__
 
@@ -55,7 +56,7 @@ def tune(
 
     def settings_of(changes: Mapping[str, Any]) -> Settings:
         changed = change_recipe(recipe, changes)
-        return Settings(with_accumulation(changed, 1), train_fields(changed.objective))
+        return Settings(with_accumulation(changed, trials.layout.processes), train_fields(changed.objective))
 
     search = Search(goal, settings_of, trials.run, progress)
     started = datetime.datetime.now(datetime.timezone.utc)
@@ -91,7 +92,7 @@ def trials_of(
     recipe: Recipe, argument: str, overrides: Sequence[str], folder: Path, goal: Goal, cluster: Cluster | None = None
 ) -> "Trials":
     """Of the recipe that the argument names, within the goal's memory. ``SetupError``: they do not run such a one."""
-    _check_trainable(recipe, 1 if cluster is not None else max(1, accelerator_count()))
+    layout = trial_layout(recipe, cluster)
     if cluster is not None:
         check_program("slurm")
     whole = json.dumps(recipe.resolved(), sort_keys=True).encode()
@@ -103,19 +104,26 @@ def trials_of(
         "most_bytes": goal.most_bytes,
         "cluster": None if cluster is None else cluster.model_dump(mode="json"),
     }
-    return Trials(argument, overrides, folder, about, cluster)
+    return Trials(argument, overrides, folder, about, layout, cluster)
 
 
-def _check_trainable(recipe: Recipe, accelerators: int) -> None:
+def trial_layout(recipe: Recipe, cluster: Cluster | None = None) -> Layout:
+    """The processes of each trial. Raises ``SetupError``: trials do not run such a recipe."""
+    here = cluster is None and recipe.distributed.processes == "auto"
+    layout = layout_of(recipe, device_count=accelerator_count() if here else 1, cores=thread_count())
     if recipe.objective != "sft":
         raise SetupError(f"objective: is {recipe.objective}, and trials are of sft alone. Write `objective: sft`.")
-    said = recipe.distributed.processes
-    processes = accelerators if said == "auto" else said
-    if processes * recipe.distributed.nodes > 1:
+    if layout.nodes > 1:
         raise SetupError(
-            f"distributed.processes: {said} are {processes * recipe.distributed.nodes} processes, and trials run in "
-            "one. Write distributed.processes=1 and distributed.nodes=1, and measure what one GPU does."
+            f"distributed.nodes: is {layout.nodes}, and trials run on one machine. Write distributed.nodes=1, and "
+            "measure what one machine does."
         )
+    if cluster is not None and layout.processes > 1:
+        raise SetupError(
+            f"distributed.processes: is {layout.processes}, and a trial on a cluster is one process. Write "
+            "distributed.processes=1, and measure what one GPU does."
+        )
+    return layout
 
 
 def tuned_recipe(recipe: Recipe, found: Tuning, path: Path) -> str:
@@ -140,11 +148,12 @@ class Trials:
         overrides: Sequence[str],
         folder: Path,
         about: Mapping[str, Any],
+        layout: Layout,
         cluster: Cluster | None = None,
     ) -> None:
         """``about`` must be alike to continue. ``OutputError``: the folder is another recipe's, or not writable."""
         self._argument, self._overrides, self._folder, self._cluster = argument, list(overrides), folder, cluster
-        self._journal = folder / JOURNAL
+        self._journal, self.layout = folder / JOURNAL, layout
         self._held: dict[str, list[dict[str, Any]]] = {}
         with writing("--folder", folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +179,11 @@ class Trials:
         found: dict[str, Any]
         try:
             with folder_of_its_own(self._folder, "trial") as folder:
-                found = {"run": run_to_end(*self._started(worker_command(job, folder.resolve()), folder))}
+                command = worker_command(job, folder.resolve())
+                if self.layout.processes > 1:
+                    changed = change_recipe(load_recipe(self._argument, self._overrides), changes)
+                    command = accelerate_command(changed, str(folder.resolve()), [], self.layout, module=WORKER)
+                found = {"run": run_to_end(*self._started(command, folder))}
         except RunFailed as error:
             found = {"failure": str(error), "kind": error.kind}
         return {**found, "wall_seconds": time.monotonic() - began}
@@ -178,7 +191,7 @@ class Trials:
     def _started(self, command: list[str], folder: Path) -> tuple[list[str], Path, int | None]:
         cluster = self._cluster
         if cluster is None:
-            return command, folder, thread_count()
+            return command, folder, max(1, self.layout.cores // self.layout.processes)
         command = ["python", *command[1:]] if cluster.activate else command
         return srun_command(cluster, self._folder.resolve().name, command), folder, cluster.cpus
 

@@ -3,7 +3,6 @@
 The one entry point of all trainings that isolate, bench and tune start. What the user can correct is left as words.
 """
 
-import ctypes
 import dataclasses
 import json
 import os
@@ -19,7 +18,7 @@ from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.run_dir.json_file import write_whole
-from hf_efficient.trials.process import RESULT, NoRoom, job_in
+from hf_efficient.trials.process import RESULT, NoRoom, end_with_parent, job_in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,6 +64,5 @@ def _done(folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9)  # killed when its parent ends: no training outlives a tuning that was killed
+    end_with_parent()  # the launcher's process, where there are several
     sys.exit(main())

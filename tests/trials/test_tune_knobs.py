@@ -152,3 +152,22 @@ def test_evaluations_and_saves_take_their_shares_and_the_best_checkpoint_keeps_i
     assert proposed("cadence", best) == {"train.eval_steps": 40, "train.save_steps": 40}
     assert proposed("cadence", here(often, {"steps": 60}, data=data)) == {"train.eval_steps": 15, "train.save_steps": 9}
     assert proposed("cadence", here({"eval_strategy": "no", "save_strategy": "no"})) is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "processes", "less", "more"),
+    [
+        ("auto", 1, None, None), ("auto", 2, None, "fsdp2"), ("fsdp2", 2, "ddp", None), ("zero2", 2, "ddp", "zero3"),
+        ("zero3", 2, "zero2", None),
+    ],
+)  # fmt: skip
+def test_strategies_next_to_the_own(strategy, processes, less, more):
+    place = here(run={"processes": processes}, distributed={"strategy": strategy})
+    for name, other in (("less_sharding", less), ("more_sharding", more)):
+        assert proposed(name, place) == ({"distributed.strategy": other} if other else None)
+
+
+def test_a_global_batch_that_follows_is_of_all_processes():
+    packs = proposed("packing", here(run={"processes": 2}, distributed={"global_batch_size": 16}))
+    assert packs is not None
+    assert packs["distributed.global_batch_size"] == 2 * packs[ROWS] * packs[ACCUMULATED]

@@ -12,10 +12,10 @@ import yaml
 
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.trials.goal import Goal
+from hf_efficient.trials.goal import Goal, Wanted
 from hf_efficient.trials.knobs import KNOBS
 from hf_efficient.trials.sweep import sweep
-from hf_efficient.trials.tune import tune
+from hf_efficient.trials.tune import trials_of, tune
 from tests.trials.machine import Heard
 
 COMMAND = [sys.executable, "-c", "from hf_efficient.cli.app import main; main()"]
@@ -124,3 +124,20 @@ def test_a_sweep_measures_its_points_and_takes_them_from_its_journal_again(recip
     assert again.lines == heard.lines
     with pytest.raises(SetupError, match="sweep: no point fits: with per_device_train_batch_size 1, it is planned for"):
         sweep(str(recipe_file), [], "per_device_train_batch_size=1,4", Goal(most_bytes=1), heard, tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_trial_of_two_processes_counts_the_tokens_of_both(recipe_file, tmp_path):
+    """Sharded or not, and on one process with the same global batch: the same tokens in a step, and the same loss."""
+    found = []
+    for processes, strategy in ((1, "auto"), (2, "ddp"), (2, "fsdp2")):
+        words = [f"distributed.processes={processes}", f"distributed.strategy={strategy}"]
+        words += ["distributed.global_batch_size=4", f"train.gradient_accumulation_steps={4 // processes}"]
+        folder = tmp_path / f"{processes}-{strategy}"
+        trials = trials_of(load_recipe(recipe_file, words), str(recipe_file), words, folder, Goal())
+        found.append(trials.run({}, Wanted(steps=3, seconds=0.0, most_seconds=120.0)))
+    alone, *others = found
+    assert [one.processes for one in found] == [1, 2, 2]
+    for one in others:
+        assert one.step_tokens[:3] == alone.step_tokens[:3]
+        assert one.loss == pytest.approx(alone.loss, rel=1e-4)

@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.launch.command import Layout
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.records.tuning import Gain, TriedChange, Tuning
 from hf_efficient.trials import tune as module
@@ -42,7 +43,7 @@ def counted(monkeypatch):
 class OneBatch:
     """A trainer whose steps have one batch each, of so many tokens."""
 
-    args = SimpleNamespace(device=torch.device("cpu"))
+    args = SimpleNamespace(device=torch.device("cpu"), world_size=1)
 
     def __init__(self, *tokens):
         self._tokens = iter(tokens)
@@ -72,8 +73,24 @@ def test_the_loss_is_of_exactly_as_many_tokens(tokens, losses, expected):
     assert next(held_out, None) is None
 
 
+def test_several_ranks_count_the_tokens_of_all_and_the_seconds_of_the_slowest():
+    trainer = OneBatch(30, 50)
+    other = torch.tensor([[20, 40, 1, 500.0, 70.0]])  # tokens, positions, rows, seconds of the step and since the start
+    trainer.args = SimpleNamespace(device=torch.device("cpu"), world_size=2)
+    trainer.accelerator = SimpleNamespace(gather=lambda own: torch.cat([own, other]))
+    control = SimpleNamespace()
+    clock = TrialClock(trainer, Wanted(5, 0.0, most_seconds=60.0, warm_up=1, tokens=80), lambda: 2.0)
+    for step in (1, 2):
+        trainer.get_batch_samples()
+        clock.on_step_end(None, SimpleNamespace(global_step=step), control)
+    found = clock.figures()
+    assert (found["step_seconds"], found["step_tokens"], found["step_positions"]) == ([500.0], [70], [90])
+    assert found["loss_tokens"] == 80
+    assert control.should_training_stop  # the other rank is late
+
+
 def trials(folder, **about):
-    return Trials("r.yaml", [], folder, about)
+    return Trials("r.yaml", [], folder, about, Layout(nodes=1, processes=1, cores=1))
 
 
 def test_a_killed_tuning_takes_its_runs_from_the_journal_in_their_order(tmp_path, counted):
