@@ -38,7 +38,7 @@ class StepRecorderCallback(TrainerCallback):
         self._silent.begin()
         self._recorder.watch_loader(kwargs.get("train_dataloader"))
         note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
-        self._memory.begin(args, kwargs.get("model"))
+        self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_epoch_begin(self, *_: Any, **kwargs: Any) -> None:
         """From here to the first batch, workers start and fetch: data wait of the next step."""
@@ -126,7 +126,7 @@ class AccountCallback(TrainerCallback):
         )
         self._timeline.recorded_training = state
         self._recorder.watch_loader(kwargs.get("train_dataloader"))
-        self._memory.begin(args, kwargs.get("model"))
+        self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
         self._silent.begin()
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
         self._since_seconds = self._recorder.now_seconds()

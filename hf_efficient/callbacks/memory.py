@@ -13,6 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from hf_efficient.callbacks.checks import distributed_type
 from hf_efficient.recording import activations
 from hf_efficient.recording.activations import ForwardWatch, Storages, is_compiled, model_tensors, tensors_in
+from hf_efficient.recording.engine_gradients import EngineGradients
 from hf_efficient.recording.guard import guard
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.text import size
@@ -41,11 +42,15 @@ class MemoryCount:
         self._missing: dict[str, str] = {}
         self._positions: int | None = None  # of the micro-batch whose activations were measured
         self._watched = 0.0  # positions of the largest forward that was watched; infinite: no other is
+        self._engine: EngineGradients | None = None
 
-    def begin(self, args: TrainingArguments, model: nn.Module | None) -> None:
+    def begin(self, args: TrainingArguments, model: nn.Module | None, optimizer: Any = None) -> None:
         self.broken, self._device = model is None or self._timeline.broken, args.device
         self.wanted = set() if self.broken else {"gradients", "optimizer_state"}
         self._categories, self._missing, self._positions, self._watched = {}, {}, None, 0.0
+        if self._engine is not None:
+            self._engine.remove()
+        self._engine = None if model is None or self.broken else EngineGradients.of(model, optimizer)
         if model is not None:
             self._weights(model)
 
@@ -119,6 +124,11 @@ class MemoryCount:
     @_guarded
     def _gradients(self, model: nn.Module) -> None:
         found = Storages()
+        if engine := self._engine:
+            engine.remove()
+        if engine and engine.most_bytes and not engine.broken:
+            how: Literal["measured", "exact"] = "measured" if engine.is_sampled else "exact"
+            return self.add("gradients", engine.most_bytes, how, "at most in the first step, as DeepSpeed takes them")
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         found.add(gradients)
         if gradients:
