@@ -271,7 +271,7 @@ def _dense(trained: Any, adapter: TrainedAdapter | None, dtype: str | None) -> A
 def _changes(trained: Any) -> dict[str, float]:
     """The Frobenius norm of what LoRA adds to each matrix, by its name in the base; DoRA changes more than it adds."""
     return {
-        f"{name}.weight": float(module.get_delta_weight("default").float().norm())
+        f"{name}.weight": float(module.get_delta_weight("default").detach().float().norm())
         for name, module in trained.get_base_model().named_modules()
         if hasattr(module, "get_delta_weight") and not any(getattr(module, "use_dora", {}).values())
     }

@@ -10,7 +10,7 @@ from hf_efficient.text import counted, share, size
 
 _SURE = 0.05
 _MUCH = 0.1
-"""Of what the training changed, in nats of KL, which go with the square of a change: a third of it."""
+"""Of the KL between the trained model and its base. In lab 10, 0.4 of it costs a third of the gain, 0.002 nothing."""
 
 
 def scores_table(found: TaskScores) -> FoundTable:
