@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from peft import PeftModel
+
 from hf_efficient.errors import ModelError, OutputError, SetupError
 from hf_efficient.estimate.gguf_size import MIXES, WRITTEN, gguf_bytes, gguf_shape
 from hf_efficient.export import agreement, llama_cpp, onnx_file, packed
@@ -141,12 +143,14 @@ def export_run(
 
 
 class _Asked(NamedTuple):
-    """The questions, what the trained model answered, and its loss on the evaluation data."""
+    """The questions, what the trained model answered, and its loss on the evaluation data. ``kl_learnt``: of a run with
+    an adapter, how far these answers are from the model without it."""
 
     questions: Sequence[Any]
     reference: Sequence[Answered]
     held: HeldOut
     loss: float
+    kl_learnt: float | None
 
 
 def _asked(trained: Any, tokenizer: Any, questions: Sequence[Any], max_new_tokens: int, held: HeldOut) -> _Asked:
@@ -155,7 +159,11 @@ def _asked(trained: Any, tokenizer: Any, questions: Sequence[Any], max_new_token
     reference = agreement.answers_of(on_accelerator(trained).eval(), tokenizer, prompts, max_new_tokens)
     if not reference:
         raise ModelError("The model answers none of the prompts, for each answer ends at once. Try hf-efficient chat.")
-    return _Asked(questions, reference, held, agreement.loss_of(agreement.forward_of(trained), held.evaluation)[0])
+    forward, learnt = agreement.forward_of(trained), None
+    if isinstance(trained, PeftModel):
+        with trained.disable_adapter():
+            learnt = agreement.mean_kl(forward, reference)
+    return _Asked(questions, reference, held, agreement.loss_of(forward, held.evaluation)[0], learnt)
 
 
 def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[Agreement, Evaluation | None, list[str]]:
@@ -166,6 +174,7 @@ def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[Agreement, E
         after, tokens = agreement.loss_of(forward, rows)
         del forward
     remarks += [f"Not evaluated: {missing.rstrip('.')}."] * bool(missing)
+    found = replace(found, kl_learnt=asked.kl_learnt)
     return found, Evaluation(len(rows), tokens, asked.loss, after) if rows else None, remarks
 
 
@@ -262,7 +271,7 @@ def _dense(trained: Any, adapter: TrainedAdapter | None, dtype: str | None) -> A
 def _changes(trained: Any) -> dict[str, float]:
     """The Frobenius norm of what LoRA adds to each matrix, by its name in the base; DoRA changes more than it adds."""
     return {
-        f"{name}.weight": float(module.get_delta_weight("default").float().norm())
+        f"{name}.weight": float(module.get_delta_weight("default").detach().float().norm())
         for name, module in trained.get_base_model().named_modules()
         if hasattr(module, "get_delta_weight") and not any(getattr(module, "use_dora", {}).values())
     }

@@ -63,7 +63,8 @@ class Agreement:
     whose two tokens the trained model holds equally likely within 0.01 nats. ``same_answers``: prompts at which they
     agree throughout, so that both give the same greedy answer. ``same_prompts``: prompts that the tokenizer read back
     cuts into the same tokens. ``llama_cpp_same_answers``: greedy answers of llama.cpp that are the trained model's;
-    ``llama_cpp_ties``: those whose first other token is a tie. None where llama.cpp is not here."""
+    ``llama_cpp_ties``: those whose first other token is a tie. None where llama.cpp is not here. ``kl_learnt``: the
+    mean KL of the model without its adapter, what the training changed; None without one."""
 
     prompts: int
     positions: int
@@ -75,6 +76,7 @@ class Agreement:
     same_prompts: int
     llama_cpp_same_answers: int | None = None
     llama_cpp_ties: int | None = None
+    kl_learnt: float | None = None
 
 
 @dataclass(frozen=True)
