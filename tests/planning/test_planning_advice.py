@@ -134,8 +134,8 @@ def planned(tmp_path, monkeypatch):
 
     def build(mebibytes, *overrides):
         gpu = device(mebibytes)
-        for module in ("plan", "advice"):
-            monkeypatch.setattr(f"hf_efficient.planning.{module}.accelerator", lambda name: gpu)
+        for place in ("facts.tables", "planning.advice"):
+            monkeypatch.setattr(f"hf_efficient.{place}.accelerator", lambda name: gpu)
         recipe = tiny_recipe(tmp_path, *overrides)
         return recipe, gpu, plan(recipe, ["Toy"])
 

@@ -73,8 +73,11 @@ def test_an_adapter_on_a_quantized_base_too(build, recipe, saved, family, method
     assert (found.parameters, found.trained_parameters) == (expected.parameters, expected.trained_parameters)
     if family == "mixtral":  # 1,536 of 3.3 million bytes are missing; the cause is not known
         assert found.memory.peak_allocated_bytes == pytest.approx(expected.memory.peak_allocated_bytes, rel=1e-3)
-    else:
-        assert replace(found.memory, timeline=None) == replace(expected.memory, timeline=None)
+        return
+    peaks = [one.memory.category_peak_bytes for one in (found, expected)]
+    assert peaks[0] == pytest.approx(peaks[1], abs=8)  # a scalar lives a little longer in one of the two
+    held = {"timeline": None, "category_peak_bytes": {}}
+    assert replace(found.memory, **held) == replace(expected.memory, **held)
 
 
 class WithMoreLogits(hf_efficient.EfficientTrainerMixin, Trainer):
