@@ -29,7 +29,6 @@ test: check
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 
 test-all: slow labs readme
-	$(BIN)/python -m pytest -q -m slow labs
 
 slow: $(VENV)/.installed-dev browser slurm libfiu
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow --stop-after $(SECONDS_FOR_SLOW) tests

@@ -295,7 +295,6 @@ def test_09_data_pipeline(tmp_path):
     assert flattered["raw"] < flattered["contamination"] - 0.02
 
 
-@pytest.mark.slow  # more than ten minutes of CPU time
 def test_10_ship_it(tmp_path):
     found, committed, _ = run_again("10_ship_it.ipynb", tmp_path)
     expected = figures(committed.cells[-1])
@@ -308,7 +307,7 @@ def test_10_ship_it(tmp_path):
     assert found["learnt"] < found["rounding"]["Q8_0"]
     loss, kl = found["loss"], found["kl"]
     assert differing(loss, expected["loss"], rel=0.05) == []
-    assert kl["Q8_0"] < 0.01 < kl["Q4_0"]
+    assert kl["Q8_0"] < 0.01 < 0.1 * found["kl_learnt"] < kl["Q4_0"]  # the export warns of the second alone
     assert found["top1"]["Q8_0"] > 0.9
     assert loss["Q8_0"] == pytest.approx(loss["merged"], abs=0.02)
     assert loss["merged"] < loss["Q4_0"] < loss["distilled"] < loss["pruned"]

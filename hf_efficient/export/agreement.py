@@ -96,8 +96,9 @@ def agreement(
     """Of the exported model, read back. Both see the trained one's answers, so no early difference hides later ones."""
     kl, agreed, same, ties = [], [], 0, 0
     for one in reference:
-        ours, theirs = one.log_probabilities, _log_probabilities(forward, one.prompt.ids, one.answer)
-        kl.append(_kl(ours, theirs))
+        theirs = _log_probabilities(forward, one.prompt.ids, one.answer)
+        ours = one.log_probabilities
+        kl.append((ours.exp() * (ours - theirs)).sum(-1))
         likeliest, tokens = ours.max(-1), theirs.argmax(-1, keepdim=True)
         equal = likeliest.indices == tokens[:, 0]
         agreed.append(equal)
@@ -115,16 +116,6 @@ def agreement(
         same_answers=same,
         same_prompts=sum(one.prompt.ids in read for one in reference),
     )
-
-
-def mean_kl(forward: Forward, reference: Sequence[Answered]) -> float:
-    theirs = (_log_probabilities(forward, one.prompt.ids, one.answer) for one in reference)
-    found = [_kl(one.log_probabilities, other) for one, other in zip(reference, theirs, strict=True)]
-    return float(torch.cat(found).mean())
-
-
-def _kl(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    return (ours.exp() * (ours - theirs)).sum(-1)
 
 
 def _log_probabilities(forward: Forward, prompt: Sequence[int], answer: Sequence[int]) -> torch.Tensor:

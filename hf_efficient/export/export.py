@@ -162,7 +162,7 @@ def _asked(trained: Any, tokenizer: Any, questions: Sequence[Any], max_new_token
     forward, learnt = agreement.forward_of(trained), None
     if isinstance(trained, PeftModel):
         with trained.disable_adapter():
-            learnt = agreement.mean_kl(forward, reference)
+            learnt = agreement.agreement(forward, tokenizer, questions, reference).kl_mean
     return _Asked(questions, reference, held, agreement.loss_of(forward, held.evaluation)[0], learnt)
 
 
