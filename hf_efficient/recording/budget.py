@@ -9,7 +9,7 @@ import torch.distributed as dist
 from hf_efficient.estimate.forecast import Clearance, LimitName, Limits, Pace, clearance, forecast, most_steps_within
 from hf_efficient.recording.live import LiveRun
 
-_ASKED_SECONDS, _MOST_STEPS_UNASKED = 2.0, 100
+_ASKED_SECONDS, _MOST_STEPS_UNASKED = 1.0, 100
 _SETTLED_STEPS = 5
 _CLEARLY_WORSE = 1.2
 _EXCHANGE_SECONDS = 10.0
@@ -43,7 +43,7 @@ class Agreement:
         return decision
 
     def anywhere(self, asked: bool, step: int) -> bool:
-        """Whether any rank was asked; the next exchange is about two seconds later, at most a hundred steps."""
+        """Whether any rank was asked; the next exchange is about a second later, at most a hundred steps."""
         if not self._shared or step < self._next:
             return asked and not self._shared
         now, ahead = time.monotonic(), 1
