@@ -1,4 +1,4 @@
-"""TRL's own tests of its trainers, with TRL's classes and with the mixin over them: the outcomes must be the same.
+"""TRL's own tests of its trainers, with its classes and with the mixin over them: outcomes and weights must agree.
 
     git clone https://github.com/huggingface/trl
     python benchmarks/trl_own_tests.py trl --json benchmarks/results/trl_own_tests.json
@@ -79,7 +79,7 @@ IMAGE_TOKENS = {
 TILES = [[28, 56], [56, 28]]
 # Qwen's processor needs torchvision, so its tests take another model; the second name is no longer built.
 INSTEAD = {
-    "tiny-Qwen2_5_VLForConditionalGeneration": "tiny-LlavaForConditionalGeneration",
+    "tiny-Qwen2_5_VLForConditionalGeneration": "tiny-Idefics3ForConditionalGeneration",
     "tiny-Phi3ForCausalLM": "tiny-Phi3ForCausalLM-3.5",
 }
 LLAVA = (
@@ -164,6 +164,8 @@ class Hub:
         vision = {"model_type": VISION_OF[kind], "intermediate_size": 32, "image_size": 28, "patch_size": 14}
         changes["vision_config"] = {**vision, **changes["vision_config"]}
         tokens = {name: words.convert_tokens_to_ids(token) for name, token in IMAGE_TOKENS[kind].items()}
+        if kind == "gemma3":
+            changes["vision_config"]["vision_use_head"] = False
         tiles = {"image_grid_pinpoints": TILES} if kind == "llava_next" else {}
         return AutoConfig.for_model(kind, **tokens, **tiles, **changes)
 
@@ -300,39 +302,52 @@ def pytest_runtest_logreport(report: Any) -> None:
             lines.write(json.dumps(line) + "\n")
 
 
-def outcomes(arm: str, file: str, clone: Path, folder: Path) -> dict[str, dict[str, str]]:
-    """Outcome and reason by test of one file."""
-    lines, here = folder / f"{Path(file).stem}_{arm}.jsonl", Path(__file__).resolve().parent
-    lines.unlink(missing_ok=True)
-    environment = {
-        **os.environ,
-        "TRL_STAND_INS": str(folder), "TRL_ARM": arm, "TRL_OUTCOMES": str(lines),
-        "HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "trl_own_tests", "-m", "not slow", "--tb=line", file]
-    subprocess.run(command, cwd=clone, env=environment, check=False)
+def outcomes(arm: str, name: str, clone: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """By test of one trainer: outcome, reason, and the weights of each training."""
+    lines, here = folder / f"test_{name}_trainer_{arm}.jsonl", Path(__file__).resolve().parent
+    if not lines.is_file():
+        begun = lines.with_suffix(".begun")
+        begun.unlink(missing_ok=True)
+        environment = {
+            **os.environ,
+            "TRL_STAND_INS": str(folder), "TRL_ARM": arm, "TRL_OUTCOMES": str(begun),
+            "HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]),
+        }  # fmt: skip
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "trl_own_tests", "-m", "not slow", "--tb=line"]
+        subprocess.run([*command, f"tests/test_{name}_trainer.py"], cwd=clone, env=environment, check=False)
+        begun.rename(lines)
     return {line["id"]: line for line in map(json.loads, lines.read_text().splitlines())}
 
 
 def compared(name: str, clone: Path, folder: Path) -> dict[str, Any]:
-    """Of one trainer's file: how its tests ended, and those that end otherwise under the mixin."""
-    plain, mixin = (outcomes(arm, f"tests/test_{name}_trainer.py", clone, folder) for arm in ("plain", "mixin"))
-    counts = collections.Counter(line["outcome"] for line in plain.values())
-    other = {
-        test: {"plain": plain.get(test), "mixin": mixin.get(test)}
-        for test in sorted(plain.keys() | mixin.keys())
-        if plain.get(test, {}).get("outcome") != mixin.get(test, {}).get("outcome")
+    """Of one trainer's file: how its tests ended, and those that end or train otherwise under the mixin."""
+    plain, mixin = (outcomes(arm, name, clone, folder) for arm in ("plain", "mixin"))
+    other = [test for test in sorted(plain.keys() | mixin.keys()) if end(plain, test) != end(mixin, test)]
+    both = plain.keys() & mixin.keys()
+    trained = [test for test in both if plain[test]["trained"]]
+    failed = collections.Counter(line["reason"] for line in plain.values() if line["outcome"] == "failed")
+    return {
+        "tests": len(plain.keys() | mixin.keys()),
+        "same_outcome": sum(plain[test]["outcome"] == mixin[test]["outcome"] for test in both),
+        "without_the_mixin": dict(collections.Counter(line["outcome"] for line in plain.values())),
+        "that_train": len(trained),
+        "same_weights": sum(plain[test]["trained"] == mixin[test]["trained"] for test in trained),
+        "otherwise_under_the_mixin": {test: {"plain": plain.get(test), "mixin": mixin.get(test)} for test in other},
+        "failed_without_it": dict(failed),
     }
-    reasons = collections.Counter(line["reason"] for line in plain.values() if line["outcome"] == "failed")
-    return {"outcomes": dict(counts), "otherwise_under_the_mixin": other, "failed_without_it": dict(reasons)}
+
+
+def end(lines: dict[str, dict[str, Any]], test: str) -> tuple[Any, Any]:
+    """Outcome and weights."""
+    return lines.get(test, {}).get("outcome"), lines.get(test, {}).get("trained")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clone", type=Path, help="a clone of huggingface/trl")
     parser.add_argument("--only", nargs="*", default=list(TRAINERS), choices=list(TRAINERS))
-    parser.add_argument("--folder", type=Path, help="keep the stand-ins here, and take those that are there")
+    parser.add_argument("--folder", type=Path, help="keep stand-ins and outcomes here, and take those that are there")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     started = datetime.datetime.now(datetime.timezone.utc)
@@ -345,7 +360,7 @@ def main() -> None:
         figures: dict[str, Any] = {"without_stand_in": json.loads((folder / "lacking.json").read_text())}
         for name in given.only:
             figures[name] = compared(name, given.clone.resolve(), folder)
-            print(name, figures[name]["outcomes"], "otherwise:", list(figures[name]["otherwise_under_the_mixin"]))
+            print(name, {key: value for key, value in figures[name].items() if key != "failed_without_it"})
             if given.json is not None:
                 write_result(given.json, "trl_own_tests", started, figures, ("trl", "transformers", "pytest"))
 
