@@ -355,14 +355,15 @@ def main() -> None:
         folder = (given.folder or Path(scratch)).resolve()
         if not (folder / "lacking.json").is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            lacking = build(given.clone.resolve(), folder)
-            (folder / "lacking.json").write_text(json.dumps(lacking))
-        figures: dict[str, Any] = {"without_stand_in": json.loads((folder / "lacking.json").read_text())}
+            (folder / "lacking.json").write_text(json.dumps(build(given.clone.resolve(), folder)))
+        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=given.clone, text=True).strip()
+        lacking = json.loads((folder / "lacking.json").read_text())
+        figures: dict[str, Any] = {"trl_commit": commit, "without_stand_in": lacking}
         for name in given.only:
             figures[name] = compared(name, given.clone.resolve(), folder)
             print(name, {key: value for key, value in figures[name].items() if key != "failed_without_it"})
             if given.json is not None:
-                write_result(given.json, "trl_own_tests", started, figures, ("trl", "transformers", "pytest"))
+                write_result(given.json, "trl_own_tests", started, figures, ("transformers", "pytest"))
 
 
 if __name__ == "__main__":
