@@ -283,12 +283,15 @@ def digest(model: Any) -> str:
     return total.hexdigest()[:16]
 
 
+def pytest_runtest_setup() -> None:
+    DIGESTS.clear()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     """A test draws the same numbers in both arms."""
     from transformers import set_seed
 
-    DIGESTS.clear()
     set_seed(0)
 
 
@@ -323,24 +326,27 @@ def outcomes(arm: str, name: str, clone: Path, folder: Path) -> dict[str, dict[s
 def compared(name: str, clone: Path, folder: Path) -> dict[str, Any]:
     """Of one trainer's file: how its tests ended, and those that end or train otherwise under the mixin."""
     plain, mixin = (outcomes(arm, name, clone, folder) for arm in ("plain", "mixin"))
-    other = [test for test in sorted(plain.keys() | mixin.keys()) if end(plain, test) != end(mixin, test)]
     both = plain.keys() & mixin.keys()
+    other = [test for test in sorted(both) if end(plain[test]) != end(mixin[test])]
     trained = [test for test in both if plain[test]["trained"]]
+    passed = [test for test in trained if plain[test]["outcome"] == "passed"]
     failed = collections.Counter(line["reason"] for line in plain.values() if line["outcome"] == "failed")
     return {
         "tests": len(plain.keys() | mixin.keys()),
+        "in_one_arm_alone": sorted(plain.keys() ^ mixin.keys()),
         "same_outcome": sum(plain[test]["outcome"] == mixin[test]["outcome"] for test in both),
         "without_the_mixin": dict(collections.Counter(line["outcome"] for line in plain.values())),
         "that_train": len(trained),
+        "that_train_and_pass": len(passed),
         "same_weights": sum(plain[test]["trained"] == mixin[test]["trained"] for test in trained),
-        "otherwise_under_the_mixin": {test: {"plain": plain.get(test), "mixin": mixin.get(test)} for test in other},
+        "otherwise_under_the_mixin": {test: {"plain": plain[test], "mixin": mixin[test]} for test in other},
         "failed_without_it": dict(failed),
     }
 
 
-def end(lines: dict[str, dict[str, Any]], test: str) -> tuple[Any, Any]:
+def end(line: dict[str, Any]) -> tuple[Any, Any]:
     """Outcome and weights."""
-    return lines.get(test, {}).get("outcome"), lines.get(test, {}).get("trained")
+    return line["outcome"], line["trained"]
 
 
 def main() -> None:
