@@ -172,6 +172,7 @@ class Hub:
     def processor(self, model_id: str) -> Any:
         import transformers as hf
 
+        images: Any
         words = self.tokenizer(model_id)
         if "gemma-3-4b" in model_id:
             images = hf.Gemma3ImageProcessorPil(size={"height": 224, "width": 224})
