@@ -7,15 +7,10 @@ run in turns; the figures are medians, and their ratios.
 """
 
 import argparse
-import contextlib
 import datetime
-import io
-import os
-import re
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -45,22 +40,6 @@ def by_hand(folder: str) -> Callable[[], tuple[float, float]]:
     return ask
 
 
-@contextlib.contextmanager
-def standard_error() -> Iterator[io.StringIO]:
-    """What compiled code writes there."""
-    text = io.StringIO()
-    with tempfile.TemporaryFile() as file:
-        saved = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield text
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            file.seek(0)
-            text.write(file.read().decode(errors="replace"))
-
-
 def llama_cpp_own(engine: latency.Engine) -> tuple[latency.Answer, float, float]:
     """An answer of ours, and llama.cpp's own seconds of that same request: of the prompt, and of all evaluations."""
     from cyllama.llama import llama_cpp
@@ -78,9 +57,8 @@ def llama_cpp_own(engine: latency.Engine) -> tuple[latency.Answer, float, float]
         (answer,) = engine(_PROMPT, _NEW, 1)
     finally:
         llama_cpp.LlamaContext = build
-    with standard_error() as said:
-        made[-1].print_perf_data()
-    prompt, rest = (float(one) / 1000 for one in re.findall(r"eval time =\s+([\d.]+) ms", said.getvalue())[:2])
+    clock = made[-1].get_perf_data()
+    prompt, rest = clock["t_p_eval_ms"] / 1000, clock["t_eval_ms"] / 1000
     return answer, prompt, prompt + rest
 
 

@@ -15,7 +15,7 @@ from hf_efficient.curation.contamination import shared_words
 from hf_efficient.curation.duplicates import exact_duplicates, keep_best, near_duplicates, semantic_duplicates
 from hf_efficient.curation.private_data import replace_private
 from hf_efficient.curation.rows import Gone, Row, mapped
-from hf_efficient.data.documents import needed, text_of_html
+from hf_efficient.data.documents import MOST_HTML, needed, text_of_html
 from hf_efficient.errors import DataError
 from hf_efficient.recipe import schema
 
@@ -66,7 +66,12 @@ def _normalise(section: schema.NormaliseSection, rows: Rows) -> Judge:
         text = unicodedata.normalize(section.form, fix(page(text) if _PAGE.match(text) else text))
         return _plain_spaces(text) if section.spaces else text
 
-    return lambda _, row: _with(row, mapped(row.example, change))
+    def judge(_: int, row: Row) -> Row | Gone:
+        if section.html and len(row.text) > MOST_HTML and _PAGE.match(row.text):
+            return Gone("page too long", f"{len(row.text):,} characters; at most {MOST_HTML:,} are read as HTML")
+        return _with(row, mapped(row.example, change))
+
+    return judge
 
 
 _PAGE = re.compile(r"\s*<(!doctype html|html|head|body|div|p)\b", re.IGNORECASE)

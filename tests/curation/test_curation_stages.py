@@ -99,6 +99,10 @@ def test_a_page_becomes_its_text(curate, tmp_path):
     again = curate([page], normalise={"html": True})
     assert LONG in again.texts[0]
     assert "<p>" not in again.texts[0]
+    long = f"<p>{'word ' * 1_000_001}"
+    both = curate([page, long], normalise={"html": True})
+    assert len(both.texts) == 1
+    assert both.stages["normalise"].reasons == {"page too long": 1}
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(curate, monkeypatch):

@@ -48,6 +48,7 @@ def test_beside_rows_documents_are_left_alone(tmp_path):
         ("a.txt", b"\x89PNG\x00\x00", "a.txt: not UTF-8 (byte 0x89 at offset 0). Save the file as UTF-8."),
         ("a.txt", b"MZ\x00\x01", "a.txt: holds zero bytes, so it is no text. Take the file away."),
         ("a.pdf", b"no such thing", "a.pdf: is not readable as PDF: "),
+        ("a.html", b"<p>" + b"word " * 1_000_001, "is a page of 5,000,008 characters, and at most 5,000,000 are read"),
     ],
 )
 def test_what_is_no_document_is_named(tmp_path, name, held, told):
