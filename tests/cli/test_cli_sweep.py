@@ -68,7 +68,7 @@ def test_json_is_alone_on_standard_output(run, recipe):
         ("--minutes 0", "--minutes: 0 is not above zero"),
         ("--minutes 0.1", "--minutes: 0.1 are too few: one trial took 11.5 s"),
         ("--p95-step-seconds -1", "--p95-step-seconds: -1 is not above zero"),
-        ("distributed.processes=2", "distributed.processes: 2 are 2 processes, and trials run in one."),
+        ("distributed.nodes=2", "distributed.nodes: is 2, and trials run on one machine."),
         ("objective=dpo", "objective: is dpo, and trials are of sft alone."),
     ],
 )

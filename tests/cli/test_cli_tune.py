@@ -57,7 +57,7 @@ def test_json_is_alone_on_standard_output(run, recipe):
         ("--minutes 0.1", "--minutes: 0.1 are too few: one trial of this recipe took"),
         ("--objective usd_per_million_tokens", "needs a price, and none is known. Write cost.price_usd_per_hour=0.5"),
         ("--without fun", "--without: fun is no knob."),
-        ("distributed.processes=2", "distributed.processes: 2 are 2 processes, and trials run in one."),
+        ("distributed.nodes=2", "distributed.nodes: is 2, and trials run on one machine."),
         ("objective=dpo", "objective: is dpo, and trials are of sft alone."),
         ("--on kubernetes", "--on: is kubernetes, and trials run as jobs of Slurm alone."),
         ("--cluster c.yaml", "--cluster: describes machines that no trial runs on. Write --on slurm with it."),

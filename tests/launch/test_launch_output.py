@@ -296,7 +296,7 @@ OTHERS = {
     "is fsdp2, but checkpoint-4 was written by whole models (one process, or DDP)": (DDP, "fsdp2", 2),
     "zero_to_fp32.py": (ZERO, "ddp", 2),
     "accelerate merge-weights": (FSDP, "zero3", 2),
-    "distributed.processes: 4 train, but checkpoint-4 was written by 2: DeepSpeed does not": (ZERO, "zero3", 4),
+    "distributed.processes: 4 train, but checkpoint-4 was written by 2: other rows": (ZERO, "zero3", 4),
     "distributed.processes: 1 train, but checkpoint-4 was written by 2": (DDP, "none", 1),
 }
 
