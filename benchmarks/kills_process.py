@@ -64,7 +64,6 @@ def plant(harm: Harm) -> None:
     import torch
     from transformers import Trainer
 
-    from hf_efficient.recording import checkpoints as recording
     from hf_efficient.run_dir import checkpoints as held
 
     step = Trainer.training_step
@@ -94,7 +93,7 @@ def plant(harm: Harm) -> None:
     harm.before(Trainer, "compute_loss", "forward")
     harm.before(Trainer, "_save_rng_state", "between two files")
     harm.before(torch, "save", "half a file", half)
-    harm.before(recording, "end_manifest", "before the manifest")
+    harm.before(held, "end_manifest", "before the manifest")
     harm.before(held, "discard", "pruning", some)
 
 
