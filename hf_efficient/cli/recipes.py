@@ -272,7 +272,10 @@ def data(
     """
     from hf_efficient.recipe.load import load_recipe
 
+    from hf_efficient.recipe.rules.values import recipe_remarks
+
     loaded = load_recipe(recipe, overrides or [])
+    print("".join(f"{one}\n" for one in recipe_remarks(loaded)), end="", file=sys.stderr)
     with tempfile.TemporaryDirectory() as directory:
         from hf_efficient.data.look import look_at
         from hf_efficient.model.load import load_tokenizer

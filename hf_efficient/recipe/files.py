@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hf_efficient.errors import Problem, RecipeError
-from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.schema import DERIVED, Origin
 from hf_efficient.recipe.tree import KeyPath, Node, any_of, found, merge, nearest, parse_yaml
 
 SUFFIXES = (".yaml", ".yml")
@@ -352,7 +352,8 @@ def with_own_evaluation(below: Node, tree: Node) -> Node:
         if fraction is not None and new_fraction and fraction.value is not None:
             changes["eval"] = Node([], fraction.origin)
         elif train is not None and not _sources(before) & _sources(after):
-            changes["eval"] = Node([], train.origin)
+            left_out = ", ".join(str(node.value) for path, node in evaluation.leaves() if path[-1:] == ("path",))
+            changes["eval"] = Node([], Origin(DERIVED, text=f"data.train is replaced, so {left_out} is left out"))
             changes["eval_fraction"] = fraction if new_fraction and fraction else Node(_HELD_OUT, train.origin)
     return Node({**tree.value, "data": Node({**after.value, **changes}, after.origin)}, tree.origin)
 

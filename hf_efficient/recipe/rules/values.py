@@ -2,6 +2,7 @@
 what depends on it: the best checkpoint, early stopping, schedulers. Instruments that could not do what the recipe asks
 of them, rates and budget. Remarks on what does not do what it seems to."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from hf_efficient.facts.prices import Rates
 from hf_efficient.facts.tables import key_table
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
-from hf_efficient.recipe.schema import METRICS, ProfileSection, Recipe, mixed_precision, told_where
+from hf_efficient.recipe.schema import DERIVED, METRICS, ProfileSection, Recipe, mixed_precision, told_where
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recipe.tree import any_of, nearest
 from hf_efficient.text import share
@@ -155,7 +156,8 @@ def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
 def recipe_remarks(recipe: Recipe) -> list[str]:
     """Of settings that contradict nothing, and do not do what they seem to."""
     settings = Settings(recipe, train_fields(recipe.objective))
-    return [*_missing_model(recipe), *_experimental(recipe), *_uncounted_steps(settings), *_rounded_updates(settings)]
+    found = (_missing_model(recipe), _experimental(recipe), _evaluation_left_out(recipe))
+    return [*itertools.chain(*found), *_uncounted_steps(settings), *_rounded_updates(settings)]
 
 
 def _missing_model(recipe: Recipe) -> Iterator[str]:
@@ -171,6 +173,15 @@ def _experimental(recipe: Recipe) -> Iterator[str]:
         trainer = objective.trainer.rpartition(".")[2]
         what = f"TRL's {trainer} is experimental: it may change or go in any release"
         yield f"{told_where(recipe, 'objective')}objective: {recipe.objective}: {what}."
+
+
+def _evaluation_left_out(recipe: Recipe) -> Iterator[str]:
+    """Of files and hub names: a builtin set was there to try the recipe."""
+    origin, fraction = recipe.provenance.get("data.eval"), recipe.data.eval_fraction
+    if origin is not None and origin.source == DERIVED and "builtin:" not in origin.text:
+        held_out = "" if fraction is None else f", and a share of {fraction:g} held out"
+        where = told_where(recipe, "data.eval_fraction")
+        yield f"{where}data.eval: {origin.text}{held_out}. Write data.eval beside data.train to keep it."
 
 
 def _uncounted_steps(settings: Settings) -> Iterator[str]:
