@@ -271,7 +271,6 @@ def data(
     Example: hf-efficient data quickstart/qlora --examples 2 train.max_length=256
     """
     from hf_efficient.recipe.load import load_recipe
-
     from hf_efficient.recipe.rules.values import recipe_remarks
 
     loaded = load_recipe(recipe, overrides or [])

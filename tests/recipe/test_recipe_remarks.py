@@ -76,10 +76,8 @@ def test_steps_that_nothing_counts(write, flags, said):
 )
 def test_evaluation_data_that_other_training_data_take_away(write, flags, held_out):
     mine = write("model: m\ndata: {train: a.jsonl, eval: [b.jsonl, org/set]}\n")
-    assert recipe_remarks(load_recipe(mine, flags)) == [
-        f"command line: {flags[-1]}: data.eval: data.train is replaced, so b.jsonl, org/set is left out{held_out}. Write "
-        "data.eval beside data.train to keep it."
-    ]
+    told = f"command line: {flags[-1]}: data.eval: data.train is replaced, so b.jsonl, org/set is left out{held_out}."
+    assert recipe_remarks(load_recipe(mine, flags)) == [f"{told} Write data.eval beside data.train to keep it."]
     for said in (["data.eval=b.jsonl"], ["data.eval=[]"], ["data.eval_fraction=0.1"]):
         assert recipe_remarks(load_recipe(mine, [flags[0], *said])) == []
     assert recipe_remarks(load_recipe("quickstart/qlora", flags[:1])) == []
