@@ -156,6 +156,14 @@ class Lines:
         print(f" {what}", file=sys.stderr, flush=True)
 
 
+def tell_remarks(recipe: Any) -> None:
+    """On standard error, what in a recipe does not do what it seems to."""
+    from hf_efficient.recipe.rules.values import recipe_remarks
+
+    for remark in recipe_remarks(recipe):
+        print(remark, file=sys.stderr)
+
+
 def check_is_recipe(recipe: str, command: str) -> None:
     if Path(recipe).expanduser().is_dir():
         raise SetupError(

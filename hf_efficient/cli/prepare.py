@@ -11,7 +11,16 @@ from typing import Annotated
 
 from typer import Option
 
-from hf_efficient.cli.output import PAGE, Overrides, RecipeArgument, check_file, command_line, print_json, write_page
+from hf_efficient.cli.output import (
+    PAGE,
+    Overrides,
+    RecipeArgument,
+    check_file,
+    command_line,
+    print_json,
+    tell_remarks,
+    write_page,
+)
 from hf_efficient.errors import SetupError
 
 
@@ -42,11 +51,10 @@ def prepare(
     from hf_efficient.curation.pipeline import prepare as run_pipeline
     from hf_efficient.curation.worth import training_rate
     from hf_efficient.model.load import load_tokenizer
-    from hf_efficient.recipe.rules.values import recipe_remarks
     from hf_efficient.reporting.prepared import prepared_renderables, stage_bars
     from hf_efficient.reporting.terminal import show
 
-    print("".join(f"{one}\n" for one in recipe_remarks(loaded)), end="", file=sys.stderr)
+    tell_remarks(loaded)
     tokenizer = load_tokenizer(loaded.model, loaded.train)
     with stage_bars() as tell:
         done = run_pipeline(loaded, tokenizer, tell)

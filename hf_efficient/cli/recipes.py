@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 from typer import Option
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, print_json, write_text
+from hf_efficient.cli.output import Overrides, RecipeArgument, print_json, tell_remarks, write_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -271,10 +271,9 @@ def data(
     Example: hf-efficient data quickstart/qlora --examples 2 train.max_length=256
     """
     from hf_efficient.recipe.load import load_recipe
-    from hf_efficient.recipe.rules.values import recipe_remarks
 
     loaded = load_recipe(recipe, overrides or [])
-    print("".join(f"{one}\n" for one in recipe_remarks(loaded)), end="", file=sys.stderr)
+    tell_remarks(loaded)
     with tempfile.TemporaryDirectory() as directory:
         from hf_efficient.data.look import look_at
         from hf_efficient.model.load import load_tokenizer

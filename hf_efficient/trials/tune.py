@@ -101,6 +101,7 @@ def trials_of(
         "hf_efficient": __version__,
         "cpu": cpu_model(),
         "threads": thread_count(),
+        "processes": layout.processes,
         "most_bytes": goal.most_bytes,
         "cluster": None if cluster is None else cluster.model_dump(mode="json"),
     }
