@@ -26,10 +26,10 @@ class TrialRun:
     """One short training in a process of its own. Lists hold an entry per step after the warm-up. ``step_tokens``,
     ``step_positions``: without padding, and with it. ``row_tokens``: mean of a row, without padding. ``loss``: mean
     over the target tokens of a few rows that are the same in every trial, after ``loss_tokens``. ``peak_bytes``: of the
-    CUDA device's tensors, or of the process. ``evaluation_seconds``, ``save_seconds``: of one, timed after the
-    training; None: not asked for, or there is none. ``steps``: of the whole run, where the recipe says so.
-    ``wall_seconds``: of the whole process. Of several ``processes``, tokens and price are of all, seconds of the
-    slowest, all else of rank 0."""
+    CUDA device's tensors, or of the process. ``model_share``: forward and backward, of the loop's time.
+    ``evaluation_seconds``, ``save_seconds``: of one, timed after the training; None: not asked for, or there is none.
+    ``steps``: of the whole run, where the recipe says so. ``wall_seconds``: of the whole process. Of several
+    ``processes``, tokens and price are of all, seconds of the slowest, all else of rank 0."""
 
     step_seconds: list[float]
     step_tokens: list[int]
@@ -41,6 +41,7 @@ class TrialRun:
     loss: float | None = None
     loss_tokens: int = 0
     peak_bytes: int | None = None
+    model_share: float = 1.0
     data_wait_share: float = 0.0
     logging_share: float = 0.0
     mfu: float | None = None

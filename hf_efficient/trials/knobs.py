@@ -316,6 +316,10 @@ def _compile(here: Here, key: str) -> dict[str, Any] | None:
     return None if is_on or here.on_cpu else {key: True}
 
 
+def _without_padding(here: Here) -> float:
+    return 1 - here.run.padding_share * here.run.model_share
+
+
 _PROPOSERS: dict[str, Callable[[Here], dict[str, Any] | None]] = {
     "cadence": _cadence, "padding": _no_multiple, "packing": _pack, "padding_free": _padding_free,
     "precision": _precision, "checkpointing": _store_activations, "recomputation": _checkpoint_activations,
@@ -330,8 +334,8 @@ _PROPOSERS: dict[str, Callable[[Here], dict[str, Any] | None]] = {
 }  # fmt: skip
 """By the names in ``facts/data/knobs.yaml``, which has their order and says the rest of each."""
 _TIME_LEFT: dict[str, Callable[[Here], float | None]] = {
-    "padding": lambda here: None if here.rows > 1 else 1 - here.run.padding_share,
-    "packing": lambda here: 1 - here.run.padding_share,
+    "padding": lambda here: None if here.rows > 1 else _without_padding(here),
+    "packing": _without_padding,
 }
 KNOBS: Final = tuple(
     Knob(name, _PROPOSERS[name], _TIME_LEFT.get(name, lambda here: None), **about)

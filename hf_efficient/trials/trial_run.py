@@ -18,9 +18,10 @@ import torch
 from torch.nn import functional as F
 from transformers import Trainer, TrainerCallback
 
-from hf_efficient.accounting.account import load_run
 from hf_efficient.data.build import build_sft_data
-from hf_efficient.diagnosis.engine import diagnose
+from hf_efficient.diagnosis.case import read_case
+from hf_efficient.diagnosis.engine import diagnose_case
+from hf_efficient.diagnosis.rules.batching import saved_by_doubling
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.environment import cpu_multiplies_bf16
 from hf_efficient.launch.arguments import settle_choices, training_arguments
@@ -31,11 +32,13 @@ from hf_efficient.launch.records import recipe_rates
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.planning.model_config import model_config, weights_dtype
 from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder, without_pauses
-from hf_efficient.recipe.rules.distributed import with_accumulation
+from hf_efficient.recipe.rules.distributed import ACCUMULATION, with_accumulation
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import RunPlan
+from hf_efficient.run_dir.paths import records_folder
 from hf_efficient.text import size
 from hf_efficient.trials.goal import Wanted
+from hf_efficient.trials.knobs import ROWS
 from hf_efficient.trials.meter import on_batches, synchronise, timed, token_counts
 from hf_efficient.trials.process import NoRoom
 from hf_efficient.trials.variants import MOST_EXAMPLES, evaluates, saves
@@ -133,16 +136,21 @@ def _ruler_rows(ruler: Recipe, count: int) -> list[Any]:
 
 def _recorded(run_dir: Path, loss_seconds: float) -> dict[str, Any]:
     """What our own records and the diagnosis say of the training, without what the loss took."""
-    account = load_run(run_dir)
+    case = read_case(records_folder(run_dir))
+    account, found = case.account, diagnose_case(case)
     loop = max(account.time.training_seconds - loss_seconds, 1e-9)
-    phases, memory, found = account.time.phase_seconds, account.memory, diagnose(run_dir)
+    phases, memory = account.time.phase_seconds, account.memory
     whole = found.loop_seconds / max(found.loop_seconds - loss_seconds, 1e-9)
     remedies = []
     for rule, one in ((held.rule, one) for held in found.findings for one in held.remedies if one.overrides):
         share = None if one.gain is None else one.gain.share
         remedies.append({"rule": rule, "changes": one.overrides, "saving": None if share is None else share * whole})
+    if (doubled := saved_by_doubling(case)) is not None:  # which the diagnosis names where it is worth a finding
+        changes = {ROWS: 2 * case.rows, ACCUMULATION: case.accumulated // 2}
+        remedies.append({"rule": "accumulation", "changes": changes, "saving": doubled * whole})
     return {
         "peak_bytes": memory.device_peak_allocated_bytes or memory.peak_rss_bytes,
+        "model_share": (phases.get("forward", 0.0) + phases.get("backward", 0.0)) / loop,
         "data_wait_share": phases.get("data_wait", 0.0) / loop,
         "logging_share": phases.get("logging", 0.0) / loop,
         "mfu": account.work.mfu,

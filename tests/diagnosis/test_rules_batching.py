@@ -2,7 +2,13 @@
 
 import pytest
 
-from hf_efficient.diagnosis.rules.batching import accumulation, grouped_padding_share, padding_waste, small_micro_batch
+from hf_efficient.diagnosis.rules.batching import (
+    accumulation,
+    grouped_padding_share,
+    padding_waste,
+    saved_by_doubling,
+    small_micro_batch,
+)
 from hf_efficient.diagnosis.rules.compute import emulated_bfloat16, float32_products
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.made import GIB, case_in, judged, memory, settings, step
@@ -182,3 +188,17 @@ def test_small_micro_batches_out_of_an_accumulation_are_told_once(tmp_path):
     assert small_micro_batch(case_in(tmp_path / "accumulated", accumulated(), facts=facts())) is None
     alone = case_in(tmp_path / "alone", accumulated(times=1), facts=facts(gradient_accumulation_steps=1))
     assert small_micro_batch(alone).rule == "small_micro_batch"
+
+
+def test_what_twice_the_rows_save_is_known_below_a_finding_too(tmp_path):
+    made = accumulated()
+    for one in made:
+        one["sequences"] = None
+    # 0.1 s, of which 0.06 s fixed, become 0.03 + 0.04 s; padding is not known.
+    assert saved_by_doubling(case_in(tmp_path, made, facts=facts())) == pytest.approx(0.3, rel=0.01)
+    padded = saved_by_doubling(case_in(tmp_path / "padded", accumulated(), facts=facts()))
+    assert padded is not None
+    assert padded < 0.28
+    odd = case_in(tmp_path / "odd", accumulated(times=7), facts=facts(gradient_accumulation_steps=7))
+    assert saved_by_doubling(odd) is None
+    assert saved_by_doubling(case_in(tmp_path / "few", accumulated(count=4), facts=facts())) is None

@@ -46,6 +46,11 @@ def test_packs_hold_about_as_many_tokens_in_a_step():
     assert proposed("packing", here(run={"row_tokens": 400.0})) is None
 
 
+def test_only_forward_and_backward_lose_their_padding():
+    left = NAMED["packing"].time_left(here(run={"model_share": 0.5}))
+    assert left == pytest.approx(1 - 0.5 * (1 - 1200 / 4096))
+
+
 def test_a_named_global_batch_stays_or_follows():
     larger = here(distributed={"global_batch_size": 8})
     assert proposed("micro_batch", larger) == {ROWS: 8, ACCUMULATED: 1}

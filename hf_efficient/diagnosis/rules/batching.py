@@ -326,6 +326,15 @@ def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     return larger_micro_batch(held.rows, held.accumulated, best, gain, grouped=grouped)
 
 
+def saved_by_doubling(case: Case) -> float | None:
+    """Share of the loop's time that twice the rows of a micro-batch would save at the same global batch, below 0 where
+    their padding costs more; None: not known."""
+    held = micro_batch(case) if case.has_steps else None
+    if held is None or held.accumulated % 2:
+        return None
+    return case.share(_saved_seconds(case, held, 2, padding_growth(case, held.rows, 2)))
+
+
 def _saved_seconds(case: Case, held: MicroBatch, times: int, growth: float) -> float:
     saved = (case.compute_seconds + case.phase_seconds("bookkeeping")) * held.saved_share(times, growth)
     around = case.phase_seconds("optimizer") + case.phase_seconds("logging")
