@@ -58,3 +58,12 @@ def test_the_page_of_a_run_shows_the_funnel_with_removed_beside_kept_rows(full_r
     account = replace(full_run.account, prepared=facts)
     (path / "run.json").write_bytes(msgspec.json.encode(account))
     assert read_run(path).prepared == made(LENGTH, WRITTEN)
+
+
+def test_a_stage_that_removed_nothing_has_no_empty_column(full_run):
+    kept_all = replace(LENGTH, rows_out=10, tokens_out=1000, reasons={}, removed=[])
+    page = run_page(replace(full_run, prepared=made(kept_all)))
+    assert "Rows kept by" in page
+    assert "Rows removed" not in page
+    assert "a long text" in page
+    assert "Rows removed and rows kept by" in run_page(replace(full_run, prepared=made(LENGTH)))
