@@ -4,7 +4,7 @@
 
 Each case is a Llama of a few million random weights on random words, slow in two or three ways. Only knobs that undo
 these are tried. Counted are changes that were accepted, measured and predicted; `cadence`, whose gain is computed, is
-not. ``TUNING.json``: further tunings, whose changes are counted too. About 15 minutes on two quiet cores. Trials are
+not. ``TUNING.json``: further tunings, whose changes are counted too. About 25 minutes on two quiet cores. Trials are
 kept in ``--folder``, where a later call goes on.
 
 ``--cpu-time``, for a busy machine: trials train in forks of one process with one thread, and all clocks in them are
@@ -32,7 +32,7 @@ from rich.table import Table
 from shared import load_average, write_result
 
 from hf_efficient.cli.output import Lines
-from hf_efficient.facts.environment import cpu_emulates_bf16, replaced
+from hf_efficient.facts.environment import replaced
 from hf_efficient.records.tuning import Tuning
 from hf_efficient.trials import search as search_module
 from hf_efficient.trials import tune as tune_module
@@ -90,6 +90,23 @@ CASES: dict[str, Planted] = {
         {"max_length": 1024, "gradient_checkpointing": True, "per_device_train_batch_size": 2},
         method="lora",
         attention="eager",
+    ),
+    "one_longer_row": Planted(
+        ("micro_batch", "grouping"),
+        (60, 240),
+        {"max_length": 256, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16},
+        method="lora",
+    ),
+    "unlike_lengths": Planted(
+        ("grouping", "checkpointing"),
+        (10, 500),
+        {"max_length": 512, "gradient_checkpointing": True, "per_device_train_batch_size": 8},
+    ),
+    "padded_rows": Planted(
+        ("packing", "micro_batch"),
+        (100, 300),
+        {"max_length": 1024, "pad_to_multiple_of": 1024, "per_device_train_batch_size": 2},
+        method="lora",
     ),
     "slow_optimizer": Planted(
         ("optimizer", "precision"),
@@ -168,7 +185,7 @@ def make_inputs(one: Planted, folder: Path) -> Path:
             text = " ".join(f"w{draw.randrange(one.words)}" for _ in range(count))
             file.write(json.dumps({"prompt": "w0 ", "completion": text}) + "\n")
     train: dict[str, Any] = {
-        "bf16": cpu_emulates_bf16(),  # the type that this machine is slow in
+        "bf16": False,  # slower where the machine multiplies in it
         "packing": False,
         "gradient_checkpointing": False,
         "gradient_accumulation_steps": 4,

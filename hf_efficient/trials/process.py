@@ -35,10 +35,18 @@ class NoRoom(SetupError):
     """In a worker: the training is planned for more memory than there is."""
 
 
-class RunFailed(Exception):
-    """A training came to no end. ``kind``: what the user can correct, a plan that does not fit, or anything else."""
+class NoTime(SetupError):
+    """In a worker: the time ended before anything was measured."""
 
-    def __init__(self, why: str, kind: Literal["input", "no_room", "fault"] = "fault", seconds: float = 0.0) -> None:
+
+Kind = Literal["input", "no_room", "no_time", "fault"]
+
+
+class RunFailed(Exception):
+    """A training came to no end. ``kind``: what the user can correct, a plan that does not fit, too little time, or
+    anything else."""
+
+    def __init__(self, why: str, kind: Kind = "fault", seconds: float = 0.0) -> None:
         super().__init__(why)
         self.kind, self.seconds = kind, seconds
 

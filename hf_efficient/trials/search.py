@@ -119,6 +119,8 @@ class Search:
             if error.kind == "no_room":
                 why = f"{error}. `hf-efficient plan RECIPE --advise` shows what would"
                 raise SetupError(f"tune: the recipe does not fit: {why}.") from error
+            if error.kind == "no_time":
+                raise SetupError(f"--minutes: {minutes:g} are too few: {error}. Write 10, for instance.") from error
             raise SetupError(f"tune: the recipe as it is does not train: {error}") from error
         self._first = run
         if self._left() < run.wall_seconds or run.loss is None:

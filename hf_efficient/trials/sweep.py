@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from hf_efficient.errors import HfEfficientError, SetupError, first_line, writing
 from hf_efficient.estimate.statistics import known_median, percentile
@@ -27,6 +28,7 @@ from hf_efficient.version import __version__
 
 _ROUNDS, _DOUBLED = 3, 5  # the latter: values of a key that names none
 _SECONDS = (2.0, 15.0)  # of timed steps in a trial
+_VERDICTS: dict[str, Literal["does_not_fit", "no_time"]] = {"no_room": "does_not_fit", "no_time": "no_time"}
 _ROWS, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 
@@ -155,6 +157,9 @@ class Rounds:
                 continue
             latest = self._run(one)
             no_room += [one] * (one.verdict == "does_not_fit")
+            if not self._runs and one.verdict == "no_time":
+                few = f"--minutes: {self._goal.minutes:g} are too few"
+                raise SetupError(f"{few}: with {one.name}, {one.why}. Write 10, for instance.")
             if not self._runs:
                 what = "no point fits" if no_room else "the recipe does not train"
                 raise SetupError(f"sweep: {what}: with {one.name}, {one.why}. Write smaller values, or another recipe.")
@@ -167,7 +172,7 @@ class Rounds:
             run = self._measure(one.values, wanted)
         except RunFailed as error:
             self.spent += error.seconds
-            one.verdict, one.why = "does_not_fit" if error.kind == "no_room" else "failed", str(error).rstrip(".")
+            one.verdict, one.why = _VERDICTS.get(error.kind, "failed"), str(error).rstrip(".")
             self._progress.ends(f"{one.verdict.replace('_', ' ')}: {error}")
             return error.seconds
         self.spent += run.wall_seconds

@@ -40,7 +40,7 @@ from hf_efficient.text import size
 from hf_efficient.trials.goal import Wanted
 from hf_efficient.trials.knobs import ROWS
 from hf_efficient.trials.meter import on_batches, synchronise, timed, token_counts
-from hf_efficient.trials.process import NoRoom
+from hf_efficient.trials.process import NoRoom, NoTime
 from hf_efficient.trials.variants import MOST_EXAMPLES, evaluates, saves
 
 _NEXT_STEP = 1.5  # times the tokens of the latest step, which the next one may have
@@ -91,7 +91,7 @@ def _measured(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> d
     trainer.train()
     if not clock.seconds:
         limit = f"{wanted.most_seconds:.0f} s"
-        raise SetupError(f"{limit} passed before a step after the warm-up ended: give more --minutes")
+        raise NoTime(f"{limit} passed before a step after the warm-up ended")
     if clock.loss is not None and not math.isfinite(clock.loss):
         raise SetupError("it has a non-finite loss on held-out rows")
     recorded: dict[str, Any] = {}

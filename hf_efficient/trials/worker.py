@@ -18,7 +18,7 @@ from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.run_dir.json_file import write_whole
-from hf_efficient.trials.process import RESULT, NoRoom, end_with_parent, job_in
+from hf_efficient.trials.process import RESULT, NoRoom, NoTime, end_with_parent, job_in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = {"result": _done(folder)}
     except HfEfficientError as error:
-        found = {"failure": str(error), "kind": "no_room" if isinstance(error, NoRoom) else "input"}
+        kinds: dict[type, str] = {NoRoom: "no_room", NoTime: "no_time"}
+        found = {"failure": str(error), "kind": kinds.get(type(error), "input")}
     except MemoryError:
         found = {"failure": "out of the host's memory", "kind": "fault"}
     except Exception as error:  # noqa: BLE001  whatever fails in a training is its result

@@ -119,8 +119,13 @@ def test_when_the_time_ends_the_rest_is_named():
             60.0,
             "sweep: the recipe does not train: with per_device_train_batch_size 1, no such file",
         ),
+        (
+            SweptMachine(faults={(1, 512): RunFailed("2 s passed before a step ended", "no_time")}),
+            60.0,
+            "--minutes: 60 are too few: with per_device_train_batch_size 1, 2 s passed before a step ended",
+        ),
     ],
-    ids=["minutes", "fits", "trains"],
+    ids=["minutes", "fits", "trains", "time"],
 )
 def test_sweeps_without_an_answer(machine, minutes, told):
     with pytest.raises(SetupError, match=told):

@@ -34,6 +34,8 @@ def counted(monkeypatch):
         asked.append(changes)
         if "train.seed" in changes:
             raise RunFailed("out of memory")
+        if "train.optim" in changes and len(asked) == 1:
+            raise RunFailed("1 s passed", "no_time")
         return {**RUN, "step_seconds": [float(len(asked))]}
 
     monkeypatch.setattr(module, "run_to_end", run_to_end)
@@ -106,6 +108,13 @@ def test_a_killed_tuning_takes_its_runs_from_the_journal_in_their_order(tmp_path
         again.run({"train.seed": 1}, WANTED)
     assert len(counted) == 4
     assert again.run({}, WANTED).step_seconds == [5.0]
+
+
+def test_what_had_too_little_time_is_run_again_by_a_later_call(tmp_path, counted):
+    slow = {"train.optim": "adamw_torch"}
+    with pytest.raises(RunFailed, match="1 s passed"):
+        trials(tmp_path, recipe="a").run(slow, WANTED)
+    assert trials(tmp_path, recipe="a").run(slow, WANTED).step_seconds == [2.0]
 
 
 def test_another_recipe_in_the_folder_is_refused(tmp_path, counted):
