@@ -93,7 +93,7 @@ class MemoryCount:
                 inputs.clear()
                 inputs.update(batch)
             return forward()
-        self._record(watch, _positions(batch))
+        self._record(watch, batch)
         return loss
 
     def add(self, name: str, found: Mapping[str, int], how: Literal["exact", "measured"], note: str) -> None:
@@ -168,7 +168,8 @@ class MemoryCount:
         self.leave_out(_WHAT, why)
 
     @_guarded
-    def _record(self, watch: ForwardWatch, positions: int | None) -> None:
+    def _record(self, watch: ForwardWatch, batch: Mapping[str, Any] | None) -> None:
+        positions = _positions(batch)
         self._watched, self._positions = positions or math.inf, positions
         kept = watch.kept()
         on = "one micro-batch" if positions is None else f"a micro-batch of {positions:,} positions"
