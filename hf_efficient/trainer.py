@@ -255,7 +255,9 @@ class EfficientTrainerMixin(_Base):
         finally:
             self._mark(before)
 
-    def _around_get_last_hidden_state(self, run: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def _around_get_last_hidden_state(
+        self, run: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
         """That of a teacher, in TRL's DistillationTrainer; else the model's own."""
         teacher = getattr(self, "teacher_model", None)
         is_teacher = teacher is not None and model is self.accelerator.unwrap_model(teacher)

@@ -261,7 +261,10 @@ class Case(Subject):
     def is_of_preferences(self) -> bool:
         """Whether it compared answers: its recipe says so, or its arguments are those of a trainer that does."""
         objective = (self.recipe or {}).get("objective", "sft")
-        return objective not in ("sft", "grpo", "distill", "distill_on_policy") or self.argument("precompute_ref_log_probs") is not None
+        return (
+            objective not in ("sft", "grpo", "distill", "distill_on_policy")
+            or self.argument("precompute_ref_log_probs") is not None
+        )
 
     @property
     def generates(self) -> bool:

@@ -214,7 +214,9 @@ def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterato
         "_forward_kernel": _launched(lambda tile: tile.amax(-1), on_logits),
         "_backward_kernel": _launched(lambda tile: tile.neg_(), on_logits),
     }
-    with _stood_in(chunked_logprob, own, "`train.loss_type: chunked_nll`", "Plan `train.loss_type=nll` as an upper bound."):
+    with _stood_in(
+        chunked_logprob, own, "`train.loss_type: chunked_nll`", "Plan `train.loss_type=nll` as an upper bound."
+    ):
         yield
 
 

@@ -695,7 +695,9 @@ class Recipe(Section):
     rewards: list[RewardSection] = key(
         list, "Of grpo: what a completion is worth. A text is the name of a built-in reward, one alone needs no list."
     )
-    distill: DistillSection | None = key(None, "Of distill and distill_on_policy: the teacher, and what of it is learned.")
+    distill: DistillSection | None = key(
+        None, "Of distill and distill_on_policy: the teacher, and what of it is learned."
+    )
     train: dict[str, Any] = key(
         dict, "Fields of the installed trl.SFTConfig, or the class of the objective (trl.DPOConfig), unrenamed."
     )

@@ -25,7 +25,7 @@ SIZES = {
 def teacher_of(tmp_path_factory, tiny_tokenizer):
     """Random, with heads of a height; wider than the tiny student."""
 
-    def saved(rows=len(tiny_tokenizer)):
+    def saved(rows):
         folder = tmp_path_factory.mktemp("teacher")
         torch.manual_seed(1)
         LlamaForCausalLM(LlamaConfig(vocab_size=rows, hidden_size=48, **SIZES)).save_pretrained(folder)
@@ -36,8 +36,8 @@ def teacher_of(tmp_path_factory, tiny_tokenizer):
 
 
 @pytest.fixture(scope="session")
-def teacher_dir(teacher_of):
-    return teacher_of()
+def teacher_dir(teacher_of, tiny_tokenizer):
+    return teacher_of(len(tiny_tokenizer))
 
 
 TRAIN = {
@@ -118,7 +118,7 @@ def test_a_stopped_run_resumes_bit_for_bit(on_policy, tmp_path, monkeypatch):
 def test_teachers_and_data_that_do_not_fit(on_policy, teacher_of):
     with pytest.raises(ModelError, match=r"has 320 rows and the student's 259, and TRL's DistillationTrainer compares"):
         run_recipe(on_policy(f"distill.teacher={teacher_of(320)}"))
-    with pytest.raises(DataError, match="there are 18 prompts, and 24 are answered together. Add prompts"):
+    with pytest.raises(DataError, match=r"there are 18 prompts, and 24 are answered together\. Add prompts"):
         run_recipe(on_policy("train.gradient_accumulation_steps=6"))
 
 

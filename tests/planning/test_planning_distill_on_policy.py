@@ -59,7 +59,9 @@ def test_the_teacher_and_all_completions_of_a_step_are_planned(on_policy, saved)
     packed, _, _ = seen(teacher={"id": str(saved("llama")), "quantization": {"double_quant": False}})
     assert 2 * parameters < packed < 0.9 * weights
     many = {**STORED, "gradient_accumulation_steps": 1024}
-    cache = 1024 * 4 * 64 * 2 * 3 * 2 * 16 * 2  # rows, tokens, keys and values, layers and one more, heads, width, bytes
+    cache = (
+        1024 * 4 * 64 * 2 * 3 * 2 * 16 * 2
+    )  # rows, tokens, keys and values, layers and one more, heads, width, bytes
     assert seen(train=many)[1] > cache > 1.5 * peak
 
 

@@ -329,8 +329,8 @@ def groups_are_whole(settings: Settings) -> Iterator[Contradiction]:
 
 
 @rule(
-    "objective", "adapter.method", "train.beta", "train.use_vllm", "train.max_completion_length", "efficiency.preflight",
-    "data.overlong",
+    "objective", "adapter.method", "train.beta", "train.use_vllm", "train.max_completion_length",
+    "efficiency.preflight", "data.overlong",
 )  # fmt: skip
 def what_generates_cannot_have(settings: Settings) -> Iterator[Contradiction]:
     """What TRL's trainers would refuse or load elsewhere, and what prompts do not have."""
