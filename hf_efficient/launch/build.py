@@ -178,10 +178,10 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
 def prompt_lines(data: PromptData, args: Any) -> list[str]:
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
     read = f"{counted(len(data.train), 'prompt')}, the longest of {count(int(data.lengths.max()))} tokens{evaluation}"
-    most = count(args.max_completion_length)
+    most, each = count(args.max_completion_length), completions_of_each(args)
     return [
         read,
-        f"each is answered {counted(completions_of_each(args), 'time')}, in {most} tokens at most",
+        f"each is answered {'once' if each == 1 else counted(each, 'time')}, in {most} tokens at most",
         *_small(data.small_sources),
     ]
 

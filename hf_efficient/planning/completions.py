@@ -23,13 +23,11 @@ def completion_trainer(recipe: Recipe, model: Any, args: Any, length: int, teach
     """TRL's trainer for two optimizer steps on rows of ``length`` tokens, prompt and completion; with a ``teacher``
     that of distillation, else GRPO's."""
     kind: Any = _GroupSimulation if teacher is None else _DistillSimulation
-    own = (
-        {"reward_funcs": [_no_reward] * max(1, len(recipe.rewards))} if teacher is None else {"teacher_model": teacher}
-    )
+    own: dict[str, Any] = {"teacher_model": teacher}
     # Of a long accumulation few micro-batches are simulated, and the completions of all are generated together.
-    times = (
-        int(recipe.train.get("gradient_accumulation_steps", 1)) if teacher is not None else args.steps_per_generation
-    )
+    times = int(recipe.train.get("gradient_accumulation_steps", 1))
+    if teacher is None:
+        own, times = {"reward_funcs": [_no_reward] * max(1, len(recipe.rewards))}, args.steps_per_generation
     rows = 2 * args.per_device_train_batch_size * max(times, args.gradient_accumulation_steps)
     trainer: _CompletionSimulation = kind(
         length,

@@ -1,6 +1,7 @@
 """On-policy distillation from its recipe: TRL's losses, prompts without their answers, the account, and bad inputs."""
 
 import json
+import subprocess
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from trl import DistillationConfig, DistillationTrainer
 
 from hf_efficient.accounting.account import read_account
 from hf_efficient.errors import DataError, ModelError, RecipeError
+from hf_efficient.jobs.job import standalone_recipe
+from hf_efficient.launch.command import accelerate_command, layout_of
 from hf_efficient.launch.run import run_recipe
-from tests.conftest import logged_values
+from tests.conftest import logged_values, own_environment
 from tests.launch.test_launch_objectives import assert_resumed_alike
 
 SIZES = {
@@ -107,6 +110,28 @@ def test_an_adapter_is_trained(on_policy, tmp_path):
     run_recipe(on_policy())
     saved = load_file(tmp_path / "out/adapter_model.safetensors")
     assert any(weight.abs().max() > 0 for name, weight in saved.items() if "lora_B" in name)
+
+
+@pytest.mark.slow
+def test_a_teacher_in_four_bits(on_policy, teacher_dir, tmp_path, monkeypatch):
+    # where a CPU multiplies in bfloat16, bitsandbytes 0.50 packs rows that have no whole number of blocks, and fails
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
+    run_recipe(on_policy(f"distill.teacher={{id: {teacher_dir}, quantization: {{}}}}"))
+    assert len(set(logged_values(tmp_path / "out"))) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="two processes want two accelerators")
+def test_two_processes(on_policy, tmp_path):
+    recipe = on_policy("train.gradient_accumulation_steps=1", "distributed.processes=2")
+    path = tmp_path / "standalone.yaml"
+    path.write_text(standalone_recipe(recipe), encoding="utf-8")
+    command = accelerate_command(recipe, str(path), [], layout_of(recipe, device_count=0, cores=2))
+    done = subprocess.run(command, env=own_environment(tmp_path), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    account = read_account(tmp_path / "out/efficiency/run.json")
+    assert (account.steps.count, len(account.ranks), account.sequences.rows) == (4, 2, 4 * 8)
+    assert all(rank.phase_seconds["teacher"] > 0 for rank in account.ranks)
 
 
 @pytest.mark.slow
