@@ -226,13 +226,13 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
 
 
 def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
+    teacher = load_teacher(recipe) if has_teacher(recipe) else None
     if OBJECTIVES[recipe.objective].imitates:
-        teacher = load_teacher(recipe) if has_teacher(recipe) else None
         return simulation_trainer(recipe, model, args, length, teacher=teacher)
     if OBJECTIVES[recipe.objective].generates:
         from hf_efficient.planning.completions import completion_trainer
 
-        return completion_trainer(recipe, model, args, length)
+        return completion_trainer(recipe, model, args, length, teacher)
     from hf_efficient.planning.trainers import preference_trainer
 
     has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"

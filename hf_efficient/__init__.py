@@ -21,7 +21,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     curation/     raw rows in, a training set with its funnel out: filters, duplicates, private data, written rows
     callbacks/    thin TrainerCallbacks: account, stop, checks, progress, profilers, cadence of saves
     trainer.py    EfficientTrainerMixin and EfficientTrainer: the phases that a callback cannot see
-    trl_trainers.py  the mixin over TRL's SFTTrainer, DPOTrainer, KTOTrainer, RewardTrainer and GRPOTrainer
+    trl_trainers.py  the mixin over TRL's SFT, DPO, KTO, reward, GRPO and on-policy distillation trainers
     simulate/     training on tensors without values: what it allocates, when, and what it computes
     planning/     recipe or Trainer to plan: the step simulated, memory, time, cost, advice, several ranks
     reporting/    finished data in, something to look at out; computes nothing
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from hf_efficient.reporting.plan import show_plan as show_plan
     from hf_efficient.trainer import EfficientTrainer as EfficientTrainer
     from hf_efficient.trainer import EfficientTrainerMixin as EfficientTrainerMixin
+    from hf_efficient.trl_trainers import EfficientDistillationTrainer as EfficientDistillationTrainer
     from hf_efficient.trl_trainers import EfficientDPOTrainer as EfficientDPOTrainer
     from hf_efficient.trl_trainers import EfficientGRPOTrainer as EfficientGRPOTrainer
     from hf_efficient.trl_trainers import EfficientKTOTrainer as EfficientKTOTrainer
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from hf_efficient.trl_trainers import EfficientSFTTrainer as EfficientSFTTrainer
 
 _HOMES = {
+    "EfficientDistillationTrainer": "hf_efficient.trl_trainers",
     "EfficientDPOTrainer": "hf_efficient.trl_trainers",
     "EfficientGRPOTrainer": "hf_efficient.trl_trainers",
     "EfficientKTOTrainer": "hf_efficient.trl_trainers",

@@ -237,7 +237,8 @@ class EfficientTrainerMixin(_Base):
                 self._recorder.holders.wrap(self, name, phase, around, opaque=phase in _OPAQUE)
         for name, phase in _MARKED.items():
             if hasattr(type(self), name):
-                self._recorder.holders.wrap(self, name, phase, functools.partial(self._marked, phase))
+                around = getattr(self, f"_around{name}", functools.partial(self._marked, phase))
+                self._recorder.holders.wrap(self, name, phase, around)
 
     @staticmethod
     def _run(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -253,6 +254,14 @@ class EfficientTrainerMixin(_Base):
             return run(*args, **kwargs)
         finally:
             self._mark(before)
+
+    def _around_get_last_hidden_state(
+        self, run: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
+        """That of a teacher, in TRL's DistillationTrainer; else the model's own."""
+        teacher = getattr(self, "teacher_model", None)
+        is_teacher = teacher is not None and model is self.accelerator.unwrap_model(teacher)
+        return self._marked("teacher" if is_teacher else "forward", run, model, *args, **kwargs)
 
     def _around_get_batch_samples(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._recorder.next_step()

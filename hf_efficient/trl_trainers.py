@@ -5,7 +5,7 @@ The signatures are for type checkers and editors; ``help`` shows those of the in
 
 from typing import TYPE_CHECKING
 
-from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RewardTrainer, SFTTrainer
+from trl import DistillationTrainer, DPOTrainer, GRPOTrainer, KTOTrainer, RewardTrainer, SFTTrainer
 
 from hf_efficient.trainer import EfficientTrainerMixin, with_signature
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         TrainingArguments,
     )
     from transformers.trainer_utils import EvalPrediction
-    from trl import DPOConfig, GRPOConfig, KTOConfig, RewardConfig, SFTConfig
+    from trl import DistillationConfig, DPOConfig, GRPOConfig, KTOConfig, RewardConfig, SFTConfig
     from typing_extensions import Unpack
 
     from hf_efficient.trainer import EfficientOptions
@@ -126,5 +126,22 @@ class EfficientGRPOTrainer(EfficientTrainerMixin, GRPOTrainer):
             tools: list[Callable[..., Any]] | None = None,
             rollout_func: Callable[..., Any] | None = None,
             environment_factory: Callable[..., Any] | dict[str, Callable[..., Any]] | None = None,
+            **options: Unpack[_Options],
+        ) -> None: ...
+
+
+@with_signature
+class EfficientDistillationTrainer(EfficientTrainerMixin, DistillationTrainer):
+    """TRL's ``DistillationTrainer`` with ``EfficientTrainerMixin``."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            model: _Model,
+            teacher_model: str | PreTrainedModel | None = None,
+            args: DistillationConfig | None = None,
+            *,
+            tools: list[Callable[..., Any]] | None = None,
             **options: Unpack[_Options],
         ) -> None: ...

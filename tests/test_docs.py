@@ -91,7 +91,7 @@ KEY = re.compile(r"`((?:model|adapter|data|train|distributed|cost|budget|efficie
 @pytest.mark.parametrize("page", ["coming-from.md", "preference-tuning.md", "after-training.md", "faq.md"])
 def test_the_recipe_keys_of_a_page_exist(page: str):
     named = set(KEY.findall((DOCS / page).read_text(encoding="utf-8")))
-    known = {"train." + name for method in ("sft", "dpo", "grpo") for name in train_fields(method)}
+    known = {"train." + name for method in ("sft", "dpo", "grpo", "distill_on_policy") for name in train_fields(method)}
     for section, field in Recipe.model_fields.items():
         known |= {f"{section}.{key}" for key in keys_below(field.annotation)}
     assert named

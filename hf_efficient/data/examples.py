@@ -20,7 +20,7 @@ from hf_efficient.data.cache import hash_of, source_identity
 from hf_efficient.data.sources import Piece, Row, Source, open_source
 from hf_efficient.errors import DataError, Problem, RecipeError
 from hf_efficient.recipe.load import looks_local
-from hf_efficient.recipe.objectives import ObjectiveName
+from hf_efficient.recipe.objectives import OBJECTIVES, ObjectiveName
 from hf_efficient.recipe.schema import DataSection, PipelineSection, Recipe, SourceSection
 from hf_efficient.records.prepared import MANIFEST_JSON
 
@@ -155,7 +155,10 @@ def peek(source: Source, objective: ObjectiveName, text_column: str) -> Opened:
     if name == "auto":
         name = formats.recognise(renamed.value, objective, f"{source.key} ({first.where})")
     all_rows = (formats.rename(row, columns) for row in chain([first], rows))
-    return Opened(source, name, formats.kind_of(formats.convert(renamed, name)), all_rows, columns)
+    kind = formats.kind_of(formats.convert(renamed, name))
+    if OBJECTIVES[objective].generates:
+        kind = formats.without_answer(kind)
+    return Opened(source, name, kind, all_rows, columns)
 
 
 def _target(train: Sequence[Opened], completion_only: bool, targets: str | None) -> formats.Kind:

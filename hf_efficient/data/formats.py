@@ -300,18 +300,31 @@ def common_kind(kinds: Mapping[str, Kind]) -> Kind:
     return common
 
 
+_NOTHING_BEFORE = "'messages' begins with its only assistant turn; there is no prompt before it."
+
+
+def without_answer(kind: Kind) -> Kind:
+    """What a row of the kind becomes where the model is to answer it."""
+    return "chat_prompt" if kind in CHAT_KINDS else "string_prompt"
+
+
 def recast(row: Canonical, kind: Kind, where: str) -> Canonical:
     """The row as another kind. A chat becomes a pair at its last assistant turn; what follows is left out. Raises
     ``DataError``: the row cannot be turned into the kind, or has nothing before its last answer."""
     own = kind_of(row)
     if own == kind:
         return row
+    if own in ("messages", "chat_pair", "string_pair") and kind == without_answer(own):
+        asked = question_and_answer(row)
+        if asked is None:
+            raise DataError(f"{where}: {_NOTHING_BEFORE}")
+        return asked
     if own == "chat_pair" and kind == "messages":
         return {"messages": row["prompt"] + row["completion"]}
     if own == "messages" and kind == "chat_pair":
         last = _last_answer(row["messages"])
         if last == 0:
-            raise DataError(f"{where}: 'messages' begins with its only assistant turn; there is no prompt before it.")
+            raise DataError(f"{where}: {_NOTHING_BEFORE}")
         return {"prompt": row["messages"][:last], "completion": [row["messages"][last]]}
     raise DataError(f"{where}: this row has {_NAMES[own]}, the rows before it have {_NAMES[kind]}; use one layout.")
 

@@ -169,7 +169,7 @@ def _of_preferences(
 
 def _of_prompts(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase, args: Any, show: int) -> DataLook:
     """Of the prompts alone: the completions, which are the targets, are not there yet."""
-    from hf_efficient.data.objectives import prompt_data, prompt_ids
+    from hf_efficient.data.objectives import completions_of_each, prompt_data, prompt_ids
 
     data = prompt_data(recipe, raw, tokenizer, args)
     shown = _spread(list(raw.sizes.values()), show)
@@ -187,7 +187,7 @@ def _of_prompts(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase
             for row in shown
             for ids in [prompt_ids(raw.train[row], tokenizer, args)]
         ),
-        generations=args.num_generations,
+        generations=completions_of_each(args),
         completion_tokens=args.max_completion_length,
     )
 

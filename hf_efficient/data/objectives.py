@@ -1,5 +1,5 @@
 """Rows of the other objectives to token ids, before the model is loaded: preference pairs and labelled answers by the
-preparation of TRL's trainers; prompts that a model is to answer (``grpo``), and what an answer is worth."""
+preparation of TRL's trainers; prompts that a model is to answer, and what an answer is worth (``grpo``)."""
 
 import copy
 import importlib
@@ -251,14 +251,21 @@ def prompt_data(recipe: Recipe, raw: RawData, tokenizer: PreTrainedTokenizerBase
     )
 
 
+def completions_of_each(args: Any) -> int:
+    """How often a prompt is answered: once, or by a group of completions that are compared."""
+    return int(getattr(args, "num_generations", None) or 1)
+
+
 def _check_enough(prompts: int, args: GRPOConfig) -> None:
     """TRL leaves out prompts that do not fill a generation, and would train nothing."""
-    needed = int(args.generation_batch_size or 0) // int(args.num_generations or 1)
+    completions = getattr(args, "generation_batch_size", None)  # else those of a step
+    completions = completions or args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    needed, times = completions // completions_of_each(args), completions_of_each(args)
     if prompts < needed:
+        several = f", in {completions} completions (train.num_generations is {times})" if times > 1 else ""
         raise DataError(
-            f"data.train: there are {prompts} prompts, and {needed} are answered together, in "
-            f"{args.generation_batch_size} completions (train.num_generations is {args.num_generations}). Add prompts, "
-            "or write smaller batches."
+            f"data.train: there are {prompts} prompts, and {needed} are answered together{several}. Add prompts, or "
+            "write smaller batches."
         )
 
 

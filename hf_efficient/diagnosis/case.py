@@ -261,12 +261,16 @@ class Case(Subject):
     def is_of_preferences(self) -> bool:
         """Whether it compared answers: its recipe says so, or its arguments are those of a trainer that does."""
         objective = (self.recipe or {}).get("objective", "sft")
-        return objective not in ("sft", "grpo", "distill") or self.argument("precompute_ref_log_probs") is not None
+        return (
+            objective not in ("sft", "grpo", "distill", "distill_on_policy")
+            or self.argument("precompute_ref_log_probs") is not None
+        )
 
     @property
     def generates(self) -> bool:
-        """Whether it trained on completions of its own, as GRPO does; such a loss lies around 0."""
-        return self.argument("num_generations") is not None
+        """Whether it trained on completions of its own: GRPO's loss lies around 0, that of distillation compares
+        others in each step."""
+        return self.argument("max_completion_length") is not None
 
     @property
     def can_be_grouped(self) -> bool:

@@ -25,7 +25,7 @@ from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
 from hf_efficient.callbacks.faults import FaultPolicy
 from hf_efficient.callbacks.stop import SaveCadence
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
-from hf_efficient.data.objectives import PromptData, build_prompt_data, make_rewards
+from hf_efficient.data.objectives import PromptData, build_prompt_data, completions_of_each, make_rewards
 from hf_efficient.data.stats import DataStats, compared_lengths
 from hf_efficient.diagnosis.remedies import INSTRUMENTS
 from hf_efficient.facts.prices import failure_hours
@@ -90,7 +90,8 @@ def build(
     with phase(recipe, "data_preparation"):
         rewards = make_rewards(recipe.rewards)
         made: Any = build_sft_data if isinstance(args, SFTConfig) else build_preference_data
-        made = build_prompt_data if rewards else made
+        generates = OBJECTIVES[recipe.objective].generates
+        made = build_prompt_data if generates else made
         if recipe.data.pipeline is not None:
             from hf_efficient.curation.pipeline import prepare
 
@@ -106,7 +107,7 @@ def build(
     elif isinstance(data, PreferenceData) and (compared := compared_lengths(data.train, args.max_length)):
         state(recipe, "answers", asdict(compared))
     lines = prompt_lines(data, args) if isinstance(data, PromptData) else data_lines(data, args.max_length)
-    for line in [*lines, *([] if rewards else few_steps(len(data.train), args))]:
+    for line in [*lines, *([] if generates else few_steps(len(data.train), args))]:
         listener.stage("", line)
     plan = plan_before(recipe, cast("SFTConfig", args), data, price_usd_per_hour, listener)
     if on_data is not None:
@@ -128,17 +129,19 @@ def build(
         "saves": SavePolicy(recipe.checkpoints.background, recipe.checkpoints.mirror),
     }
     if recipe.distill is not None:
-        assert isinstance(data, SftData)
+        assert isinstance(data, SftData | PromptData)
         common |= taught(recipe, args, data, model, listener)
     with phase(recipe, "trainer_setup"):
         common["budget"] = recipe_budget(recipe, listener)
         if isinstance(data, SftData):
             trainer.append(_sft_trainer(recipe, common, data, answers))
         elif isinstance(data, PromptData):
-            from hf_efficient.trl_trainers import EfficientGRPOTrainer
+            from hf_efficient.trl_trainers import EfficientDistillationTrainer, EfficientGRPOTrainer
 
-            # The base without its adapter is the reference model, where ``train.beta`` asks for one.
-            trainer.append(EfficientGRPOTrainer(reward_funcs=list(rewards), callbacks=_callbacks(recipe), **common))
+            # The base without its adapter is GRPO's reference model, where ``train.beta`` asks for one.
+            kind: Any = EfficientGRPOTrainer if rewards else EfficientDistillationTrainer
+            own = {"reward_funcs": list(rewards)} if rewards else {}
+            trainer.append(kind(callbacks=_callbacks(recipe), **own, **common))
         else:
             trainer.append(_preference_trainer(recipe, common))
         if not isinstance(data, SftData) and recipe.adapter.method == "qlora":
@@ -175,10 +178,10 @@ def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[s
 def prompt_lines(data: PromptData, args: Any) -> list[str]:
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
     read = f"{counted(len(data.train), 'prompt')}, the longest of {count(int(data.lengths.max()))} tokens{evaluation}"
-    most = count(args.max_completion_length)
+    most, each = count(args.max_completion_length), completions_of_each(args)
     return [
         read,
-        f"each is answered {counted(args.num_generations, 'time')}, in {most} tokens at most",
+        f"each is answered {'once' if each == 1 else counted(each, 'time')}, in {most} tokens at most",
         *_small(data.small_sources),
     ]
 

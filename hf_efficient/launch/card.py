@@ -105,6 +105,8 @@ def _smaller_rows(folder: Path, recipe: Recipe) -> list[tuple[str, str]]:
     if distill := recipe.distill:
         bits = f", in {distill.teacher.quantization.bits} bits" if distill.teacher.quantization else ""
         weights = f"; alpha {distill.alpha:g}, temperature {distill.temperature:g}"
+        if OBJECTIVES[recipe.objective].generates:
+            weights = ", of completions of the model's own"
         rows.append(("teacher", f"{_without_local_paths(distill.teacher.id)}{bits}{weights}"))
     return rows
 

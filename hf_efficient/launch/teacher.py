@@ -17,10 +17,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from hf_efficient.data.build import SftData
 from hf_efficient.data.cache import cache_folder, hash_of
+from hf_efficient.data.objectives import PromptData
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import phase
-from hf_efficient.model.distill import check_same_tokens, check_teacher, has_teacher, head_at, with_likeliest
+from hf_efficient.model.distill import (
+    check_heads,
+    check_same_tokens,
+    check_teacher,
+    has_teacher,
+    head_at,
+    with_likeliest,
+)
 from hf_efficient.model.load import load_teacher, load_tokenizer
 from hf_efficient.model.scored_head import target_positions
 from hf_efficient.model.source import weights_mark
@@ -47,17 +55,19 @@ def compare_tokenizers(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> No
 
 
 def taught(
-    recipe: Recipe, args: TrainingArguments, data: SftData, student: PreTrainedModel, listener: RunListener
+    recipe: Recipe, args: TrainingArguments, data: SftData | PromptData, student: PreTrainedModel, listener: RunListener
 ) -> dict[str, Any]:
     """What the trainer takes for it: the teacher, or rows and a collator that bring its likeliest tokens."""
     section = recipe.distill
     assert section is not None
     listener.stage("Teacher", section.teacher.id)
-    own: dict[str, Any] = {"distill": section}
-    if has_teacher(recipe):
+    own: dict[str, Any] = {"distill": section} if isinstance(data, SftData) else {}
+    if isinstance(data, PromptData) or has_teacher(recipe):
         with phase(recipe, "model_load"):
             teacher = load_teacher(recipe)
         check_teacher(student.config, teacher.config, section)
+        if isinstance(data, PromptData):
+            check_heads(student.config, teacher.config, section)
         bits = "" if section.teacher.quantization is None else f", held in {section.teacher.quantization.bits} bits"
         listener.stage("", f"{count(teacher.num_parameters())} parameters{bits}, its forward in every step")
         return {**own, "teacher_model": teacher}

@@ -8,8 +8,8 @@ Source: Hinton, Vinyals and Dean 2015, section 2. With the k likeliest tokens al
 
 Both heads project target positions alone, and the gradient of the logits is made in the forward, piece by piece: two
 vocabulary-wide tensors are held, and float32 copies of a piece. TRL 1.16 has other trainers: ``DistillationTrainer``
-learns from completions of the student's own. ``GKDTrainer`` (experimental) compares whole logits of every position,
-leaves its temperature out of the loss, and has no part for the data's tokens.
+learns from completions of the student's own (``objective: distill_on_policy``). ``GKDTrainer`` (experimental) compares
+whole logits of every position, leaves its temperature out of the loss, and has no part for the data's tokens.
 """
 
 from __future__ import annotations
@@ -134,6 +134,16 @@ def check_teacher(student: Any, teacher: Any, section: DistillSection) -> None:
         raise ModelError(
             f"distill.hidden_states: the student's have {ours:,} values and the teacher's {theirs:,}, which cannot be "
             "compared. Write 0, or a student pruned from the teacher."
+        )
+
+
+def check_heads(student: Any, teacher: Any, section: DistillSection) -> None:
+    """``ModelError``: TRL compares whole heads, and these have different heights. Takes both configurations."""
+    ours, theirs = (one.get_text_config().vocab_size for one in (student, teacher))
+    if ours != theirs:
+        raise ModelError(
+            f"distill.teacher: the head of {section.teacher.id} has {theirs:,} rows and the student's {ours:,}, and "
+            "TRL's DistillationTrainer compares whole heads. Write a teacher with as many, or `objective: distill`."
         )
 
 

@@ -168,8 +168,8 @@ def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
 def _generated(recipe: Recipe, *, simulated: bool) -> dict[str, Any]:
     """What is generated together, for arguments that know of one process: that of all ranks, or, ``simulated``, that of
     one as a single group."""
-    if not OBJECTIVES[recipe.objective].generates:
-        return {}
+    if not OBJECTIVES[recipe.objective].is_rewarded:
+        return {"use_vllm": False} if simulated and OBJECTIVES[recipe.objective].generates else {}
     train, ranks = recipe.train, planned_processes(recipe)
     rows = int(train.get("per_device_train_batch_size", 8))
     times = int(train.get("steps_per_generation") or train.get("gradient_accumulation_steps", 1))

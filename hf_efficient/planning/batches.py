@@ -44,7 +44,8 @@ def packs(documents: Lengths, max_length: int) -> Lengths:
 @dataclass(frozen=True)
 class Batching:
     """``max_steps``: in place of ``epochs``; 0 or less: none. ``padding_free``: the rows of a micro-batch are laid one
-    after the other. ``multiple_of``: of padded lengths. ``shuffled``: rows not put by length come in a random order."""
+    after the other. ``multiple_of``: of padded lengths. ``shuffled``: rows not put by length come in a random order.
+    ``whole_steps``: rows that do not fill a step are left out."""
 
     rows: int
     micro_batches: int = 1
@@ -56,6 +57,7 @@ class Batching:
     multiple_of: int | None = None
     drop_last: bool = False
     shuffled: bool = True
+    whole_steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def _counts(rows: int, how: Batching) -> tuple[int, int, float]:
     ``Trainer.set_initial_training_values`` (transformers 5) counts."""
     whole = how.rows * how.processes
     batches = max(1, rows // whole if how.drop_last else math.ceil(rows / whole))
+    if how.whole_steps:
+        batches = how.micro_batches * max(1, rows // (whole * how.micro_batches))
     per_epoch = max(1, math.ceil(batches / how.micro_batches))
     steps = how.max_steps if how.max_steps > 0 else math.ceil(how.epochs * per_epoch)
     return steps, per_epoch, how.micro_batches if steps < per_epoch else batches / per_epoch
@@ -223,7 +227,7 @@ def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) 
     saves = saves_of(args, train)
     if rows.evaluation is None:
         return RunShapes(train, rows=held, step_rows=wanted, saves=saves)
-    once = replace(how, micro_batches=1, epochs=1.0, max_steps=-1, shuffled=False, drop_last=False)
+    once = replace(how, micro_batches=1, epochs=1.0, max_steps=-1, shuffled=False, drop_last=False, whole_steps=False)
     evaluated = args.per_device_eval_batch_size
     evaluation = batch_shapes(rows.evaluation, replace(once, rows=evaluated))
     times = evaluations_of(args, train, at_end=at_end)
@@ -241,6 +245,8 @@ def batching_of(args: SFTConfig, processes: int) -> Batching:
         by_length=args.train_sampling_strategy == "group_by_length",
         multiple_of=getattr(args, "pad_to_multiple_of", None),
         drop_last=args.dataloader_drop_last,
+        # The prompts of a step are answered together; GRPO's groups are counted as rows.
+        whole_steps=hasattr(args, "max_completion_length") and not hasattr(args, "num_generations"),
     )
 
 

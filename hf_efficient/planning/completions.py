@@ -1,28 +1,39 @@
-"""GRPO without values: the update on completions of full length, and the memory in which they are generated."""
+"""Trainings on completions of the model's own, without values: GRPO and on-policy distillation.
 
-from contextlib import nullcontext
+Simulated are the update on completions of full length, and the memory in which they are generated.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from trl import DistillationTrainer, GRPOTrainer
 
 from hf_efficient.facts.environment import replaced
 from hf_efficient.planning.arguments import stand_in
-from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer
+from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, divergence_kernels_of_a_gpu
 from hf_efficient.planning.trainers import adapt_as_in_the_run, any_tokenizer
 from hf_efficient.recipe.schema import Recipe
 
 _EVALUATED = "evaluated"
 
 
-def completion_trainer(recipe: Recipe, model: Any, args: GRPOConfig, length: int) -> SimulatedTrainer:
-    """TRL's trainer for two optimizer steps on rows of ``length`` tokens, prompt and completion."""
-    rows = 2 * args.generation_batch_size  # type: ignore[operator]
-    trainer = _CompletionSimulation(
+def completion_trainer(recipe: Recipe, model: Any, args: Any, length: int, teacher: Any = None) -> SimulatedTrainer:
+    """TRL's trainer for two optimizer steps on rows of ``length`` tokens, prompt and completion; with a ``teacher``
+    that of distillation, else GRPO's."""
+    kind: Any = _GroupSimulation if teacher is None else _DistillSimulation
+    own: dict[str, Any] = {"teacher_model": teacher}
+    # Of a long accumulation few micro-batches are simulated, and the completions of all are generated together.
+    times = int(recipe.train.get("gradient_accumulation_steps", 1))
+    if teacher is None:
+        own, times = {"reward_funcs": [_no_reward] * max(1, len(recipe.rewards))}, args.steps_per_generation
+    rows = 2 * args.per_device_train_batch_size * max(times, args.gradient_accumulation_steps)
+    trainer: _CompletionSimulation = kind(
         length,
+        times,
+        **own,
         model=model,
-        reward_funcs=[_no_reward] * max(1, len(recipe.rewards)),
         args=args,
         train_dataset=Dataset.from_list([{"prompt": "a"}] * rows),
         processing_class=any_tokenizer(),
@@ -37,12 +48,12 @@ def _no_reward(completions: list[Any], **_: Any) -> list[float]:
     return [0.0] * len(completions)
 
 
-class _CompletionSimulation(HeadOfAGpu, GRPOTrainer):
+class _CompletionSimulation(HeadOfAGpu):
     generates = True
     """By transformers, in the memory of the training."""
 
-    def __init__(self, length: int, **options: Any) -> None:
-        self._length = length
+    def __init__(self, length: int, times: int, **options: Any) -> None:
+        self._length, self._times = length, times
         super().__init__(**options)
 
     def watch(self) -> None:
@@ -64,9 +75,7 @@ class _CompletionSimulation(HeadOfAGpu, GRPOTrainer):
             for part in ("ids", "mask")
         }
         batch["prompt_mask"][0, 0] = batch["completion_mask"][0, -1] = 0
-        batch["advantages"], batch["num_items_in_batch"] = torch.ones(count), torch.tensor(count * completion)
-        if self.beta:
-            batch["ref_per_token_logps"] = torch.zeros(count, completion)
+        batch["num_items_in_batch"] = torch.tensor(count * completion)
         return batch
 
     def _prepare_inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +94,7 @@ class _CompletionSimulation(HeadOfAGpu, GRPOTrainer):
         args: Any = self.args
         config = model.config.get_text_config()
         training = model.training
-        rows = len(batch["advantages"]) * (args.steps_per_generation if training else 1)
+        rows = len(batch["prompt_ids"]) * (self._times if training else 1)
         prompts = batch["prompt_ids"][:1].expand(rows, -1)
         weight = model.get_input_embeddings().weight
         model.eval()
@@ -99,3 +108,18 @@ class _CompletionSimulation(HeadOfAGpu, GRPOTrainer):
         held = [weight.new_empty(shape) for _ in range(config.num_hidden_layers + 1)]
         held += [weight.new_empty((rows, config.vocab_size), dtype=torch.float32) for _ in range(3)]
         del held
+
+
+class _GroupSimulation(_CompletionSimulation, GRPOTrainer):
+    def _batch(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super()._batch(rows)
+        count, completion = batch["completion_ids"].shape
+        batch["advantages"] = torch.ones(count)
+        if self.beta:
+            batch["ref_per_token_logps"] = torch.zeros(count, completion)
+        return batch
+
+
+class _DistillSimulation(_CompletionSimulation, DistillationTrainer):
+    def _kernels(self) -> AbstractContextManager[None]:
+        return divergence_kernels_of_a_gpu(self.mark_logits)

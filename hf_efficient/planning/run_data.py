@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.examples import NotPreparedError, recipe_sources
-from hf_efficient.data.objectives import PromptData, build_prompt_data
+from hf_efficient.data.objectives import PromptData, build_prompt_data, completions_of_each
 from hf_efficient.data.prepare import is_packed
 from hf_efficient.data.sources import BUILTINS
 from hf_efficient.data.stats import answer_lengths, document_lengths, lengths
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 def rows_of(data: SftData | PreferenceData | PromptData, args: Any) -> RunRows:
     """Completions are taken to be as long as they may be."""
     if isinstance(data, PromptData):
-        most, times = args.max_completion_length, args.num_generations * args.num_iterations
-        evaluated, asked = data.eval_lengths, args.num_generations_eval or args.num_generations
+        most, each = args.max_completion_length, completions_of_each(args)
+        times = each * getattr(args, "num_iterations", 1)
+        evaluated, asked = data.eval_lengths, getattr(args, "num_generations_eval", None) or each
         return RunRows(
             np.repeat(data.lengths + most, times), None if evaluated is None else np.repeat(evaluated + most, asked)
         )

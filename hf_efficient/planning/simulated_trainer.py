@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -134,7 +134,10 @@ class HeadOfAGpu(SimulatedTrainer):
             return super().prediction_step(*args, **kwargs)
 
     def _as_on_a_gpu(self) -> AbstractContextManager[None]:
-        return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu and "trl" in sys.modules else nullcontext()
+        return self._kernels() if self.on_gpu and "trl" in sys.modules else nullcontext()
+
+    def _kernels(self) -> AbstractContextManager[None]:
+        return fused_kernels_of_a_gpu(self.mark_logits)
 
 
 class _Marks(TrainerCallback):
@@ -207,19 +210,39 @@ def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterato
     operators copy each tile in float32, more memory than all the rest of the head."""
     from trl.kernels import chunked_logprob
 
-    stood_in: dict[str, Any] = {
-        "_use_triton": lambda device: True,
+    own = {
         "_forward_kernel": _launched(lambda tile: tile.amax(-1), on_logits),
         "_backward_kernel": _launched(lambda tile: tile.neg_(), on_logits),
-        "_addmm_fp32": _addmm_fp32,
     }
-    missing = [name for name in stood_in if not hasattr(chunked_logprob, name)]
+    with _stood_in(
+        chunked_logprob, own, "`train.loss_type: chunked_nll`", "Plan `train.loss_type=nll` as an upper bound."
+    ):
+        yield
+
+
+@contextmanager
+def divergence_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """The same of TRL's divergence between a student's and a teacher's tiles of logits."""
+    from trl.kernels import chunked_divergence
+
+    own = {
+        "_stats_kernel": _launched(lambda tile: tile.amax(-1), on_logits),
+        "_jsd_kernel": _launched(lambda tile: tile.amax(-1), on_logits),
+        "_backward_kernel": _launched(lambda tile: tile.neg_(), on_logits),
+        "_project": _project_fp32,
+    }
+    with _stood_in(chunked_divergence, own, "`objective: distill_on_policy`", "Train a few steps instead."):
+        yield
+
+
+@contextmanager
+def _stood_in(kernels: ModuleType, own: Mapping[str, Any], what: str, instead: str) -> Iterator[None]:
+    stood_in = {"_use_triton": lambda device: True, "_addmm_fp32": _addmm_fp32, **own}
+    missing = [name for name in stood_in if not hasattr(kernels, name)]
     if missing:
-        raise SetupError(
-            "train.loss_type: chunked_nll cannot be planned with this version of TRL, whose kernels are others "
-            f"({missing[0]} is gone). Plan `train.loss_type=nll` as an upper bound."
-        )
-    module = vars(chunked_logprob)
+        why = f"this version of TRL, whose kernels are others ({missing[0]} is gone)"
+        raise SetupError(f"plan: {what} cannot be planned with {why}. {instead}")
+    module = vars(kernels)
     before = dict(module)
     module.update(stood_in)
     module.setdefault("triton", SimpleNamespace(cdiv=lambda total, size: -(-total // size)))
@@ -239,6 +262,19 @@ def _launched(touch: Callable[[torch.Tensor], Any], on_logits: Callable[[torch.T
         touch(tile)
 
     return defaultdict(lambda: run)
+
+
+def _project_fp32(
+    tile: torch.Tensor, hidden: torch.Tensor, weight: torch.Tensor, bias: Any, start: int, end: int, dtype: torch.dtype
+) -> None:
+    """Logits in float32 without a copy of what is multiplied; only weights of another dtype are cast."""
+    rows = weight[start:end].to(dtype).t()
+    if dtype in (torch.float16, torch.bfloat16):
+        torch.mm(hidden, rows, out_dtype=torch.float32, out=tile)
+    else:
+        torch.mm(hidden, rows, out=tile)
+    if bias is not None:
+        tile.add_(bias[start:end].float())
 
 
 def _addmm_fp32(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

@@ -295,12 +295,12 @@ def _trainer(
 ) -> SimulatedTrainer:
     from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
 
+    teacher = blank_teacher(recipe) if has_teacher(recipe) else None
     if OBJECTIVES[recipe.objective].generates:
         from hf_efficient.planning.completions import completion_trainer
 
-        return completion_trainer(recipe, model, args, length)
+        return completion_trainer(recipe, model, args, length, teacher)
     if OBJECTIVES[recipe.objective].imitates:
-        teacher = blank_teacher(recipe) if has_teacher(recipe) else None
         return simulation_trainer(recipe, model, args, length, padded=padded, teacher=teacher)
     reference = None
     if recipe.adapter.method == "full" and OBJECTIVES[recipe.objective].reference:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-ObjectiveName = Literal["sft", "dpo", "kto", "reward", "orpo", "cpo", "grpo", "distill"]
-DataNeed = Literal["examples", "pairs", "labelled", "prompts"]
+ObjectiveName = Literal["sft", "dpo", "kto", "reward", "orpo", "cpo", "grpo", "distill", "distill_on_policy"]
+DataNeed = Literal["examples", "pairs", "labelled", "prompts", "unanswered"]
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,8 @@ class TrainingObjective:
 
     Attributes:
         short, module: how TRL calls it, and where it has the class of ``train:`` and the trainer.
-        data: ``examples`` to imitate, ``pairs`` of a better and a worse answer, answers ``labelled`` good or bad, or
-            ``prompts`` that the model answers itself.
+        data: ``examples`` to imitate, ``pairs`` of a better and a worse answer, answers ``labelled`` good or bad,
+            ``prompts`` that the model answers itself, or ``unanswered``: those, and examples without their answers.
         reference: a reference model takes part; ``scores``: the model gives a number, and writes no text.
         teacher: another model's predictions are learned.
         rows: of a micro-batch, for each example of ``per_device_train_batch_size``.
@@ -52,7 +52,12 @@ class TrainingObjective:
 
     @property
     def generates(self) -> bool:
-        """Whether it trains on completions of its own, which rewards are given for."""
+        """Whether it trains on completions of its own."""
+        return self.data in ("prompts", "unanswered")
+
+    @property
+    def is_rewarded(self) -> bool:
+        """Whether rewards are given for its completions."""
         return self.data == "prompts"
 
 
@@ -61,6 +66,7 @@ FORMATS_OF: dict[DataNeed, tuple[str, ...]] = {
     "pairs": ("preference",),
     "labelled": ("unpaired", "preference"),
     "prompts": ("prompt", "question"),
+    "unanswered": ("messages", "sharegpt", "prompt_completion", "alpaca", "prompt", "question"),
 }
 """Layouts of the rows; a pair is a good and a bad answer."""
 
@@ -73,4 +79,6 @@ OBJECTIVES: dict[str, TrainingObjective] = {
     "cpo": TrainingObjective("contrastive preference optimization", "CPO", "pairs", "trl.experimental.cpo", rows=2),
     "grpo": TrainingObjective("group relative policy optimization", "GRPO", "prompts"),
     "distill": TrainingObjective("distillation", "SFT", "examples", teacher=True),
+    # Another objective, and no key of ``distill``: ``train:`` has the fields of another class.
+    "distill_on_policy": TrainingObjective("on-policy distillation", "Distillation", "unanswered", teacher=True),
 }

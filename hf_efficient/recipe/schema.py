@@ -502,7 +502,8 @@ class TeacherSection(Section):
 
 
 class DistillSection(Section):
-    """What of a teacher is learned (``objective: distill``), on the target tokens of the data."""
+    """Who teaches, and what is learned of it, on the target tokens of the data (``objective: distill``). With
+    ``distill_on_policy``, on completions of the student's own, the teacher alone is said here."""
 
     teacher: TeacherSection = Field(description="The model whose predictions are learned.")
     temperature: PositiveFloat = key(1.0, "Both models' logits are divided by it: above 1, unlikely tokens count more.")
@@ -685,7 +686,8 @@ class Recipe(Section):
         "sft",
         "What is trained. sft: examples to imitate. dpo: pairs of a better and a worse answer. kto: answers labelled "
         "good or bad. reward: a model that scores answers. orpo, cpo: pairs, no reference; experimental in TRL. "
-        "grpo: prompts, whose answers are generated and rewarded. distill: examples, with a teacher's predictions.",
+        "grpo: prompts, whose answers are generated and rewarded. distill: examples, with a teacher's predictions. "
+        "distill_on_policy: a teacher's predictions of the answers that the model itself generates.",
     )
     model: ModelSection = Field(description="Which model, and how it is loaded.")
     adapter: AdapterSection = Field(default_factory=AdapterSection)
@@ -693,7 +695,9 @@ class Recipe(Section):
     rewards: list[RewardSection] = key(
         list, "Of grpo: what a completion is worth. A text is the name of a built-in reward, one alone needs no list."
     )
-    distill: DistillSection | None = key(None, "Of distill: the teacher, and what of it is learned.")
+    distill: DistillSection | None = key(
+        None, "Of distill and distill_on_policy: the teacher, and what of it is learned."
+    )
     train: dict[str, Any] = key(
         dict, "Fields of the installed trl.SFTConfig, or the class of the objective (trl.DPOConfig), unrenamed."
     )

@@ -175,7 +175,8 @@ def _counts(look: DataLook) -> Iterator[tuple[str, str]]:
     sizes = look.lengths
     if look.generations:
         yield "tokens each", f"p50 {count(sizes['p50'])}, p95 {count(sizes['p95'])}, max {count(sizes['max'])}"
-        yield "targets", f"{look.generations} completions of each, of {count(look.completion_tokens)} tokens at most"
+        completions = counted(look.generations, "completion")
+        yield "targets", f"{completions} of each, of {count(look.completion_tokens)} tokens at most"
         return
     yield "targets", f"{count(look.target_tokens)} tokens, {share(look.target_share)} of all"
     yield "tokens each", f"p50 {count(sizes['p50'])}, p95 {count(sizes['p95'])}, max {count(sizes['max'])}"

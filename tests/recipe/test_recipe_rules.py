@@ -128,7 +128,7 @@ objective=dpo | data.train.0.format=messages
 data.eval=[{path: e}, {path: f, format: preference}]
     data.eval.1.format: is preference, but `objective: sft` reads messages, sharegpt, prompt_completion, alpaca or text.
 objective=dpo | evaluate.metrics=[perplexity] | EVAL
-    evaluate.metrics: is set, but an evaluation of `objective: dpo` reports the loss and TRL's rewards only. Remove it.
+    evaluate.metrics: is set, but an evaluation of `objective: dpo` reports the loss and TRL's own metrics only. Remove it.
 cost.price_usd_per_hour=2 | cost.price_from=aws
     cost.price_from: is set, and so is price_usd_per_hour. Keep one of the two.
 cost.price_from=lamda
@@ -237,7 +237,7 @@ GRPO | MATCH | efficiency.preflight=true | data.overlong=drop | train.use_vllm=t
 GRPO | MATCH | train.reward_weights=[1.0]
     train.reward_weights: is set elsewhere in a recipe. Write `weight` at each of `rewards`.
 GRPO | MATCH | evaluate.metrics=[perplexity] | EVAL
-    evaluate.metrics: is set, but an evaluation of `objective: grpo` reports the loss and TRL's rewards only. Remove it.
+    evaluate.metrics: is set, but an evaluation of `objective: grpo` reports the loss and TRL's own metrics only. Remove it.
 """  # noqa: E501
 ACCEPTED = """\
 adapter.method=full | adapter.r=8 | adapter.target_modules=[q_proj]

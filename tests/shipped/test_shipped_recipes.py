@@ -15,6 +15,7 @@ from hf_efficient.data.sources import Row
 from hf_efficient.facts.models import ModelFact, find_model
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.values import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 from tests.conftest import tiny_chats
@@ -71,7 +72,12 @@ FAMILIES = {
     "qwen3-8b", "qwen3-30b-a3b", "gemma3-4b", "gemma3-12b", "smollm2-360m", "smollm2-1.7b", "smollm3-3b",
     "tinyllama-1.1b",
 }  # fmt: skip
-ADAPTERS = {**dict.fromkeys(("dora", "rslora", "dpo", "grpo"), "lora"), "prune": "full", "distill": "full"}
+ADAPTERS = {
+    **dict.fromkeys(("dora", "rslora", "dpo", "grpo", "distill-on-policy"), "lora"),
+    "prune": "full",
+    "distill": "full",
+}
+OBJECTIVES_SAID = {"distill-on-policy": "distill_on_policy", **{one: one for one in ("dpo", "grpo", "distill")}}
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 LENGTHS = {"16k": 16384, "32k": 32768}
 
@@ -86,10 +92,11 @@ def test_what_the_name_says_is_what_is_trained(name: str):
     method, *more = name.split("/")[1].split("-")
     assert recipe.distributed.strategy == next((one for one in more if one in STRATEGIES), "auto")
     assert recipe.distributed.offload.parameters == ("offload" in more or "2x24gb" in more)
-    assert recipe.adapter.method == ADAPTERS.get(method, method)
+    whole = name.split("/")[1]
+    assert recipe.adapter.method == ADAPTERS.get(whole, ADAPTERS.get(method, method))
     assert (recipe.adapter.dora, recipe.adapter.rslora) == (method == "dora", method == "rslora")
-    said = next((one for one in (method, *more) if one in ("dpo", "grpo", "distill")), "sft")
-    assert recipe.objective == said
+    said = next((one for one in (whole, method, *more) if one in OBJECTIVES_SAID), None)
+    assert recipe.objective == OBJECTIVES_SAID.get(said, "sft")
     assert all(recipe.train["max_length"] == LENGTHS[one] for one in more if one in LENGTHS)
     assert "8bit" not in more or recipe.train["optim"] == "paged_adamw_8bit"
     assert "pretrain" not in more or format_of(recipe) == "text"
@@ -167,13 +174,13 @@ def small(name: str, tmp_path: Path, tokenizer) -> list[str]:
         rows = [{"text": row["messages"][1]["content"]} for row in rows]
     elif recipe.objective == "dpo":
         rows = [{"chosen": row["messages"], "rejected": [row["messages"][0], WRONG]} for row in rows]
-    elif recipe.objective == "grpo":
+    elif OBJECTIVES[recipe.objective].generates:
         rows = [{"question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(20)]
     model = tiny_model(name, tmp_path / "model", tokenizer)
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     own = ["train.max_length=64", "train.per_device_train_batch_size=2"]
-    if recipe.objective == "grpo":
+    if OBJECTIVES[recipe.objective].generates:
         own = ["train.max_completion_length=6"]
     return [
         *own,
@@ -183,7 +190,7 @@ def small(name: str, tmp_path: Path, tokenizer) -> list[str]:
         f"data.train=[{{path: {data}}}]",
         f"data.eval=[{{path: {data}}}]",
         "data.overlong=truncate",
-        *([] if recipe.objective == "grpo" else ["train.chat_template_path=null"]),
+        *([] if OBJECTIVES[recipe.objective].generates else ["train.chat_template_path=null"]),
         "train.max_steps=2",
         "train.gradient_accumulation_steps=1",
         "train.logging_steps=1",
@@ -234,7 +241,9 @@ def check_run(recipe: Recipe, output: Path) -> None:
     losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
     assert len(losses) == 2
     begins = {"dpo": math.log(2), "grpo": 0.0}.get(recipe.objective, math.log(259))  # a random model over 259 tokens
-    if recipe.distill is not None:
+    if recipe.objective == "distill_on_policy":
+        begins = 0.0  # the teacher is the student itself
+    elif recipe.distill is not None:
         begins *= 1 - recipe.distill.alpha  # a random teacher is as near as that
     assert losses == pytest.approx([begins] * 2, rel=0.3, abs=1e-3)
     steps = [json.loads(line) for line in (output / "efficiency/steps.jsonl").read_text().splitlines()]

@@ -13,6 +13,7 @@ HOUSE = Path(hf_efficient.__file__).parent
 READY = {
     "EfficientTrainer": "trainer.py",
     "EfficientSFTTrainer": "trl_trainers.py",
+    "EfficientDistillationTrainer": "trl_trainers.py",
     "EfficientDPOTrainer": "trl_trainers.py",
     "EfficientGRPOTrainer": "trl_trainers.py",
     "EfficientKTOTrainer": "trl_trainers.py",

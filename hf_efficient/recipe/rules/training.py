@@ -189,7 +189,7 @@ def preferences_have_their_own_metrics(settings: Settings) -> Iterator[Contradic
     """An evaluation of preferences reports the loss and TRL's reward metrics; answers are of supervised data."""
     evaluate, named = settings.recipe.evaluate, _other_than_sft(settings)
     if named and evaluate.metrics:
-        message = f"is set, but an evaluation of {named} reports the loss and TRL's rewards only."
+        message = f"is set, but an evaluation of {named} reports the loss and TRL's own metrics only."
         yield "evaluate.metrics", message, "Remove it."
     if named and evaluate.generate.show:
         yield "evaluate.generate.show", f"is set, but an evaluation of {named} generates no answers.", "Write 0."
@@ -225,7 +225,7 @@ def head_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
     if OBJECTIVES[name].scores and "lm_head" in (*targets, *adapter.modules_to_save):
         key = "target_modules" if "lm_head" in targets else "modules_to_save"
         yield f"adapter.{key}", "names lm_head, but a reward model has a head that scores in its place.", "Remove it."
-    elif name in ("dpo", "kto", "grpo") and "lm_head" in targets:
+    elif name in ("dpo", "kto", "grpo", "distill_on_policy") and "lm_head" in targets:
         message = f"names lm_head, whose adapter `objective: {name}` would leave out."
         yield "adapter.target_modules", message, "Remove it."
 
@@ -261,16 +261,16 @@ def only_on_the_command_line(recipe: Recipe) -> tuple[str, ...]:
 _OWN = {"pattern": "format", "tokens": "length"}  # keys of one built-in reward
 
 
-def _generates(settings: Settings) -> bool:
-    return OBJECTIVES[settings.recipe.objective].generates
+def _is_rewarded(settings: Settings) -> bool:
+    return OBJECTIVES[settings.recipe.objective].is_rewarded
 
 
 @rule("objective", "rewards")
 def rewards_go_with_completions(settings: Settings) -> Iterator[Contradiction]:
-    if settings.recipe.rewards and not _generates(settings):
+    if settings.recipe.rewards and not _is_rewarded(settings):
         message = f"is set, but `objective: {settings.recipe.objective}` rewards no completions."
         yield "rewards", message, "Remove it, or write `objective: grpo`."
-    elif not settings.recipe.rewards and _generates(settings):
+    elif not settings.recipe.rewards and _is_rewarded(settings):
         remedy = "Write one or more: `rewards: number_match`, or exact_match, format, length, module:function."
         yield "rewards", "is missing, and GRPO learns from nothing else.", remedy
 
@@ -305,7 +305,7 @@ def rewards_are_whole(settings: Settings) -> Iterator[Contradiction]:
 def groups_are_whole(settings: Settings) -> Iterator[Contradiction]:
     """The completions of a prompt are compared with each other, so a batch holds all of them."""
     distributed, train = settings.recipe.distributed, settings.train
-    if not _generates(settings) or distributed.global_batch_size is not None or distributed.processes == "auto":
+    if not _is_rewarded(settings) or distributed.global_batch_size is not None or distributed.processes == "auto":
         return
     group = train("num_generations")
     if group < 2:
@@ -328,13 +328,18 @@ def groups_are_whole(settings: Settings) -> Iterator[Contradiction]:
         yield "train.per_device_eval_batch_size", message, remedy
 
 
-@rule("objective", "adapter.method", "train.beta", "train.use_vllm", "efficiency.preflight", "data.overlong")
-def what_grpo_cannot_have(settings: Settings) -> Iterator[Contradiction]:
-    """What TRL's trainer would refuse or load elsewhere, and what prompts do not have."""
+@rule(
+    "objective", "adapter.method", "train.beta", "train.use_vllm", "train.max_completion_length",
+    "efficiency.preflight", "data.overlong",
+)  # fmt: skip
+def what_generates_cannot_have(settings: Settings) -> Iterator[Contradiction]:
+    """What TRL's trainers would refuse or load elsewhere, and what prompts do not have."""
     recipe = settings.recipe
-    if not _generates(settings):
+    if not OBJECTIVES[recipe.objective].generates:
         return
-    if recipe.adapter.method == "full" and settings.train("beta"):
+    if settings.train("max_completion_length") is None:
+        yield "train.max_completion_length", "is null, so a completion might never end.", "Write a number, as 256."
+    if _is_rewarded(settings) and recipe.adapter.method == "full" and settings.train("beta"):
         message = "is set, for which TRL would load a second model by its name, past what `model` says."
         yield "train.beta", message, "Write 0.0, or `adapter.method: lora`, whose base is the reference."
     if settings.train("use_vllm") and not is_installed("vllm"):
@@ -362,16 +367,36 @@ def distillation_has_a_teacher(settings: Settings) -> Iterator[Contradiction]:
         yield "distill", message, "Remove it, or write `objective: distill`."
 
 
-@rule("distill")
+@rule("objective", "distill")
 def something_of_the_teacher_is_learned(settings: Settings) -> Iterator[Contradiction]:
     distill = settings.recipe.distill
-    if distill is None:
+    if distill is None or not OBJECTIVES[settings.recipe.objective].imitates:
         return
     if not distill.alpha and not distill.hidden_states:
         yield "distill.alpha", "is 0, so nothing of the teacher is learned.", "Write 0.5, or `objective: sft`."
     if distill.top_k is not None and distill.hidden_states:
         message = "is set, but with `distill.top_k` the teacher's hidden states are not there to be compared."
         yield "distill.hidden_states", message, "Write 0, or remove top_k."
+
+
+_INSTEAD = {
+    "temperature": "Write `train.temperature`, which divides the logits of both models and of the sampling.",
+    "alpha": "Remove it, or write `objective: distill` to learn the tokens of the data too.",
+    "top_k": "Remove it: the teacher reads completions as they are generated. `objective: distill` has a cache.",
+    "hidden_states": "Write 0, or `objective: distill`, which compares them.",
+}
+
+
+@rule("objective", "distill")
+def the_loss_on_policy_is_that_of_trl(settings: Settings) -> Iterator[Contradiction]:
+    """Its temperature and divergence are fields of ``train:``; an inherited default says nothing."""
+    distill = settings.recipe.distill
+    if distill is None or not OBJECTIVES[settings.recipe.objective].generates:
+        return
+    for name, remedy in _INSTEAD.items():
+        if getattr(distill, name) != type(distill).model_fields[name].default:
+            message = f"is set, but `objective: {settings.recipe.objective}` learns by TRL's loss, which has none."
+            yield f"distill.{name}", message, remedy
 
 
 @rule("objective", "distill", "distributed.strategy", "train.loss_type", "train.label_smoothing_factor")
