@@ -8,11 +8,8 @@ tokenizers and the configurations of large models are stand-ins: the shapes are 
 """
 
 import argparse
-import collections
 import datetime
-import functools
 import gc
-import hashlib
 import importlib
 import json
 import os
@@ -26,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_tests import byte_tokenizer, compared, put_in_cache
 from shared import write_result
 
 TRAINERS = {"sft": "SFTTrainer", "dpo": "DPOTrainer", "reward": "RewardTrainer", "kto": "KTOTrainer",
@@ -89,29 +87,18 @@ LLAVA = (
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
 MODELS = ("for_causal_lm", "for_conditional_generation", "for_sequence_classification")
-DIGESTS: list[str] = []  # of the test that runs: a line for each training that ended
 
 
 def tokenizer_of(model_id: str, words: list[str]) -> Any:
     """A tokenizer with the special tokens of TRL's chat template for this model."""
     import trl
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     name, end, pad = next(value for key, value in TOKENIZERS.items() if re.search(key, model_id))
     template = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text() if name else None
     more = ["<image>", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", *GEMMA_TOKENS.values()]
     special = list(dict.fromkeys([end, pad or end, "<s>", *SPECIAL.findall(template or ""), *more]))
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    how = trainers.BpeTrainer(vocab_size=2000, special_tokens=special, initial_alphabet=alphabet)
-    raw.train_from_iterator(words, how)
     named = GEMMA_TOKENS if name == "gemma3" else None
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, eos_token=end, pad_token=pad or end, extra_special_tokens=named
-    )
+    tokenizer = byte_tokenizer(words, special, eos_token=end, pad_token=pad or end, extra_special_tokens=named)
     tokenizer.chat_template = template
     return tokenizer
 
@@ -126,13 +113,8 @@ class Hub:
     def take_model(
         self, model: Any, tokenizer: Any, generation: Any, prefix: str = "", suffix: str | None = None
     ) -> None:
-        name = f"trl-internal-testing--{prefix}-{type(model).__name__}" + (f"-{suffix}" if suffix else "")
-        cached = self.folder / "hub" / f"models--{name}"
-        (cached / "refs").mkdir(parents=True, exist_ok=True)
-        (cached / "refs" / "main").write_text("0" * 40)
-        for part in (model, tokenizer, generation):
-            if part is not None:
-                part.save_pretrained(cached / "snapshots" / ("0" * 40))
+        name = f"{prefix}-{type(model).__name__}" + (f"-{suffix}" if suffix else "")
+        put_in_cache(self.folder / "hub", f"trl-internal-testing/{name}", model, tokenizer, generation)
 
     def take_data(self, data: Any, name: str, config_name: str = "default") -> None:
         for split, rows in data.items():
@@ -237,13 +219,12 @@ def pytest_configure() -> None:
         return plain("parquet", data_files=files, **options) if files else plain(name, config, **options)
 
     datasets.load_dataset = load
-    if os.environ["TRL_ARM"] == "mixin":
+    if os.environ["OWN_TESTS_ARM"] == "mixin":
         from hf_efficient import EfficientTrainerMixin
 
         for name in TRAINERS.values():
             mixed = type(name, (EfficientTrainerMixin, getattr(trl, name)), {"__module__": "trl"})
             setattr(trl, name, mixed)
-    record_weights()
 
 
 @pytest.fixture
@@ -255,99 +236,6 @@ def lazy_shared_datadir() -> Path:
 def pytest_collection_finish() -> None:
     """TRL collects garbage after each test: not again what was imported."""
     gc.freeze()
-
-
-def record_weights() -> None:
-    """Every training that ends tells the digest of its model's weights."""
-    from transformers import Trainer
-
-    trained: Any = Trainer.train
-
-    @functools.wraps(trained)
-    def train(self: Any, *args: Any, **options: Any) -> Any:
-        output = trained(self, *args, **options)
-        DIGESTS.append(f"{self.state.global_step} steps, {digest(self.model)}")
-        return output
-
-    setattr(Trainer, "train", train)  # noqa: B010  mypy knows the method
-
-
-def digest(model: Any) -> str:
-    """SHA-256 of all parameters and buffers, in the order of their names."""
-    import torch
-
-    total = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        if isinstance(value, torch.Tensor):
-            total.update(name.encode())
-            total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()[:16]
-
-
-def pytest_runtest_setup() -> None:
-    DIGESTS.clear()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call() -> None:
-    """A test draws the same numbers in both arms."""
-    from transformers import set_seed
-
-    set_seed(0)
-
-
-def pytest_runtest_logreport(report: Any) -> None:
-    """A line per phase of a test that ends otherwise than passed, and one per test that passed."""
-    if report.when == "call" or not report.passed:
-        crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", None)
-        reason = str(crash or report.longrepr or "").strip().split("\n")[0][:300]
-        with Path(os.environ["TRL_OUTCOMES"]).open("a", encoding="utf-8") as lines:
-            line = {"id": report.nodeid, "outcome": report.outcome, "reason": reason, "trained": list(DIGESTS)}
-            lines.write(json.dumps(line) + "\n")
-
-
-def outcomes(arm: str, name: str, clone: Path, folder: Path) -> dict[str, dict[str, Any]]:
-    """By test of one trainer: outcome, reason, and the weights of each training."""
-    lines, here = folder / f"test_{name}_trainer_{arm}.jsonl", Path(__file__).resolve().parent
-    if not lines.is_file():
-        begun = lines.with_suffix(".begun")
-        begun.unlink(missing_ok=True)
-        environment = {
-            **os.environ,
-            "TRL_STAND_INS": str(folder), "TRL_ARM": arm, "TRL_OUTCOMES": str(begun),
-            "HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]),
-        }  # fmt: skip
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "trl_own_tests", "-m", "not slow", "--tb=line"]
-        subprocess.run([*command, f"tests/test_{name}_trainer.py"], cwd=clone, env=environment, check=False)
-        begun.rename(lines)
-    return {line["id"]: line for line in map(json.loads, lines.read_text().splitlines())}
-
-
-def compared(name: str, clone: Path, folder: Path) -> dict[str, Any]:
-    """Of one trainer's file: how its tests ended, and those that end or train otherwise under the mixin."""
-    plain, mixin = (outcomes(arm, name, clone, folder) for arm in ("plain", "mixin"))
-    both = plain.keys() & mixin.keys()
-    other = [test for test in sorted(both) if end(plain[test]) != end(mixin[test])]
-    trained = [test for test in both if plain[test]["trained"]]
-    passed = [test for test in trained if plain[test]["outcome"] == "passed"]
-    failed = collections.Counter(line["reason"] for line in plain.values() if line["outcome"] == "failed")
-    return {
-        "tests": len(plain.keys() | mixin.keys()),
-        "in_one_arm_alone": sorted(plain.keys() ^ mixin.keys()),
-        "same_outcome": sum(plain[test]["outcome"] == mixin[test]["outcome"] for test in both),
-        "without_the_mixin": dict(collections.Counter(line["outcome"] for line in plain.values())),
-        "that_train": len(trained),
-        "that_train_and_pass": len(passed),
-        "same_weights": sum(plain[test]["trained"] == mixin[test]["trained"] for test in trained),
-        "otherwise_under_the_mixin": {test: {"plain": plain[test], "mixin": mixin[test]} for test in other},
-        "failed_without_it": dict(failed),
-    }
-
-
-def end(line: dict[str, Any]) -> tuple[Any, Any]:
-    """Outcome and weights."""
-    return line["outcome"], line["trained"]
 
 
 def main() -> None:
@@ -367,7 +255,8 @@ def main() -> None:
         lacking = json.loads((folder / "lacking.json").read_text())
         figures: dict[str, Any] = {"trl_commit": commit, "without_stand_in": lacking}
         for name in given.only:
-            figures[name] = compared(name, given.clone.resolve(), folder)
+            file, stand_ins = f"tests/test_{name}_trainer.py", {"TRL_STAND_INS": str(folder)}
+            figures[name] = compared(file, given.clone.resolve(), folder, "trl_own_tests", stand_ins)
             print(name, {key: value for key, value in figures[name].items() if key != "failed_without_it"})
             if given.json is not None:
                 write_result(given.json, "trl_own_tests", started, figures, ("transformers", "pytest"))
