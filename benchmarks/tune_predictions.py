@@ -228,7 +228,7 @@ def by_cpu_time() -> Iterator[None]:
         yield
 
 
-_CPU_SECONDS = 2.0
+_CPU_SECONDS = 6.0  # some 15 steps, which a line over tokens needs
 
 
 def _forked(command: Sequence[str], folder: Path, threads: int, **variables: str) -> Any:
