@@ -53,6 +53,15 @@ def test_like_lengths_have_no_padding_but_that_of_their_bucket():
     # other three of a batch lack 0.66, 1.3 and 2 of some 92: 1 of 92 on average.
     assert grouped_padding_share({"100": 100}, 4) == pytest.approx(1 / 92, abs=0.003)
     assert grouped_padding_share({}, 4) is None
+
+
+def test_a_few_steps_of_a_large_data_set_do_not_make_its_stretches_short():
+    seen = {"16": 3, "256": 3}
+    assert grouped_padding_share(seen, 4) > 0.25  # a stretch of one batch, in which lengths are mixed
+    assert grouped_padding_share(seen, 4, 6000) < 0.1
+
+
+def test_no_lengths_no_share():
     assert grouped_padding_share({"100": 10}, None) is None
 
 

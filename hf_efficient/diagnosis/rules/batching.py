@@ -23,6 +23,7 @@ NO_LINE: Final = (
     ISOLATE,
 )
 _MUCH_FIXED = 0.3
+_MOST_LENGTHS = 50_000  # of which padding is counted
 _FIXED = "steps.jsonl: forward and backward over tokens"
 _ARGUMENTS = "spans.jsonl: settings.arguments"
 
@@ -51,7 +52,7 @@ def padding_waste(case: Case) -> Verdict:
 def _less_padding(case: Case, computed: float, padded: float) -> list[Remedy]:
     """Grouping keeps the training what it is; packing changes what a step holds."""
     found = []
-    grouped = grouped_padding_share(case.account.sequences.length_buckets, case.argument("per_device_train_batch_size"))
+    grouped = _grouped(case, case.argument("per_device_train_batch_size"))
     if grouped is not None and case.can_be_grouped and grouped < padded:
         left = (1 - padded) / (1 - grouped)  # positions for the same tokens, against those of now
         basis = f"{share(grouped)} of padding on these lengths, time by positions computed"
@@ -66,20 +67,27 @@ def _less_padding(case: Case, computed: float, padded: float) -> list[Remedy]:
     return found
 
 
-def grouped_padding_share(length_buckets: Mapping[str, int], rows: int | None) -> float | None:
+def _grouped(case: Case, rows: int | None) -> float | None:
+    """By the lengths that the run saw, in as many examples as its data have."""
+    examples = case.facts.get("loader", {}).get("rows")
+    return grouped_padding_share(case.account.sequences.length_buckets, rows, int(examples or 0))
+
+
+def grouped_padding_share(length_buckets: Mapping[str, int], rows: int | None, examples: int = 0) -> float | None:
     """Share of padding where examples of like length share a batch; None without lengths or rows. As transformers'
     sampler does: shuffled, in stretches of fifty batches, each sorted by length. Documents lie evenly between the
-    bounds of their bucket."""
+    bounds of their bucket; ``examples``: as many there are at least, since the stretches of few are short."""
     if not length_buckets or not rows:
         return None
-    lengths = _shuffled(length_buckets)
+    times = -(-min(examples, _MOST_LENGTHS) // sum(length_buckets.values()))
+    lengths = _shuffled({bound: count * max(1, times) for bound, count in length_buckets.items()})
     stretch = rows * min(50, max(1, len(lengths) // (rows * 4)))
     return _padding_share(lengths, rows, stretch)
 
 
 def _shuffled(length_buckets: Mapping[str, int]) -> Column:
     counts = sorted((int(bound), count) for bound, count in length_buckets.items())
-    keep = min(1.0, 50_000 / sum(count for _, count in counts))
+    keep = min(1.0, _MOST_LENGTHS / sum(count for _, count in counts))
     found = [np.linspace(bound / 2 ** (1 / 4), bound, max(1, round(count * keep))) for bound, count in counts]
     lengths = np.concatenate(found)
     np.random.default_rng(0).shuffle(lengths)
@@ -160,7 +168,7 @@ def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) 
     if not sequences.length_buckets or (sequences.samples or 0) > 1.05 * (sequences.rows or math.inf):
         return 1.0
     if grouped or case.argument("train_sampling_strategy") == "group_by_length":
-        then = grouped_padding_share(sequences.length_buckets, larger) or 0.0
+        then = _grouped(case, larger) or 0.0
     else:
         then = _padding_share(_shuffled(sequences.length_buckets), larger, larger)
     return (1 - (case.account.tokens.padding_share or 0.0)) / (1 - then)
