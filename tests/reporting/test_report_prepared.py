@@ -62,7 +62,8 @@ def test_the_page_of_a_run_shows_the_funnel_with_removed_beside_kept_rows(full_r
 
 def test_a_stage_that_removed_nothing_has_no_empty_column(full_run):
     kept_all = replace(LENGTH, rows_out=10, tokens_out=1000, reasons={}, removed=[])
-    page = run_page(replace(full_run, prepared=made(kept_all)))
+    assert "a long text" not in run_page(replace(full_run, prepared=made(kept_all)))
+    page = run_page(replace(full_run, prepared=made(replace(kept_all, changed=2))))
     assert "Rows kept by" in page
     assert "Rows removed" not in page
     assert "a long text" in page

@@ -40,7 +40,7 @@ def funnel_context(prepared: PreparedSet, rate: TrainingRate) -> dict[str, Any]:
 
 
 def stages_context(prepared: PreparedSet) -> list[dict[str, Any]]:
-    """Of each stage with samples: rows that it removed beside rows that it kept."""
+    """Of each stage that did something: rows that it removed beside rows that it kept."""
     return [
         {
             "id": stage.name.replace(".", "-"),
@@ -50,5 +50,6 @@ def stages_context(prepared: PreparedSet) -> list[dict[str, Any]]:
             "line": words.stage_line(stage),
         }
         for stage in prepared.stages
-        if (pairs := list(zip_longest(stage.removed, stage.kept)))
+        if (stage.removed or stage.changed or stage.is_synthetic)
+        and (pairs := list(zip_longest(stage.removed, stage.kept)))
     ]
