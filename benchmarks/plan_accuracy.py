@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from hf_efficient.callbacks.checks import keep_four_bit_trainable
 from hf_efficient.data.prepare import is_packed
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.environment import cpu_emulates_bf16, quieten_libraries
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.distill import has_teacher
 from hf_efficient.model.load import load_base, load_teacher
@@ -213,7 +213,9 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
         trainer = _trainer(located, model, args, length)
         reference = getattr(trainer, "ref_model", None) or getattr(trainer, "teacher_model", None)
         before = _bytes(model) + (0 if reference is None else _bytes(reference))
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        # Where oneDNN emulates bfloat16, a product takes a float32 copy of its result, which no plan holds.
+        own_kernels = torch.backends.mkldnn.flags(enabled=not cpu_emulates_bf16())
+        with own_kernels, profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             trainer.train()
             if is_evaluated(recipe):
                 _evaluate(trainer, length)

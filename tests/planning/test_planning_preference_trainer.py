@@ -5,7 +5,6 @@ import json
 import pytest
 from plan_accuracy import real_peak
 
-from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.planning import advice as largest_module
 from hf_efficient.planning.advice import with_advice, with_largest
 from hf_efficient.planning.batches import run_shapes
@@ -49,8 +48,6 @@ def preference(recipe, saved):
     ],
 )
 def test_the_peak_is_the_real_ones(preference, family, method, train, more):
-    if cpu_emulates_bf16():  # by oneDNN, whose products then take a float32 copy that no plan holds
-        train, more = {**train, "bf16": False}, {**more, "dtype": "float32"}
     wanted = preference(family, method, train, **more)
     config = model_config(wanted.model)
     planned = planned_memory(simulate(wanted, config, 64, on_gpu=False)).peak_allocated_bytes
