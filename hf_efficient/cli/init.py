@@ -61,7 +61,8 @@ def init(
     print(f"written: {file} ({bases_of(new)})")
     name = shlex.quote(str(file))
     at = "cpu" if accelerator is None else shlex.quote(accelerator.name)
-    print(f"Next:\n  hf-efficient validate {name}\n  hf-efficient plan {name} --gpu {at}\n  hf-efficient train {name}")
+    commands = (f"validate {name}", f"data {name}", f"plan {name} --gpu {at}", f"train {name}")
+    print("\n  hf-efficient ".join(("Next:", *commands)))
 
 
 def _answer(name: str, given: str | None, check: Callable[[str], Any]) -> Any:

@@ -1,6 +1,7 @@
 """A tree against the sections of ``schema.py``: pydantic's errors in plain words, with the likely name of keys."""
 
 import math
+import re
 import types
 import typing
 from collections.abc import Collection, Iterator
@@ -210,6 +211,8 @@ def _remedy(value: Any, errors: list[Any]) -> str:
     number = _number(value)
     if number is not None and ("float_type" in kinds or ("int_type" in kinds and isinstance(number, int))):
         return f"Write {value} without quotes."
+    if kinds & {"float_type", "int_type"} and re.fullmatch(r"\d[\d.]* *[A-Za-z]+", value):
+        return "Write the number alone, without a unit."
     choices = [choice for error in errors if error["type"] == "literal_error" for choice in _choices(error)]
     meant = nearest(value, choices)
     if meant is not None:

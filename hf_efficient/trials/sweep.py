@@ -15,6 +15,7 @@ from hf_efficient.recipe.load import change_recipe, load_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.schema_check import key_called
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.records import tuning as rec
 from hf_efficient.records.tuning import TUNING_SCHEMA_VERSION, Sweep, SweptPoint, TrialRun
@@ -103,8 +104,10 @@ def values_of(over: str, settings: Settings) -> dict[str, tuple[int, ...]]:
 
 def _values(name: str, texts: Sequence[str], settings: Settings) -> tuple[int, ...]:
     if name not in settings.fields:
-        close = difflib.get_close_matches(name, settings.fields, n=1)
-        raise SetupError(f"--over: {name} is no key of `train:`. Write {close[0] if close else 'max_length'}=1,2,4.")
+        numbers = [key for key, field in settings.fields.items() if "int" in field.kinds]
+        meant = (key_called(name, Recipe) or "").removeprefix("train.")
+        close = [meant] if meant in numbers else difflib.get_close_matches(name, numbers, n=1)
+        raise SetupError(f"--over: {name} is no key of `train:`. Write {close[0] if close else _ROWS}=1,2,4.")
     if name == "max_steps" or "int" not in settings.fields[name].kinds:
         why = "is set by each trial itself" if name == "max_steps" else "takes no whole number"
         raise SetupError(f"--over: train.{name} {why}. Name another key, such as {_ROWS}.")

@@ -46,7 +46,7 @@ data:
   train: [{path: a, weight: "2"}]
   path: b
 learning_rate: 3
-adapter: {r: 0, alpha: "3", target_modules: [1], dora: yes, method: qlra, quantization: {bits: 5}}
+adapter: {r: 0, alpha: "3", dropout: 5 percent, target_modules: [1], dora: yes, method: qlra, quantization: {bits: 5}}
 distributed: {processes: some}
 train:
   lerning_rate: 1
@@ -69,6 +69,8 @@ train:
         "r.yaml:7: adapter.method: is the text 'qlra', but must be full, lora or qlora. Did you mean qlora?",
         "r.yaml:7: adapter.r: is the number 0, but must be greater than 0.",
         "r.yaml:7: adapter.alpha: is the text '3', but must be a whole number. Write 3 without quotes.",
+        "r.yaml:7: adapter.dropout: is the text '5 percent', but must be a number. "
+        "Write the number alone, without a unit.",
         "r.yaml:7: adapter.dora: is the text 'yes', but must be true or false. Write true or false, without quotes.",
         "r.yaml:7: adapter.target_modules.0: is the number 1, but must be text.",
         "r.yaml:7: adapter.quantization.bits: is the number 5, but must be 4 or 8.",

@@ -37,6 +37,7 @@ def test_values(over, values):
     ("over", "told"),
     [
         ("", "--over: names no key. Write per_device_train_batch_size=1,2,4"),
+        ("batch_size=1", "--over: batch_size is no key of `train:`. Write per_device_train_batch_size=1,2,4."),
         ("max_lenght=1", "--over: max_lenght is no key of `train:`. Write max_length=1,2,4."),
         ("optim=1", "--over: train.optim takes no whole number. Name another key"),
         ("learning_rate", "--over: train.learning_rate takes no whole number"),
