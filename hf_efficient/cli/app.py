@@ -147,10 +147,19 @@ def _guarded(args: list[str], debug: bool) -> int:
             return _tell(lacking, debug)
         if isinstance(error, typer.BadParameter.__mro__[1:3]):  # typer's errors of usage
             usage: Any = error
-            usage.show()
+            if "valid number" in str(usage) or "valid integer" in str(usage):
+                print(f"error: {_no_number(usage)}", file=sys.stderr)
+            else:
+                usage.show()
             return int(usage.exit_code)
         _print_defect(error, debug)
         return 1
+
+
+def _no_number(usage: Any) -> str:
+    flag = next(iter(usage.param.opts), "a number") if usage.param is not None else "a number"
+    kind = "whole number" if "integer" in str(usage) else "number"
+    return f"{flag}: takes a {kind}, and got something else. Write it without a unit: {flag} 20."
 
 
 def _tell(error: HfEfficientError, debug: bool) -> int:

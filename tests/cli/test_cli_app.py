@@ -87,6 +87,19 @@ report it with the output of `hf-efficient env`.
 
 
 @pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("tune", "r.yaml", "--minutes", "20m"), "--minutes: takes a number"),
+        (("export", "run", "--limit", "few"), "--limit: takes a whole number"),
+    ],
+)
+def test_a_flag_s_number_with_a_unit_is_answered_with_what_to_write(run, args, told):
+    ended = run(*args)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == f"error: {told}, and got something else. Write it without a unit: {args[2]} 20.\n"
+
+
+@pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
         (DataError("chats.jsonl:3: is no JSON."), 2, "error: chats.jsonl:3: is no JSON.\n"),
