@@ -4,7 +4,8 @@
 
 Each case is a Llama of a few million random weights on random words, slow in two or three ways. Only knobs that undo
 these are tried. Counted are changes that were accepted, measured and predicted; `cadence`, whose gain is computed, is
-not. ``TUNING.json``: further tunings, whose changes are counted too. Trials are kept in ``--folder``, where a later call goes on.
+not. ``TUNING.json``: further tunings, whose changes are counted too. Trials are kept in ``--folder``, where
+a later call goes on.
 
 ``--cpu-time``, for a busy machine: trials train in forks of one process with one thread, and all clocks in them are
 that of the process's CPU time, which does not count while others have the core.
