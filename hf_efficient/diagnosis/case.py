@@ -15,6 +15,7 @@ from hf_efficient.accounting.account import AccountedRun, account_run, read_acco
 from hf_efficient.accounting.steps import MOST_ROWS, Column, StepColumns, columns_of
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.load import resolved_parts
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.tree import flat
 from hf_efficient.records import findings as rec
 from hf_efficient.records.account import Band, RunAccount, RunSeries
@@ -261,10 +262,8 @@ class Case(Subject):
     def is_of_preferences(self) -> bool:
         """Whether it compared answers: its recipe says so, or its arguments are those of a trainer that does."""
         objective = (self.recipe or {}).get("objective", "sft")
-        return (
-            objective not in ("sft", "grpo", "distill", "distill_on_policy")
-            or self.argument("precompute_ref_log_probs") is not None
-        )
+        compares = OBJECTIVES[objective].is_of_preferences
+        return compares or self.argument("precompute_ref_log_probs") is not None
 
     @property
     def generates(self) -> bool:
