@@ -51,7 +51,12 @@ _IP6 = re.compile(
     re.ASCII,
 )
 _IN_LONGER = re.compile(r"[\w-]\x00|\d[.,]\x00|\x00[\w-]|\x00[.,]\d")
-_SEVEN_DIGITS = re.compile(r"\d(?:[^\w\n]{0,3}\d){6}")
+_SEVEN_DIGITS = re.compile(
+    r"(?=\d(?:[^\w\n]{0,3}\d){6})(?:(?<=[+\uff0b])|(?<=[+\uff0b][^\w\n])|\d{1,20}[^\w\n]{1,3}\d)"
+)
+"""Behind a plus, or with a sign between them: looking for it takes a hundredth of the library's time."""
+
+_BRACKETS = "()[]\uff08\uff09\uff3b\uff3d"
 
 
 def replace_private(
@@ -136,7 +141,7 @@ def _phones(text: str, region: str | None) -> Iterator[Span]:
         apart = not _IN_LONGER.search(
             text[max(found.start - 2, 0) : found.start] + "\0" + text[found.end : found.end + 2]
         )
-        if apart and not found.raw_string.isdigit():
+        if apart and not found.raw_string.strip(_BRACKETS).isdigit():
             yield found.start, found.end
 
 

@@ -63,7 +63,9 @@ def parse_form(text: str) -> Form:
         return Form(name, "4bit" if name == "gptq" else None)
     wanted = quantization.upper() or "Q8_0"
     if wanted not in MIXES:
-        raise SetupError(f"--to: {quantization!r} is no quantization. Write one of {', '.join(MIXES)}.")
+        near = [f"{name}:{mix}" for mix in MIXES if mix.startswith(wanted)]
+        instead = " or ".join(near) or f"one of {', '.join(MIXES)}"
+        raise SetupError(f"--to: {quantization!r} is no quantization. Write {instead}.")
     return Form(name, wanted)
 
 
@@ -143,14 +145,15 @@ def export_run(
 
 
 class _Asked(NamedTuple):
-    """The questions, what the trained model answered, and its loss on the evaluation data. ``kl_learnt``: of a run with
-    an adapter, how far these answers are from the model without it."""
+    """The questions, what the trained model answered, and its loss on the evaluation data. Of a run with an adapter,
+    ``kl_learnt`` is how far these answers are from the model without it, and ``loss_base`` the loss of that."""
 
     questions: Sequence[Any]
     reference: Sequence[Answered]
     held: HeldOut
     loss: float
     kl_learnt: float | None
+    loss_base: float | None
 
 
 def _asked(trained: Any, tokenizer: Any, questions: Sequence[Any], max_new_tokens: int, held: HeldOut) -> _Asked:
@@ -159,11 +162,12 @@ def _asked(trained: Any, tokenizer: Any, questions: Sequence[Any], max_new_token
     reference = agreement.answers_of(on_accelerator(trained).eval(), tokenizer, prompts, max_new_tokens)
     if not reference:
         raise ModelError("The model answers none of the prompts, for each answer ends at once. Try hf-efficient chat.")
-    forward, learnt = agreement.forward_of(trained), None
+    forward, learnt, base = agreement.forward_of(trained), None, None
     if isinstance(trained, PeftModel):
         with trained.disable_adapter():
             learnt = agreement.agreement(forward, tokenizer, questions, reference).kl_mean
-    return _Asked(questions, reference, held, agreement.loss_of(forward, held.evaluation)[0], learnt)
+            base = agreement.loss_of(forward, held.evaluation)[0]
+    return _Asked(questions, reference, held, agreement.loss_of(forward, held.evaluation)[0], learnt, base)
 
 
 def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[Agreement, Evaluation | None, list[str]]:
@@ -175,7 +179,8 @@ def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[Agreement, E
         del forward
     remarks += [f"Not evaluated: {missing.rstrip('.')}."] * bool(missing)
     found = replace(found, kl_learnt=asked.kl_learnt)
-    return found, Evaluation(len(rows), tokens, asked.loss, after) if rows else None, remarks
+    evaluation = Evaluation(len(rows), tokens, asked.loss, after, asked.loss_base) if rows else None
+    return found, evaluation, remarks
 
 
 def _write_folder(folder: Path, form: Form, model: Any, tokenizer: Any, asked: _Asked, python: Path | None) -> None:

@@ -19,6 +19,8 @@ AdapterMethod = Literal["lora", "qlora", "full"]
 
 FEW_ROWS = 20  # fewer rows than that leave nothing to hold out for an evaluation
 
+_HELD_OUT = 10  # rows, where a share of 0.05 to 0.2 can be as many: one or two say nothing
+
 _SMALL_DATA = 500  # rows; of fewer, batches of 16 packed rows would leave a handful of optimizer steps
 
 _BESIDE_THE_WEIGHTS = 11 * 2**30
@@ -83,6 +85,7 @@ def recipe_text(new: NewRecipe) -> str:
         dtype=_dtype(new),
         rows=counted(new.rows or 0, "row"),
         holds_out=new.rows is None or new.rows >= FEW_ROWS,
+        eval_fraction=0.05 if new.rows is None else round(min(max(0.05, _HELD_OUT / max(new.rows, 1)), 0.2), 2),
         few_rows=new.rows is not None and new.rows < _SMALL_DATA,
         emulates_bf16=new.accelerator is None and cpu_emulates_bf16(),
     )

@@ -91,12 +91,21 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The recipe's evaluation data: mean loss of the target ``tokens`` of its first ``examples``, in nats."""
+    """The recipe's evaluation data: mean loss of the target ``tokens`` of its first ``examples``, in nats, of the trained
+    model before and after the export. ``loss_base``: of the model without its adapter."""
 
     examples: int
     tokens: int
     loss_before: float
     loss_after: float
+    loss_base: float | None = None
+
+    @property
+    def kept(self) -> float | None:
+        """The share of what the training gained that is left in the export; None where it gained nothing."""
+        if self.loss_base is None or self.loss_base <= self.loss_before:
+            return None
+        return (self.loss_base - self.loss_after) / (self.loss_base - self.loss_before)
 
 
 @dataclass(frozen=True)

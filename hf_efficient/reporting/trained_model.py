@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hf_efficient.estimate.gguf_size import MIXES, WRITTEN
-from hf_efficient.records.trained_model import ExportReport, TaskScore, TaskScores
+from hf_efficient.records.trained_model import Evaluation, ExportReport, TaskScore, TaskScores
 from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.text import counted, share, size
 
@@ -71,11 +71,8 @@ def export_lines(path: Path, report: ExportReport) -> list[str]:
         f"{found.kl_mean:.2g}, largest {found.kl_max:.2g} nats; {found.same_answers} of {found.prompts} greedy answers "
         f"are the same.{_ties(found.ties, 'token')}",
     ]
-    if one := report.evaluation:
-        lines.append(
-            f"Loss on {counted(one.examples, 'example')} of the recipe's evaluation data: {one.loss_before:.4f} of the "
-            f"trained model, {one.loss_after:.4f} of the export ({one.loss_after - one.loss_before:+.4f})."
-        )
+    if report.evaluation:
+        lines.append(_evaluation_line(report.evaluation))
     if found.llama_cpp_same_answers is not None:
         same = f"llama.cpp gives {found.llama_cpp_same_answers} of {found.prompts} greedy answers the same."
         lines.append(same + _ties(found.llama_cpp_ties or 0, "answer"))
@@ -84,18 +81,40 @@ def export_lines(path: Path, report: ExportReport) -> list[str]:
             f"warning: the tokenizer read back cuts {found.prompts - found.same_prompts} of {found.prompts} prompts "
             "into other tokens."
         )
-    if found.kl_learnt is not None and found.kl_mean > _MUCH * found.kl_learnt:
-        larger = f"larger than the adapter's change in {report.lost} of {report.adapted} matrices, and "
-        lines.append(
-            f"warning: the rounding to {report.quantization or report.format} is {larger * bool(report.lost)}large in "
-            f"the answers: {found.kl_mean:.2g} nats (KL), where the training moved them by {found.kl_learnt:.2g}. "
-            "Export with more bits."
-        )
+    lines += filter(None, [_rounding_warning(report)])
     serve = {
         "vllm": f"vllm serve {path} --served-model-name {report.model}",
         "ollama": f"ollama create {report.model} -f {path / 'Modelfile'}",
     }
     return [*lines, *report.remarks, *([f"Serve it: {serve[report.format]}"] if report.format in serve else [])]
+
+
+def _evaluation_line(one: Evaluation) -> str:
+    base = "" if one.loss_base is None else f", {one.loss_base:.4f} of the base"
+    kept = "" if one.kept is None else f" The export keeps {share(max(one.kept, 0.0))} of what training gained."
+    return (
+        f"Loss on {counted(one.examples, 'example')} of the recipe's evaluation data: {one.loss_before:.4f} of the "
+        f"trained model, {one.loss_after:.4f} of the export ({one.loss_after - one.loss_before:+.4f}){base}.{kept}"
+    )
+
+
+def _rounding_warning(report: ExportReport) -> str | None:
+    found, rounding = report.agreement, f"warning: the rounding to {report.quantization or report.format}"
+    if found.kl_learnt is not None and found.kl_mean > _MUCH * found.kl_learnt:
+        larger = f"larger than the adapter's change in {report.lost} of {report.adapted} matrices, and "
+        return (
+            f"{rounding} is {larger * bool(report.lost)}large in the answers: {found.kl_mean:.2g} nats (KL), where the "
+            f"training moved them by {found.kl_learnt:.2g}. Export with more bits."
+        )
+    kept = report.evaluation.kept if report.evaluation else None
+    if report.adapted and kept is not None and kept < 1 - _MUCH:
+        median = report.rounding_to_change or 0.0
+        return (
+            f"{rounding} takes {share(1 - kept)} of what training gained on the evaluation data: it is "
+            f"{share(median)} of the adapter's change in the median matrix. Export with more bits, or serve the "
+            "adapter beside its base."
+        )
+    return None
 
 
 def _ties(number: int, what: str) -> str:

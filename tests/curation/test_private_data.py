@@ -55,6 +55,7 @@ def test_an_item_is_replaced_by_the_name_of_its_kind(kind, item, frame):
         "@decorator, user@localhost, a@b",
         "task-force, sk-learn, eyJustice",
         "3.14159265358979, 10000000000000000",
+        "by number: [4155552671], (4155552671)",
         "DE89370400440532013000X1 is longer than an account",
         "aix-6107-1415-32",
         "sold 12 at 3.50 - 4 for 100 200 300",

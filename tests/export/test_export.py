@@ -24,7 +24,7 @@ from hf_efficient.export.export import Form, export_run, export_sizes, parse_for
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.model.source import weights_mark
 from hf_efficient.recipe.schema import ModelSection, Recipe
-from hf_efficient.records.trained_model import EXPORT_VERSION, ExportReport
+from hf_efficient.records.trained_model import EXPORT_VERSION, Evaluation, ExportReport
 from hf_efficient.reporting.trained_model import export_lines
 from hf_efficient.run_dir.json_file import read_record
 
@@ -404,12 +404,31 @@ def test_the_recipe_s_evaluation_before_and_after(run, base, tmp_path, capsys):
     wanted = torch.nn.functional.cross_entropy(logits[:targets], ids[0, start:][:targets])
     assert found.examples == 3
     assert found.loss_before == pytest.approx(float(wanted), rel=1e-5)
+    with torch.no_grad(), model.disable_adapter():
+        plain = model(ids).logits[0, start - 1 : -1][:targets]
+        unadapted = torch.nn.functional.cross_entropy(plain, ids[0, start:][:targets])
+    assert found.loss_base == pytest.approx(float(unadapted), rel=1e-5)
     assert found.loss_after != found.loss_before
     assert found.loss_after == pytest.approx(found.loss_before, rel=0.3)
     told = " ".join(export_lines(tmp_path, report))
     assert f"Loss on 3 examples of the recipe's evaluation data: {found.loss_before:.4f} of the trained model" in told
     data.unlink()
     assert "is not on this machine" in export(run, "merged", evaluate=3)[1].remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("unadapted", "after", "kept"), [(3.20, 3.105, "95%"), (3.20, 3.15, "50%"), (3.20, 3.30, "0%"), (3.10, 3.11, None)]
+)
+def test_what_is_left_of_the_training_in_the_file(run, unadapted, after, kept):
+    _, report = export(run, "gguf:F16")
+    agreed = replace(report.agreement, kl_mean=0.0, kl_learnt=1.0)  # the answers do not show it
+    report = replace(report, rounding_to_change=0.6)
+    found = replace(report, agreement=agreed, evaluation=Evaluation(64, 2200, 3.10, after, unadapted)
+    told = " ".join(export_lines(run, found))
+    assert (f"keeps {kept} of what training gained" in told) is (kept is not None)
+    lost = {"50%": "50%", "0%": "200%"}.get(kept)
+    assert ("warning: the rounding to F16 takes" in told) is (lost is not None)
+    assert lost is None or f"takes {lost} of what training gained on the evaluation data: it is 60% of" in told
 
 
 @pytest.mark.parametrize("mix", ["Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_L", "Q2_K"])

@@ -43,6 +43,12 @@ def test_few_rows_are_still_some_steps(rows, steps):
     assert steps is None or -(-rows // train["per_device_train_batch_size"]) == steps
 
 
+@pytest.mark.parametrize(("rows", "held"), [(20, 4), (50, 10), (100, 10), (200, 10), (1000, 50), (None, None)])
+def test_the_evaluation_has_some_rows_where_data_are_few(rows, held):
+    data = check_text(recipe_text(NewRecipe("r", "m", "a.jsonl", None, format="text", rows=rows)), "r.yaml").data
+    assert data.eval_fraction == (held / rows if rows else 0.05)
+
+
 def test_targets_of_a_chat_are_its_answers():
     new = NewRecipe("r", "m", "a.jsonl", None, format="messages", rows=100)
     assert check_text(recipe_text(new), "r.yaml").data.targets == "assistant"
