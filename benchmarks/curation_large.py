@@ -4,8 +4,9 @@
 
 The input is written first: JSONL of some 5 kB a row, docstrings of the standard library, of which a tenth of the rows
 are exact copies and a tenth near copies. `hf-efficient prepare` then runs in a process of its own, with private data,
-lengths, exact and near copies, a held-out share and its contamination. Its resident memory is read ten times a second;
-so is the size of what it keeps on the disk. The folder needs three times the input.
+lengths, exact and near copies, a held-out share and its contamination. Its resident memory is read ten times a second,
+of all its processes, a page that they share once; so is the size of what it keeps on the disk. The folder needs three
+times the input.
 """
 
 import argparse
@@ -53,14 +54,14 @@ def write_input(path: Path, size: int, row_bytes: int, texts: list[str]) -> dict
 
 
 def measured(command: list[str], folder: Path) -> dict[str, Any]:
-    """Run to the end: seconds, peak of resident bytes, peak of the bytes below the folder, what it said."""
+    """Run to the end: seconds, peak of resident bytes (PSS), peak of the bytes below the folder, what it said."""
     began, peak, disk, cpu = time.perf_counter(), 0, 0, 0.0
     with (folder / "said.txt").open("wb") as out:
         process = psutil.Popen(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
         while process.poll() is None:
             try:
                 family = [process, *process.children(recursive=True)]
-                peak = max(peak, sum(one.memory_info().rss for one in family))
+                peak = max(peak, sum(one.memory_full_info().pss for one in family))
                 cpu = max(cpu, sum(sum(one.cpu_times()[:2]) for one in family))
             except psutil.Error:
                 pass

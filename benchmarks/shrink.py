@@ -80,7 +80,7 @@ def measure(work: Path, steps: int, teacher_steps: int, seeds: list[int]) -> dic
     }
 
 
-def run(recipe: str, folder: Path, *overrides: str) -> dict[str, Any]:
+def run(recipe: str, folder: Path, *overrides: str, keep_weights: bool = False) -> dict[str, Any]:
     """Train; the losses before and after, and what it took."""
     taken = folder / "taken.json"
     if not taken.is_file():
@@ -88,7 +88,7 @@ def run(recipe: str, folder: Path, *overrides: str) -> dict[str, Any]:
         run_recipe(load_recipe(recipe, [*COMMON, *overrides, f"output_dir={folder}", "existing_output=overwrite"]))
         took = {"wall_seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
         taken.write_text(json.dumps(took))
-        for weights in folder.glob("model*.safetensors"):
+        for weights in () if keep_weights else folder.glob("model*.safetensors"):
             weights.unlink()
     state = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     losses = [one["eval_loss"] for one in state if "eval_loss" in one]

@@ -45,6 +45,7 @@ def compared(path: Path, tokenizer: PreTrainedTokenizerBase, reference: Sequence
     weights.n_gpu_layers = 0
     room.n_ctx = room.n_batch = max(len(one.prompt.ids) + len(one.answer) for one in reference) + 8
     room.n_threads = room.n_threads_batch = torch.get_num_threads()
+    room.flash_attn_type = 0  # its flash attention rounds more, which decides ties
     model = llama_cpp.LlamaModel(str(path), weights)
     context, greedy = llama_cpp.LlamaContext(model, room), llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams())
     greedy.add_greedy()

@@ -91,8 +91,8 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The recipe's evaluation data: mean loss of the target ``tokens`` of its first ``examples``, in nats, of the trained
-    model before and after the export. ``loss_base``: of the model without its adapter."""
+    """The recipe's evaluation data: mean loss of the target ``tokens`` of its first ``examples``, in nats, before and
+    after the export. ``loss_base``: of the model without its adapter."""
 
     examples: int
     tokens: int

@@ -422,8 +422,8 @@ def test_the_recipe_s_evaluation_before_and_after(run, base, tmp_path, capsys):
 def test_what_is_left_of_the_training_in_the_file(run, unadapted, after, kept):
     _, report = export(run, "gguf:F16")
     agreed = replace(report.agreement, kl_mean=0.0, kl_learnt=1.0)  # the answers do not show it
-    report = replace(report, rounding_to_change=0.6)
-    found = replace(report, agreement=agreed, evaluation=Evaluation(64, 2200, 3.10, after, unadapted)
+    evaluation = Evaluation(64, 2200, 3.10, after, unadapted)
+    found = replace(report, agreement=agreed, evaluation=evaluation, rounding_to_change=0.6)
     told = " ".join(export_lines(run, found))
     assert (f"keeps {kept} of what training gained" in told) is (kept is not None)
     lost = {"50%": "50%", "0%": "200%"}.get(kept)
