@@ -5,7 +5,8 @@
 ``hf-efficient bench`` on one fixed recipe. CHATS is JSONL with ``messages``, or with ``question`` and ``answer``.
 ``--qlora``: the base in 4-bit NF4. ``--dtype float32`` is for processors without instructions for bfloat16, which take
 fifty times as long for a product in it. A packed step trains 4 rows (``--rows``) of 512 tokens, a padded one
-twice as many chats.
+twice as many chats. ``--same-rows``: TRL and our recipe with all fast keys, on the same padded chats in one order,
+so that the losses of all steps can be compared.
 """
 
 import argparse
@@ -94,8 +95,17 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    asked = parser_of(__doc__).parse_args()
-    run("peers", named_arms((asked.only or DEFAULT).split(","), "--only"), asked)
+    parser = parser_of(__doc__)
+    parser.add_argument("--same-rows", action="store_true", help="for the losses: `--steps 100 --rounds 1`")
+    asked = parser.parse_args()
+    arms = named_arms((asked.only or DEFAULT).split(","), "--only")
+    if asked.same_rows:
+        padded = {"train.packing": False, "train.per_device_train_batch_size": PADDED_ROWS_PER_PACK * asked.rows}
+        arms = [
+            *named_arms(["trl"], "--only"),
+            Arm("recipe_padded", "hf-efficient train, padded chats", changes=padded),
+        ]
+    run("peers", arms, asked)
     return 0
 
 
