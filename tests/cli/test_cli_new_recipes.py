@@ -82,7 +82,7 @@ def test_init_writes_a_recipe_and_the_next_commands(run, folder):
         "  hf-efficient data my.yaml\n  hf-efficient plan my.yaml --gpu A10\n  hf-efficient train my.yaml\n"
     )
     loaded = load_recipe("my.yaml")
-    assert (loaded.output_dir, loaded.data.eval_fraction) == ("outputs/my", 0.05)
+    assert (loaded.output_dir, loaded.data.eval_fraction) == ("outputs/my", 0.2)
     assert run("validate", "my.yaml").out.startswith("ok: my (sft, qlora)\ndata.train.0: chats.jsonl: read all ")
 
 
