@@ -196,7 +196,8 @@ def merge(
 def export(
     target: shared.RunOrModel,
     to: Annotated[
-        str, Option(metavar="FORM", help="merged, vllm, gguf:F16, gguf:Q8_0, gguf:Q4_K_M, ollama:Q8_0, gptq or onnx.")
+        str,
+        Option(metavar="FORM", help="merged, vllm, gguf:F16, gguf:Q8_0, gguf:Q4_K_M, ollama:Q8_0, gptq, awq or onnx."),
     ] = "gguf:Q8_0",
     output: Annotated[
         Path | None, Option(metavar="DIR", help="Where to write. Default: RUN_OR_MODEL/exports/FORM.")
@@ -212,12 +213,12 @@ def export(
         int, Option(min=0, metavar="N", help="Of a run: the first N of the recipe's evaluation examples; 0: none.")
     ] = 64,
     python: Annotated[
-        Path | None, Option(metavar="FILE", help="For gptq: the Python of an environment with GPTQModel.")
+        Path | None, Option(metavar="FILE", help="For gptq and awq: the Python of an environment with GPTQModel.")
     ] = None,
     trust_remote_code: shared.TrustRemoteCode = False,
     as_json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Write a trained model as safetensors, GGUF, GPTQ or ONNX, or for Ollama or vLLM.
+    """Write a trained model as safetensors, GGUF, GPTQ, AWQ or ONNX, or for Ollama or vLLM.
 
     The export is read back and compared with the trained model before it stands: on greedy answers, and on the
     recipe's evaluation data.

@@ -1,4 +1,4 @@
-"""A run as what other programs load: safetensors, GGUF, GPTQ, ONNX; read back and compared before it stands."""
+"""A run as what other programs load: safetensors, GGUF, GPTQ, AWQ, ONNX; read back and compared before it stands."""
 
 import json
 import math
@@ -36,12 +36,13 @@ from hf_efficient.records.trained_model import (
 from hf_efficient.run_dir.json_file import strict_json
 from hf_efficient.text import size
 
-FORMATS = ("merged", "gguf", "gptq", "onnx", "ollama", "vllm")
+FORMATS = ("merged", "gguf", "gptq", "awq", "onnx", "ollama", "vllm")
+_PACKED = ("gptq", "awq")  # by GPTQModel
 _MOST_KL = 0.1
 """Nats that no rounding to 8 bits or more explains; fewer bits may lose any amount."""
 _EXACT = (None, "F16", "Q8_0")
 _CALIBRATION = 128
-"""Training examples that GPTQ sees, where the run's data are here."""
+"""Training examples that GPTQ or AWQ sees, where the run's data are here."""
 
 
 class Form(NamedTuple):
@@ -52,15 +53,12 @@ class Form(NamedTuple):
 def parse_form(text: str) -> Form:
     """What ``--to`` names; ``SetupError``: what can be written in its place."""
     name, _, quantization = text.partition(":")
-    if name == "awq":
-        why = "it has never been seen to work here. Write --to gptq, or quantize what --to merged writes"
-        raise SetupError(f"--to: AWQ is not written here, for {why}.")
     if name not in FORMATS:
         raise SetupError(f"--to: {name!r} is no form. Write one of {', '.join(FORMATS)}, for instance gguf:Q8_0.")
     if name not in ("gguf", "ollama"):
         if quantization:
             raise SetupError(f"--to: {name} takes no quantization. Write --to {name}, or --to gguf:{quantization}.")
-        return Form(name, "4bit" if name == "gptq" else None)
+        return Form(name, "4bit" if name in _PACKED else None)
     wanted = quantization.upper() or "Q8_0"
     if wanted not in MIXES:
         near = [f"{name}:{mix}" for mix in MIXES if mix.startswith(wanted)]
@@ -77,7 +75,8 @@ def export_sizes(target: str, *, trust_remote_code: bool = False) -> dict[str, i
 
 
 def section_sizes(section: ModelSection) -> dict[str, int]:
-    forms = {"onnx": Form("onnx", None), "gptq": Form("gptq", "4bit"), **{mix: Form("gguf", mix) for mix in MIXES}}
+    forms = {"onnx": Form("onnx", None), **{name: Form(name, "4bit") for name in _PACKED}}
+    forms |= {mix: Form("gguf", mix) for mix in MIXES}
     sizes = {"safetensors": _predicted(section, Form("merged", None))}
     for name, form in forms.items():
         with suppress(ModelError):  # which cannot hold this model
@@ -114,7 +113,7 @@ def export_run(
     tokenizer = merge.tokenizer_of(adapter) if adapter else load_tokenizer(section, {})
     trained: Any = load_dense_base(section) if adapter is None else merge.load_unmerged(adapter)
     _check_tokenizer(form, tokenizer, trained.config)
-    held = agreement.held_out(recipe, evaluate, _CALIBRATION * (form.format == "gptq"))
+    held = agreement.held_out(recipe, evaluate, _CALIBRATION * (form.format in _PACKED))
     asked = _asked(trained, tokenizer, questions, max_new_tokens, held)
     changes = _changes(trained) if adapter else {}
     model = _dense(trained, adapter, "float32" if _is_gguf(form) or form.format == "onnx" else None)
@@ -184,9 +183,9 @@ def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[Agreement, E
 
 
 def _write_folder(folder: Path, form: Form, model: Any, tokenizer: Any, asked: _Asked, python: Path | None) -> None:
-    if form.format == "gptq":
+    if form.format in _PACKED:
         rows = asked.held.training or [[*one.prompt.ids, *one.answer] for one in asked.reference]
-        packed.quantize(folder, model, tokenizer, rows, python)
+        packed.quantize(folder, model, tokenizer, rows, python, form.format)
         return
     if form.format == "onnx":
         onnx_file.write_onnx(folder, model)
@@ -216,7 +215,7 @@ def _is_gguf(form: Form) -> bool:
 
 
 def _check_tools(form: Form, python: Path | None) -> None:
-    if form.format == "gptq":
+    if form.format in _PACKED:
         packed.check_python(python)
     elif python is not None:
         raise SetupError(f"--python: {form.format} needs no Python of its own. Leave it out.")
@@ -248,7 +247,7 @@ def _read_back(
 ) -> Iterator[tuple[Forward, Any, list[str]]]:
     """The export by another reader, its tokenizer, and what that reader needed beside the files."""
     remarks: list[str] = []
-    if form.format == "gptq":
+    if form.format in _PACKED:
         with packed.opened(folder, python) as forward:
             yield forward, None, remarks
     elif form.format == "onnx":
@@ -301,14 +300,14 @@ def _predicted(section: ModelSection, form: Form) -> int:
     if _is_gguf(form):
         return gguf_bytes(gguf_shape(config), str(form.quantization))
     model: Any = meta_model(section, config)
-    if form.format == "gptq":
-        return packed.packed_bytes(model)
+    if form.format in _PACKED:
+        return packed.packed_bytes(model, form.format)
     return int((4 if form.format == "onnx" else weights_dtype(section, config).itemsize) * model.num_parameters())
 
 
 def _beside(section: ModelSection, form: Form) -> int:
     """Bytes that are written on the way, and removed: what another program quantizes."""
-    if form.format == "gptq":
+    if form.format in _PACKED:
         return _predicted(section, Form("merged", None))
     return _predicted(section, Form("gguf", "F16")) if form.quantization not in (*WRITTEN, None) else 0
 

@@ -1,4 +1,4 @@
-"""GPTQ by GPTQModel, in a Python of its own: it asks for other versions of torch than a training may have."""
+"""GPTQ and AWQ by GPTQModel, in a Python of its own: it asks for other versions of torch than a training may have."""
 
 import json
 import os
@@ -33,20 +33,21 @@ def check_python(python: Path | None) -> str:
         ) from error
     if found.returncode:
         raise SetupError(
-            f"--to: GPTQ needs GPTQModel, and {path} has none that works ({_last_line(found.stderr)}). Make an "
+            f"--to: GPTQ and AWQ need GPTQModel, and {path} has none that works ({_last_line(found.stderr)}). Make an "
             "environment for it: `python -m venv gptq`, `gptq/bin/pip install gptqmodel --no-build-isolation`; then "
             "add --python gptq/bin/python."
         )
     return path
 
 
-def packed_bytes(model: Any) -> int:
+def packed_bytes(model: Any, method: str) -> int:
     """Of the weights: 4 bits each, 16 of a scale and 4 of a zero for each group, 32 for each column of GPTQ's order of
     columns. What is no matrix of a layer stays in 16 bits."""
+    ordered = 4 * (method == "gptq")
     matrices = _matrices(model)
     group = group_size(model)
     held = sum(one.weight.numel() for one in matrices)
-    of_groups = sum(one.weight.numel() // group * 5 // 2 + 4 * one.in_features for one in matrices)
+    of_groups = sum(one.weight.numel() // group * 5 // 2 + ordered * one.in_features for one in matrices)
     return 2 * (model.num_parameters() - held) + held // 2 + of_groups
 
 
@@ -56,7 +57,7 @@ def group_size(model: Any) -> int:
     found = next((group for group in _GROUPS if all(one % group == 0 for one in columns)), None)
     if found is None:
         raise ModelError(
-            f"--to: GPTQ rounds groups of {_GROUPS[-1]} weights or more, and rows of {min(columns)} are no "
+            f"--to: GPTQ and AWQ round groups of {_GROUPS[-1]} weights or more, and rows of {min(columns)} are no "
             "multiple. Write --to gguf:Q4_0."
         )
     return found
@@ -67,14 +68,16 @@ def _matrices(model: Any) -> list[Any]:
     return [one for one in model.modules() if isinstance(one, torch.nn.Linear) and one is not head]
 
 
-def quantize(folder: Path, model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], python: Path | None) -> None:
-    """``rows``: token ids to calibrate on. Raises ``ModelError``: GPTQModel fails."""
+def quantize(
+    folder: Path, model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], python: Path | None, method: str
+) -> None:
+    """``rows``: token ids to calibrate on; ``method``: gptq or awq. Raises ``ModelError``: GPTQModel fails."""
     with tempfile.TemporaryDirectory(dir=folder.parent.absolute(), prefix=".packing-") as beside:
         dense, asked = Path(beside) / "dense", Path(beside) / "asked.json"
         model.save_pretrained(dense)
         tokenizer.save_pretrained(dense)
         order: dict[str, Any] = {"source": str(dense), "target": str(folder.absolute())}
-        order |= {"group_size": group_size(model), "rows": [list(row) for row in rows]}
+        order |= {"method": method, "group_size": group_size(model), "rows": [list(row) for row in rows]}
         asked.write_text(json.dumps(order), encoding="utf-8")
         command = [check_python(python), "-I", _WORKER, "quantize", str(asked)]
         how: Any = {"cwd": beside, "env": _environment()}  # GPTQModel writes logs where it stands

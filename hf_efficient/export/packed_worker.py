@@ -16,7 +16,8 @@ DONE = "hf-efficient: done"
 def quantize(asked: dict[str, Any]) -> None:
     from gptqmodel import GPTQModel, QuantizeConfig  # type: ignore[import-not-found, unused-ignore]
 
-    model = GPTQModel.load(asked["source"], QuantizeConfig(bits=4, group_size=asked["group_size"]))
+    how = {"quant_method": "awq", "format": "gemm", "sym": False} if asked["method"] == "awq" else {}
+    model = GPTQModel.load(asked["source"], QuantizeConfig(bits=4, group_size=asked["group_size"], **how))
     model.quantize([{"input_ids": row, "attention_mask": [1] * len(row)} for row in asked["rows"]], batch_size=1)
     model.save(asked["target"])
 

@@ -123,6 +123,6 @@ def _ties(number: int, what: str) -> str:
 
 
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
-    tools = {"onnx": "  needs onnxruntime", "gptq": "  needs GPTQModel"}
+    tools = {"onnx": "  needs onnxruntime", "gptq": "  needs GPTQModel", "awq": "  needs GPTQModel"}
     tools |= dict.fromkeys(set(MIXES) - set(WRITTEN), "  needs llama.cpp")
     return [f"{name:<12}{size(number):>11}{tools.get(name, '')}" for name, number in sizes.items()]

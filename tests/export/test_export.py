@@ -316,9 +316,13 @@ def test_weights_beyond_16_bits_are_refused(base, tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("exl2", "--to: 'exl2' is no form. Write one of merged, gguf, gptq, onnx, ollama, vllm, for instance gguf"),
+        (
+            "exl2",
+            "--to: 'exl2' is no form. Write one of merged, gguf, gptq, awq, onnx, ollama, vllm, for instance gguf",
+        ),
         ("merged:Q8_0", "--to: merged takes no quantization. Write --to merged, or --to gguf:Q8_0."),
-        ("awq", "--to: AWQ is not written here, for it has never been seen to work here. Write --to gptq, or"),
+        ("awq:3", "--to: awq takes no quantization. Write --to awq, or"),
+        ("gguf:q4_k", "--to: 'q4_k' is no quantization. Write gguf:Q4_K_M."),
         ("gptq:3", "--to: gptq takes no quantization. Write --to gptq, or"),
         (
             "ollama:Q9",
@@ -471,7 +475,7 @@ if sys.argv[3] == "import gptqmodel":
 if sys.argv[3] == "quantize":
     import pathlib, shutil
     asked = json.loads(pathlib.Path(sys.argv[4]).read_text())
-    print(asked["group_size"], len(asked["rows"]), file=open(sys.argv[0] + ".asked", "w"))
+    print(asked["method"], asked["group_size"], len(asked["rows"]), file=open(sys.argv[0] + ".asked", "w"))
     shutil.copytree(asked["source"], asked["target"], dirs_exist_ok=True)
 else:
     print("noise", flush=True)
@@ -482,21 +486,22 @@ else:
 """
 
 
-def test_gptq_runs_in_a_python_of_its_own(run, tmp_path):
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_gptqmodel_runs_in_a_python_of_its_own(run, tmp_path, method):
     """In place of GPTQModel a program that knows nothing: each token is as likely as any other."""
     script, python = tmp_path / "worker.py", tmp_path / "python"
     script.write_text(WORKER)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
     python.chmod(0o755)
-    folder, report = export(run, "gptq", python=python)
-    assert (tmp_path / "worker.py.asked").read_text().split() == ["32", "3"]
+    folder, report = export(run, method, python=python)
+    assert (tmp_path / "worker.py.asked").read_text().split() == [method, "32", "3"]
     assert report.quantization == "4bit"
     assert report.agreement.kl_mean > 0.1  # four bits may lose any amount, and the report has it
     assert {"model.safetensors", "tokenizer.json"} <= set(report.files)
     assert [one.name for one in (run / "exports").iterdir()] == [folder.name]
     script.write_text(WORKER.replace("import pathlib, shutil", "raise ValueError('no room')"))
     with pytest.raises(ModelError, match="GPTQModel cannot write this model: ValueError: no room"):
-        export(run, "gptq", output=tmp_path / "other", python=python)
+        export(run, method, output=tmp_path / "other", python=python)
     assert [one.name for one in (run / "exports").iterdir()] == [folder.name]
 
 
