@@ -50,6 +50,8 @@ def push(run: Path, repository: str, *, private: bool = False, dry_run: bool = F
         validate_repo_id(repository)
     except HFValidationError as error:
         raise SetupError(f"--to: {repository!r} is no repository. Write YOUR_NAME/MODEL_NAME.") from error
+    if "/" not in repository:  # valid, and the upload would need the owner
+        raise SetupError(f"--to: {repository!r} names no owner. Write YOUR_NAME/{repository}.")
     run = run.expanduser()
     check_whole(run)
     files = sorted({path for pattern in _FILES for path in run.glob(pattern) if path.is_file()})
@@ -98,7 +100,8 @@ def _copy(source: Path, target: Path) -> None:
 def _card(run: Path) -> str:
     """The run's own card, with its figures and scores; a short one where the run wrote none."""
     path, recipe = run / "README.md", recipe_of_run(run, trust_remote_code=True)
-    is_ours = recipe is not None and path.is_file()
+    is_checkpoint = run.resolve().name.startswith("checkpoint-")  # whose card is PEFT's, with the machine's paths
+    is_ours = recipe is not None and path.is_file() and not is_checkpoint
     card: Any = ModelCard.load(path) if is_ours else ModelCard(f"---\n{_metadata(run)}---\n\n# {run.resolve().name}\n")
     if recipe is not None and (licence := licence_of(recipe.model.id)):
         card.data.license = licence

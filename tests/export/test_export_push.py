@@ -5,12 +5,14 @@ import shutil
 
 import pytest
 import torch
+import yaml
 from export_models import lora_run, model_folder
 from huggingface_hub import HfApi, ModelCard
 
 from hf_efficient.cli.app import main
 from hf_efficient.errors import ModelError, OutputError, SetupError
 from hf_efficient.launch.push import push
+from hf_efficient.recipe.schema import Recipe
 
 
 def code(argv):
@@ -63,6 +65,20 @@ def test_the_model_goes_up_and_nothing_private(run, sent, tmp_path):
     assert card.data.library_name == "peft"
 
 
+def test_the_card_of_a_checkpoint_is_not_peft_s(run, sent, tmp_path):
+    recipe = Recipe(name="tiny", model={"id": "base"}, data={"train": [{"path": "a.jsonl"}]}, output_dir=str(run))
+    held = {"recipe": recipe.resolved(), "provenance": {}, "environment": {}}
+    (run / "efficiency/recipe.resolved.yaml").write_text(yaml.safe_dump(held))
+    checkpoint = run / "checkpoint-2"
+    checkpoint.mkdir()
+    for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json"):
+        shutil.copy(run / name, checkpoint)
+    (checkpoint / "README.md").write_text(f"---\nbase_model: {tmp_path}/base\n---\n[More Information Needed]\n")
+    push(checkpoint, "someone/tuned")
+    assert str(tmp_path) not in sent["README.md"].decode()
+    assert "More Information" not in sent["README.md"].decode()
+
+
 def test_a_dry_run_prints_the_card_and_uploads_nothing(run, sent, capsys):
     assert code(["push", str(run), "--to", "someone/tuned", "--dry-run"]) == 0
     said = capsys.readouterr().out
@@ -72,6 +88,8 @@ def test_a_dry_run_prints_the_card_and_uploads_nothing(run, sent, capsys):
 
 
 def test_what_is_refused(run, tmp_path):
+    with pytest.raises(SetupError, match=r"'tuned' names no owner\. Write YOUR_NAME/tuned\."):
+        push(run, "tuned")
     with pytest.raises(SetupError, match="is no repository"):
         push(run, "not a name", dry_run=True)
     (tmp_path / "empty").mkdir()
