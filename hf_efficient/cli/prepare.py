@@ -93,7 +93,7 @@ def prune(
     loaded = load_recipe(recipe, overrides or [])
     count = int(layers) if layers.is_integer() else layers
     if isinstance(count, float) and count > 1:
-        raise SetupError(f"--layers {layers}: is neither a whole number of blocks nor a share below 1.")
+        raise SetupError(f"--layers: {layers} is neither a number of blocks nor a share. Write 2, or 0.2 for a fifth.")
     from hf_efficient.launch.pruned import write_pruned
 
     section = PruneSection(layers=count, mlp=mlp, calibration_rows=calibration_rows)

@@ -63,7 +63,7 @@ def as_prompts(tokenizer: PreTrainedTokenizerBase, questions: Sequence[Any]) -> 
         [{"role": "user", "content": one}] if isinstance(one, str) and tokenizer.chat_template else one
         for one in questions
     ]
-    return [render_prompt(tokenizer, one, key="--prompts") for one in chats]
+    return [render_prompt(tokenizer, one, key=f"--prompts: prompt {number}") for number, one in enumerate(chats, 1)]
 
 
 def check_lengths(prompts: Sequence[Prompt], config: Any, max_new_tokens: int) -> None:
@@ -125,8 +125,9 @@ def _log_probabilities(forward: Forward, prompt: Sequence[int], answer: Sequence
 
 
 def held_out(recipe: Recipe | None, most: int, calibration: int = 0) -> HeldOut:
-    """The first ``most`` examples that the recipe evaluates on, as the run saw them."""
-    if recipe is None or not most:
+    """The first ``most`` examples that the recipe evaluates on, and ``calibration`` of its training, as the run saw
+    them."""
+    if recipe is None or not most + calibration:
         return HeldOut()
     try:
         found = data_at_hand(recipe)
@@ -135,10 +136,13 @@ def held_out(recipe: Recipe | None, most: int, calibration: int = 0) -> HeldOut:
     if isinstance(found, str):
         return HeldOut(missing=found)
     data = found[1]
-    if not isinstance(data, SftData) or data.eval is None:
-        return HeldOut(missing="the recipe has none with answers of its own")
+    if not isinstance(data, SftData):
+        return HeldOut(missing="the recipe has no examples with answers of its own")
+    training = data.train[:calibration]["input_ids"]
+    if data.eval is None:
+        return HeldOut(training=training, missing="the recipe has no evaluation data" * bool(most))
     rows = [one for row in data.eval.select(range(min(most, len(data.eval)))) for one in _documents(row)]
-    return HeldOut(rows[:most], data.train[:calibration]["input_ids"])
+    return HeldOut(rows[:most], training)
 
 
 def _documents(row: dict[str, Any]) -> Iterator[tuple[list[int], list[int]]]:

@@ -43,6 +43,13 @@ _MOST_KL = 0.1
 _EXACT = (None, "F16", "Q8_0")
 _CALIBRATION = 128
 """Training examples that GPTQ or AWQ sees, where the run's data are here."""
+_TOKEN_BYTES = 150
+"""Of a token in the tokenizer's files at most; Llama 3's has 134."""
+
+
+_CALIBRATED_ON_ANSWERS = (
+    "warning: calibrated on the trained model's own answers, for the run's training data are not at hand."
+)
 
 
 class Form(NamedTuple):
@@ -57,7 +64,7 @@ def parse_form(text: str) -> Form:
         raise SetupError(f"--to: {name!r} is no form. Write one of {', '.join(FORMATS)}, for instance gguf:Q8_0.")
     if name not in ("gguf", "ollama"):
         if quantization:
-            raise SetupError(f"--to: {name} takes no quantization. Write --to {name}, or --to gguf:{quantization}.")
+            raise SetupError(f"--to: {name} takes no quantization. Write --to {name}, or --to gguf:Q8_0.")
         return Form(name, "4bit" if name in _PACKED else None)
     wanted = quantization.upper() or "Q8_0"
     if wanted not in MIXES:
@@ -128,6 +135,8 @@ def export_run(
         parameters, config = model.num_parameters(), model.config
         del model  # before the next one is loaded
         found, evaluation, remarks = _compared(_read_back(folder, form, section, config, python), tokenizer, asked)
+        if form.format in _PACKED and not held.training:
+            remarks.append(_CALIBRATED_ON_ANSWERS)
         _check_agreement(found.kl_mean, form, output)
         if _is_gguf(form):
             found = replace(found, **llama_cpp.compared(path, tokenizer, asked.reference))
@@ -197,7 +206,7 @@ def _write_folder(folder: Path, form: Form, model: Any, tokenizer: Any, asked: _
 def _place(target: str, form: Form, output: Path | None) -> Path:
     run = Path(target).expanduser()
     if output is None and not run.is_dir():
-        raise OutputError(f"{target}: there is no such folder. If it is a hub name, add --output DIR.")
+        raise OutputError(f"--output: is missing, and {target} is no folder to write in. Add --output DIR.")
     output = output or run / "exports" / "-".join(filter(None, form))
     merge.check_free(output, overwrite=False)
     return output
@@ -306,10 +315,12 @@ def _predicted(section: ModelSection, form: Form) -> int:
 
 
 def _beside(section: ModelSection, form: Form) -> int:
-    """Bytes that are written on the way, and removed: what another program quantizes."""
+    """Bytes of the tokenizer, and of what is written on the way and removed: what another program quantizes."""
+    vocabulary = int(model_config(section).get_text_config().vocab_size) * _TOKEN_BYTES
     if form.format in _PACKED:
-        return _predicted(section, Form("merged", None))
-    return _predicted(section, Form("gguf", "F16")) if form.quantization not in (*WRITTEN, None) else 0
+        return vocabulary + _predicted(section, Form("merged", None))
+    between = _predicted(section, Form("gguf", "F16")) if form.quantization not in (*WRITTEN, None) else 0
+    return vocabulary + between
 
 
 def _check_room(output: Path, wanted: int) -> None:

@@ -26,7 +26,8 @@ def check_python(python: Path | None) -> str:
     """Raises ``SetupError``: it cannot import GPTQModel."""
     path = str((python or Path(sys.executable)).absolute())
     try:
-        found = subprocess.run([path, "-I", "-c", "import gptqmodel"], capture_output=True, text=True, check=False)
+        command = [path, "-I", "-c", f"import gptqmodel; print({packed_worker.DONE!r})"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise SetupError(
             f"--python: {path} cannot be started: {error.strerror}. Write the path of a Python."
@@ -34,9 +35,11 @@ def check_python(python: Path | None) -> str:
     if found.returncode:
         raise SetupError(
             f"--to: GPTQ and AWQ need GPTQModel, and {path} has none that works ({_last_line(found.stderr)}). Make an "
-            "environment for it: `python -m venv gptq`, `gptq/bin/pip install gptqmodel --no-build-isolation`; then "
-            "add --python gptq/bin/python."
+            "environment for it: `python -m venv gptq`, `gptq/bin/pip install -U setuptools`, `gptq/bin/pip install "
+            "gptqmodel --no-build-isolation`; then add --python gptq/bin/python."
         )
+    if packed_worker.DONE not in found.stdout:
+        raise SetupError(f"--python: {path} is no Python. Write the path of one that has GPTQModel.")
     return path
 
 

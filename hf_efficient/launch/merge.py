@@ -19,7 +19,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +46,8 @@ TOLERANCE: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-
 that of the table above in 16 bits, most of which is the unmerged model's own rounding; in float32 fifty times."""
 
 ADAPTER_CONFIG = "adapter_config.json"
+_FULL = 1 << 20
+"""Bytes free on a disk that is full; file systems keep some back."""
 _TEXT = "The quick brown fox jumps over the lazy dog. def add(a, b): return a + b"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _REMEDY = "It was damaged, or copied in part: copy the folder again, or write one of the run's checkpoints."
@@ -173,6 +175,7 @@ def written_whole(output: Path) -> Iterator[Path]:
     case; what a process left there that was killed, the next one removes."""
     staging = output.parent / f".merging-{output.name}-{os.getpid()}"
     whole = staging / output.name
+    made = [path for path in output.absolute().parents if not path.exists()]
     try:
         whole.mkdir(parents=True)
         for left in output.parent.glob(f".merging-{glob.escape(output.name)}-*"):
@@ -182,11 +185,27 @@ def written_whole(output: Path) -> Iterator[Path]:
         if output.exists():
             shutil.rmtree(output)
         whole.replace(output)
-    except (OSError, SafetensorError) as error:  # a full disk is the latter to safetensors
-        why = getattr(error, "strerror", None) or first_line(error)
+    except Exception as error:
+        why = _why_unwritten(error, output)
+        if why is None:
+            raise
         raise OutputError(f"--output: {output} cannot be written: {why}.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        with suppress(OSError):  # one that holds something stays
+            for path in made:
+                path.rmdir()
+
+
+def _why_unwritten(error: Exception, output: Path) -> str | None:
+    """None: an error of another kind. A full disk is a ``SafetensorError`` to safetensors, a plain ``Exception`` to
+    tokenizers, and to NumPy an ``OSError`` that counts items."""
+    if not (isinstance(error, (OSError, SafetensorError)) or (type(error) is Exception and "os error" in str(error))):
+        return None
+    place = next(path for path in output.absolute().parents if path.exists())
+    if shutil.disk_usage(place).free < _FULL:
+        return "no space is left there. Make room, or write to another disk"
+    return getattr(error, "strerror", None) or first_line(error)
 
 
 def find_adapter(folder: Path, *, trust_remote_code: bool = False) -> TrainedAdapter:

@@ -64,8 +64,9 @@ class Answerer:
         self._stop_ids = end_of_answer_ids(self.tokenizer)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         self._room = limit - sampling.max_new_tokens if isinstance(limit, int) else None
-        if self._room is not None and self._room < 1:
-            raise SetupError(f"--max-new-tokens: the model has {limit} positions. Write fewer.")
+        if isinstance(limit, int) and limit <= sampling.max_new_tokens:
+            wanted = f"{sampling.max_new_tokens} new tokens leave no room for a prompt in the model's {limit} positions"
+            raise SetupError(f"--max-new-tokens: {wanted}. Write {limit // 2} or fewer.")
 
     def without_adapter(self) -> AbstractContextManager[Any]:
         if not self._has_adapter:
@@ -165,8 +166,14 @@ def _row(place: str, line: str) -> dict[str, Any]:
         row = json.loads(line)
     except ValueError as error:
         raise DataError(f"--prompts: {place} is no JSON: {first_line(error)}.") from error
-    messages = row.get("messages") if isinstance(row, dict) else None
-    is_chat = isinstance(messages, list) and messages and all(isinstance(one, dict) for one in messages)
-    if is_chat or (isinstance(row, dict) and isinstance(row.get("prompt"), str)):
-        return dict(row)
-    raise DataError(f'--prompts: {place} holds neither "prompt", a text, nor "messages", a list of chat messages.')
+    held = row if isinstance(row, dict) else {}
+    messages, prompt = held.get("messages"), held.get("prompt")
+    if messages:
+        fine = isinstance(messages, list) and all(isinstance(one, dict) for one in messages)
+    else:
+        fine = isinstance(prompt, str) and bool(prompt.strip())
+    if not fine:
+        raise DataError(f'--prompts: {place} holds neither "prompt", a text, nor "messages", a list of chat messages.')
+    if messages and not all("role" in one and ("content" in one or "tool_calls" in one) for one in messages):
+        raise DataError(f'--prompts: {place}: a message lacks its "role" or "content". Write both in each message.')
+    return dict(held)

@@ -58,7 +58,13 @@ def removed_count(section: PruneSection, blocks: int) -> int:
     wanted = round(section.layers * blocks) if isinstance(section.layers, float) else section.layers
     if wanted >= blocks:
         raise ModelError(
-            f"model.prune.layers: takes out {wanted} blocks, and the model has {blocks}. Write {blocks - 1} or fewer."
+            f"model.prune.layers (--layers): takes out {wanted} blocks, and the model has {blocks}. Write {blocks - 1} "
+            "or fewer."
+        )
+    if not wanted and section.mlp is None:
+        raise ModelError(
+            f"model.prune.layers (--layers): {section.layers} of {blocks} blocks is none. Write 1 or more, or a share "
+            "of the neurons in model.prune.mlp (--mlp)."
         )
     return wanted
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections import namedtuple
 from dataclasses import replace
+from pathlib import Path
 
 import gguf
 import pytest
@@ -269,7 +270,7 @@ def test_an_export_that_is_another_model_does_not_stand(run, monkeypatch):
     monkeypatch.setattr(gguf_file, "_interleaved", lambda values, heads: values)
     with pytest.raises(ModelError, match=r"is \S+ nats from the trained one .* Nothing was written to "):
         export(run)
-    assert list((run / "exports").iterdir()) == []
+    assert not (run / "exports").exists()
 
 
 def test_what_cannot_be_exported(run, base, tiny_llama_dir, tmp_path, monkeypatch):
@@ -384,6 +385,8 @@ def test_a_python_for_a_form_that_needs_none_and_one_that_is_not_there(run, tmp_
         export(run, python=tmp_path)
     with pytest.raises(SetupError, match=r"--python: .* cannot be started: No such file"):
         export(run, "gptq", python=tmp_path / "nothing")
+    with pytest.raises(SetupError, match="--python: /bin/true is no Python"):
+        export(run, "gptq", python=Path("/bin/true"))
 
 
 def test_a_prompt_longer_than_the_positions(run):
@@ -470,7 +473,8 @@ def test_onnx_runtime_gives_the_model_that_was_trained(run):
 WORKER = """
 import json, sys
 import numpy as np
-if sys.argv[3] == "import gptqmodel":
+if sys.argv[3].startswith("import gptqmodel"):
+    print("hf-efficient: done")
     raise SystemExit
 if sys.argv[3] == "quantize":
     import pathlib, shutil
@@ -487,7 +491,7 @@ else:
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq"])
-def test_gptqmodel_runs_in_a_python_of_its_own(run, tmp_path, method):
+def test_gptqmodel_runs_in_a_python_of_its_own(run, base, tmp_path, method):
     """In place of GPTQModel a program that knows nothing: each token is as likely as any other."""
     script, python = tmp_path / "worker.py", tmp_path / "python"
     script.write_text(WORKER)
@@ -497,8 +501,16 @@ def test_gptqmodel_runs_in_a_python_of_its_own(run, tmp_path, method):
     assert (tmp_path / "worker.py.asked").read_text().split() == [method, "32", "3"]
     assert report.quantization == "4bit"
     assert report.agreement.kl_mean > 0.1  # four bits may lose any amount, and the report has it
+    assert "warning: calibrated on the trained model's own answers" in report.remarks[0]
     assert {"model.safetensors", "tokenizer.json"} <= set(report.files)
     assert [one.name for one in (run / "exports").iterdir()] == [folder.name]
+    data = tmp_path / "chats.jsonl"
+    chat = {"messages": [{"role": "user", "content": "12 + 345?"}, {"role": "assistant", "content": "It is 357."}]}
+    data.write_text("\n".join([json.dumps(chat)] * 5))
+    write_recipe(run, base, data={"train": [{"path": str(data)}]})
+    _, report = export(run, method, output=tmp_path / "on_examples", python=python, evaluate=0)
+    assert (tmp_path / "worker.py.asked").read_text().split() == [method, "32", "5"]
+    assert report.remarks == []
     script.write_text(WORKER.replace("import pathlib, shutil", "raise ValueError('no room')"))
     with pytest.raises(ModelError, match="GPTQModel cannot write this model: ValueError: no room"):
         export(run, method, output=tmp_path / "other", python=python)

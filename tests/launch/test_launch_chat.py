@@ -118,13 +118,16 @@ def test_what_cannot_answer(run, tiny_llama_dir, tmp_path):
         DataError, match=r"^--prompts: row 2: the prompt has \d+ tokens, .* leave room for 112 beside 400 new"
     ):
         list(generate(answerer, [{"prompt": ""}, {"prompt": "a" * 200}], None, 1))
-    with pytest.raises(SetupError, match="--max-new-tokens: the model has 512 positions"):
+    with pytest.raises(SetupError, match=r"--max-new-tokens: 512 new tokens leave .* Write 256 or fewer"):
         Answerer(str(tiny_llama_dir), Sampling(max_new_tokens=512))
     for text, told in (
         ("", "is empty. Write a prompt on each line."),
         ("nonsense", "in.jsonl:1 is no JSON: "),
         ('{"prompt": "a"}\n{"text": "b"}', "in.jsonl:2 holds neither "),
         ('{"messages": []}', "in.jsonl:1 holds neither "),
+        ('{"prompt": ""}', "in.jsonl:1 holds neither "),
+        ('{"messages": "x", "prompt": "hi"}', "in.jsonl:1 holds neither "),
+        ('{"messages": [{"role": "user"}]}', 'in.jsonl:1: a message lacks its "role" or "content"'),
     ):
         (tmp_path / "in.jsonl").write_text(text)
         with pytest.raises(DataError, match=told):

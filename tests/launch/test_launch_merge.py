@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -340,6 +341,26 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
         raise SafetensorError(full)
     assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: {full}."
     assert saved(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "error", [Exception("No space left on device (os error 28)"), OSError("13369344 requested and 12134400 written")]
+)
+def test_a_full_disk_has_one_sentence_whatever_a_library_says(error, tmp_path, monkeypatch):
+    """As tokenizers and NumPy have it."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: namedtuple("usage", "free")(4096))
+
+    def fail_half_way(error):
+        with written_whole(tmp_path / "exports" / "merged") as folder:
+            (folder / "half").write_text("half")
+            raise error
+
+    with pytest.raises(OutputError, match="no space is left there") as told:
+        fail_half_way(error)
+    assert told.value.__cause__ is error
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(Exception, match="another kind"):
+        fail_half_way(Exception("another kind"))
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):

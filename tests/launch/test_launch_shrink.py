@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -134,7 +135,7 @@ def test_a_teacher_of_another_vocabulary_is_refused_before_the_models(distilled,
 
 
 def test_too_many_blocks_are_refused(tiny_recipe):
-    with pytest.raises(ModelError, match=r"model\.prune\.layers: takes out 2 blocks, and the model has 2"):
+    with pytest.raises(ModelError, match=r"model\.prune\.layers \(--layers\): takes out 2 blocks, .* has 2\. Write 1"):
         run_recipe(tiny_recipe(*FULL, "model.prune.layers=2"))
 
 
@@ -171,3 +172,15 @@ def test_a_model_is_pruned_alone_and_then_trained_with_an_adapter(tiny_recipe_fi
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out/merged").config.num_hidden_layers == 2
     assert exit_code(command) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [("0", "0 of 4 blocks is none. Write 1"), ("1.5", "1.5 is neither .* Write 2, or 0.2"), ("4", "Write 3 or fewer")],
+)
+def test_a_number_of_blocks_that_leaves_all_or_none(layers, told, tiny_recipe_file, teacher_dir, tmp_path, capsys):
+    command = ["prune", str(tiny_recipe_file), f"model.id={teacher_dir}", "--layers", layers]
+    assert exit_code([*command, "--output", str(tmp_path / "smaller")]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert re.search(rf"--layers\)?: .*{told}", error)
+    assert not (tmp_path / "smaller").exists()
