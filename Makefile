@@ -1,6 +1,7 @@
 # make quickstart   fine-tune a real model on this machine, in minutes
 # make test         lint, types, and the tests that take less than ten minutes together
 # make test-all     the rest: slow tests, the notebooks, the commands that the README shows
+# make check        lint and types alone; make format formats, make docs writes the generated pages of docs/
 # They create .venv and install what they need on the first call.
 
 PYTHON ?= python3
@@ -19,7 +20,7 @@ SECONDS_FOR_SLOW ?= 7200
 
 .PHONY: help quickstart test test-all slow labs readme docs check format browser slurm libfiu clean
 help:
-	@sed -n '1,4s/^# //p' Makefile
+	@sed -n '1,5s/^# //p' Makefile
 
 quickstart: $(VENV)/.installed
 	$(BIN)/hf-efficient train quickstart/qlora --overwrite

@@ -31,7 +31,7 @@ def answers_to_note(answers: Sequence[tuple[str, str, str]]) -> list[dict[str, s
 def evaluations_of(processes: Iterable[ProcessSpans]) -> list[Evaluation]:
     """The evaluations of a run in the order in which they were done; a resumed run may have done one again."""
     return [
-        Evaluation(int(note["step"]), dict(note["metrics"]), note.get("seconds"))
+        Evaluation(int(note["step"]), dict(note["metrics"]), note.get("seconds"), note.get("rows"))
         for process in processes
         for note in process.notes.get("evaluation", ())
     ]

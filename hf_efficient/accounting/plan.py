@@ -68,7 +68,7 @@ def _of_a_micro_batch(planned: PlannedRun, memory: MemoryAccount, positions: int
             continue
         each = _error(predicted / planned.positions, held / positions)
         note = f"planned for a micro-batch of {planned.positions:,} positions, counted in one of {positions:,}"
-        yield PlanFigure(f"{name}_bytes", predicted, held, each, f"{note}: the error is that per position")
+        yield PlanFigure(f"{name}_bytes", predicted, held, each, f"{note}; the error is of the bytes a position")
 
 
 def _times(planned: PlannedRun, account: RunAccount) -> Iterator[PlanFigure]:

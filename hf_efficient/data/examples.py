@@ -27,6 +27,7 @@ from hf_efficient.records.prepared import MANIFEST_JSON
 _FEW = 10  # examples; fewer of one source are reported
 _CHUNK = 5000
 _FIRST_ROWS = 1000  # that are read of a source before a run
+_MOST_FAULTS = 5  # of these rows, that are named
 
 
 @dataclass(frozen=True)
@@ -116,25 +117,34 @@ class FirstRows:
 
 
 def check_first_rows(recipe: Recipe) -> dict[str, FirstRows]:
-    """By source (``data.train.0``). Raises ``RecipeError``: for each source the first fault, with its row."""
-    found, problems = {}, []
+    """By source (``data.train.0``). Raises ``RecipeError``: of each source the faulty rows, the first five by name."""
+    found: dict[str, FirstRows] = {}
+    problems: list[Problem] = []
     for key, section in recipe.data.sources().items():
+        faults: list[DataError] = []
         try:
-            found[key] = _first_rows(section, key, recipe)
+            found[key] = _first_rows(section, key, recipe, faults)
         except DataError as error:
-            problems.append(Problem(str(recipe.provenance.get(f"{key}.path", "")), "", str(error)))
+            faults.append(error)
+        where = str(recipe.provenance.get(f"{key}.path", ""))
+        problems += [Problem(where, "", str(one)) for one in faults[:_MOST_FAULTS]]
+        if len(faults) > _MOST_FAULTS:
+            problems.append(Problem(where, key, f"and {len(faults) - _MOST_FAULTS} more rows like these."))
     if problems:
         raise RecipeError(problems)
     return found
 
 
-def _first_rows(section: SourceSection, key: str, recipe: Recipe) -> FirstRows:
+def _first_rows(section: SourceSection, key: str, recipe: Recipe, faults: list[DataError]) -> FirstRows:
     if not (section.path.startswith("builtin:") or Path(section.path).expanduser().exists()):
         return FirstRows(section.path)
     opened = peek(open_source(section, key), recipe.objective, recipe.train.get("dataset_text_field", "text"))
     rows = 0
     for row in islice(opened.rows, _FIRST_ROWS):
-        formats.convert(row, opened.format)
+        try:
+            formats.convert(row, opened.format)
+        except DataError as error:
+            faults.append(error)
         rows += 1
     return FirstRows(section.path, opened.format, rows, next(opened.rows, None) is None)
 

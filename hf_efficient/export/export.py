@@ -1,6 +1,7 @@
 """A run as what other programs load: safetensors, GGUF, GPTQ, AWQ, ONNX; read back and compared before it stands."""
 
 import json
+import logging
 import math
 import shutil
 import statistics
@@ -34,7 +35,9 @@ from hf_efficient.records.trained_model import (
     Rounding,
 )
 from hf_efficient.run_dir.json_file import strict_json
-from hf_efficient.text import size
+from hf_efficient.text import counted, size
+
+logger = logging.getLogger(__name__)
 
 FORMATS = ("merged", "gguf", "gptq", "awq", "onnx", "ollama", "vllm")
 _PACKED = ("gptq", "awq")  # by GPTQModel
@@ -121,10 +124,13 @@ def export_run(
     trained: Any = load_dense_base(section) if adapter is None else merge.load_unmerged(adapter)
     _check_tokenizer(form, tokenizer, trained.config)
     held = agreement.held_out(recipe, evaluate, _CALIBRATION * (form.format in _PACKED))
+    compared = f"{counted(len(questions), 'prompt')} and {counted(len(held.evaluation), 'evaluation example')}"
+    logger.info("The trained model answers %s ...", compared)
     asked = _asked(trained, tokenizer, questions, max_new_tokens, held)
     changes = _changes(trained) if adapter else {}
     model = _dense(trained, adapter, "float32" if _is_gguf(form) or form.format == "onnx" else None)
     del trained
+    logger.info("Writing %s, %s ...", form.quantization or form.format, size(predicted))
     with merge.written_whole(output) as folder:
         roundings: list[Rounding] = []
         if _is_gguf(form):
@@ -134,6 +140,7 @@ def export_run(
             _write_folder(folder, form, model, tokenizer, asked, python)
         parameters, config = model.num_parameters(), model.config
         del model  # before the next one is loaded
+        logger.info("Reading it back, and comparing it on the same ...")
         found, evaluation, remarks = _compared(_read_back(folder, form, section, config, python), tokenizer, asked)
         if form.format in _PACKED and not held.training:
             remarks.append(_CALIBRATED_ON_ANSWERS)

@@ -34,6 +34,14 @@ def resolve_model_source(model: ModelSection) -> ModelSource:
     return _resolve("model.id", model.id, model.gguf_file)
 
 
+def is_at_hand(name: str) -> bool:
+    """Whether a model is on this machine, or in its hub cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    source = resolve_model_source(ModelSection(id=name))
+    return source.is_local or isinstance(try_to_load_from_cache(source.location, "config.json"), str)
+
+
 def resolve_tokenizer_source(model: ModelSection) -> ModelSource:
     if model.tokenizer is None:
         return resolve_model_source(model)
@@ -108,7 +116,7 @@ def _packaged(package: str, gguf_file: str | None) -> ModelSource:
 def _nearest_sibling(path: Path) -> str:
     if not path.parent.is_dir():
         return f" Its parent folder {path.parent} does not exist either."
-    near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
+    near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1, cutoff=0.7)
     return f" Did you mean {path.parent / near[0]}?" if near else ""
 
 

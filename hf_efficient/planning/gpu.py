@@ -176,7 +176,8 @@ def _step_seconds(
         if device.lacks_bfloat16 and "bf16" in " ".join(time.unknown):
             why = "it has no bfloat16, which is emulated at a rate that is not known"
         else:
-            why = f"not known of this device: {', '.join(time.unknown)}"
+            in_bfloat16 = "" if device.lacks_bfloat16 else ". With bf16=True it is known"
+            why = f"not known of this device: {', '.join(time.unknown)}{in_bfloat16}"
         if _NO_BF16 not in notes:
             notes.append(f"no time: {why}")
         return None, {}, Exchange(None, None)

@@ -195,7 +195,7 @@ def looks_local(name: str) -> bool:
 def _nearest_file(path: Path) -> str:
     if not path.parent.is_dir():
         return f"The folder {path.parent} does not exist either."
-    near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=1)
+    near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=1, cutoff=0.7)
     return f"Nearest in {path.parent}: {near[0]}." if near else ""
 
 

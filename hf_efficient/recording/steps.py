@@ -132,6 +132,12 @@ def metrics_to_note(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[st
     return found
 
 
+def _evaluated_rows(metrics: Mapping[str, Any], prefix: str) -> int | None:
+    """By transformers' own rate, which has three decimals."""
+    seconds, rate = (metrics.get(f"{prefix}_{name}") for name in ("runtime", "samples_per_second"))
+    return round(seconds * rate) if isinstance(seconds, float) and isinstance(rate, (int, float)) else None
+
+
 _guarded = guard("Steps are no longer recorded", then=lambda recorder: recorder.stop_telling())
 
 
@@ -302,8 +308,8 @@ class StepRecorder:
                 self._draft.logged["preferences"] = held
 
     def evaluated(self, step: int, seconds: float, metrics: Mapping[str, Any], prefix: str = "eval") -> None:
-        noted = metrics_to_note(metrics, prefix)
-        self.timeline.note("evaluation", step=step, seconds=round(seconds, 6), metrics=noted)
+        noted, rows = metrics_to_note(metrics, prefix), _evaluated_rows(metrics, prefix)
+        self.timeline.note("evaluation", step=step, seconds=round(seconds, 6), metrics=noted, rows=rows)
         if self.timeline.live is not None:
             self.timeline.live.figures.evaluations.add(step, seconds)
 

@@ -59,11 +59,13 @@ class WorkAccount:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation. ``metrics`` are without the prefix ``eval_``, None where not finite."""
+    """One evaluation. ``metrics`` are without the prefix ``eval_``, None where not finite. ``rows``: that were
+    evaluated."""
 
     step: int
     metrics: dict[str, float | None]
     seconds: float | None = None
+    rows: int | None = None
 
 
 @dataclass(frozen=True)

@@ -180,8 +180,13 @@ def nothing_to_fix(diagnosis: Diagnosis) -> str:
 
 
 def brief_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Each finding with its first remedy."""
     yield nothing_to_fix(diagnosis) or f"The run has {counted(len(diagnosis.findings), 'finding')}:"
-    yield from (f"{place}. {sentence(one.title)}" for place, one in enumerate(diagnosis.findings, 1))
+    for place, one in enumerate(diagnosis.findings, 1):
+        yield f"{place}. {sentence(one.title)}"
+        for remedy in one.remedies[:1]:
+            changes = " ".join(remedy_words(remedy, recipe=diagnosis.recipe))
+            yield f"   -> {remedy.what}" + (f": {changes}" if changes else "")
 
 
 def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:

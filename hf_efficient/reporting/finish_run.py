@@ -49,7 +49,7 @@ def finish_run(
     if tell and diagnosis is not None and "findings" not in said and _has_news(diagnosis):
         said.add("findings")
         place = directory / REPORT_HTML
-        where = [f"The page: {place}"] if place.is_file() else []
+        where = [f"The page is {place}"] if place.is_file() else []
         where.append(f"More: hf-efficient diagnose {shlex.quote(str(directory))}")
         logger.warning("\n".join([*brief_lines(diagnosis), *where]))
     return FinishedRun(run.account, diagnosis, reader, said)

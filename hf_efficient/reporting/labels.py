@@ -47,7 +47,10 @@ def all_phases(time: TimeAccount) -> dict[str, float]:
     return {**time.phase_seconds, "unattributed": time.unattributed_seconds}
 
 
-def or_nothing(value: _T | None, form: Callable[[_T], str], nothing: str = "n/a") -> str:
+NOTHING = "n/a"
+
+
+def or_nothing(value: _T | None, form: Callable[[_T], str], nothing: str = NOTHING) -> str:
     return nothing if value is None else form(value)
 
 

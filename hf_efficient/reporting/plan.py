@@ -11,7 +11,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hf_efficient.records import plan as rec
-from hf_efficient.reporting.labels import category_label, in_gib, or_nothing, phase_label, short_number, tensor_shape
+from hf_efficient.reporting.labels import (
+    NOTHING,
+    category_label,
+    in_gib,
+    or_nothing,
+    phase_label,
+    short_number,
+    tensor_shape,
+)
 from hf_efficient.reporting.terminal import hanging, show, table
 from hf_efficient.text import count, counted, flops, seconds, share, short_seconds, size, usd
 
@@ -154,7 +162,7 @@ def data_renderables(data: rec.PlannedData) -> list[RenderableType]:
 
 def data_sentence(data: rec.PlannedData) -> str:
     text = (
-        f"{counted(data.examples, 'example')} of {data.tokens:,} tokens, the longest {data.longest_tokens:,}; "
+        f"{counted(data.examples, 'example')}, {data.tokens:,} tokens in all, {data.longest_tokens:,} in the longest; "
         f"{share(data.padding_share)} of a step is padding."
     )
     if data.evaluations:
@@ -370,7 +378,8 @@ _EXPOSED = _Column("comm", lambda gpu: or_nothing(gpu.bound_shares.get("communic
 
 
 def gpu_columns(plan: rec.Plan) -> list[_Column]:
-    """Memory, time, price; then money and energy of the whole run, or of a million tokens where the run has no end."""
+    """Memory, time, price; then money and energy of the whole run, or of a million tokens where the run has no end.
+    What is known of no accelerator has no column."""
     spot = any(gpu.market == "spot" for gpu in plan.gpus)
     beside = not spot and any(gpu.spot is not None for gpu in plan.gpus)
     columns = [*_COMMON, *([] if plan.ranks is None else [_EXPOSED])]
@@ -386,4 +395,5 @@ def gpu_columns(plan: rec.Plan) -> list[_Column]:
         on_spot = _Column("spot", lambda gpu: _usd(gpu.spot.run_usd if gpu.spot else None))
         energy = _Column("kWh", lambda gpu: _short(gpu.run_kwh), 1)
         gas = _Column("kgCO2e", lambda gpu: _short(gpu.run_co2e_grams, 1000), 1)
-    return [*columns, *([on_spot] if beside else []), energy, gas, *why]
+    columns += [*([on_spot] if beside else []), energy, gas]
+    return [*(one for one in columns if any(str(one.cell(gpu)) != NOTHING for gpu in plan.gpus)), *why]

@@ -167,6 +167,13 @@ def test_a_wrong_row_is_refused(run, recipe, text, said):
     assert problem["message"].startswith(said)
 
 
+def test_all_wrong_rows_are_named_up_to_five(run, recipe):
+    Path("chats.jsonl").write_text('{"text": "a"}\n' + '{"body": "b"}\n' * 7)
+    said = run("validate", "r.yaml").err.splitlines()
+    assert [line.split(":")[4] for line in said[:5]] == ["2", "3", "4", "5", "6"]
+    assert said[5:] == ["error: r.yaml:4: data.train.0: and 2 more rows like these."]
+
+
 def test_a_missing_data_file_is_refused_with_the_nearest(run, recipe):
     Path("chats.jsonl").touch()
     said = "data.train.0.path: no such file: chat.jsonl. Nearest in .: chats.jsonl.\n"
@@ -184,7 +191,8 @@ def test_what_has_no_effect_is_remarked_on(run, recipe):
         "Write train.eval_strategy: steps, or remove it."
     )
     read = "data.train.0: chats.jsonl: read the only row, format text"
-    assert run("validate", "r.yaml", "train.eval_steps=4") == (0, f"ok: tiny (sft, lora)\n{read}\n{remark}\n", "")
+    out = f"ok: tiny (sft, lora)\n{read}\nwarning: {remark}\n"
+    assert run("validate", "r.yaml", "train.eval_steps=4") == (0, out, "")
     assert json.loads(run("validate", "r.yaml", "train.eval_steps=4", "--json").out)["remarks"] == [remark]
 
 

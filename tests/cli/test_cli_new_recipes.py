@@ -80,6 +80,7 @@ def test_init_writes_a_recipe_and_the_next_commands(run, folder):
     assert ended.out == (
         "written: my.yaml (bases/qlora)\nNext:\n  hf-efficient validate my.yaml\n"
         "  hf-efficient data my.yaml\n  hf-efficient plan my.yaml --gpu A10\n  hf-efficient train my.yaml\n"
+        "meta-llama/Llama-3.1-8B-Instruct is not in the local hub cache: data and train download it.\n"
     )
     loaded = load_recipe("my.yaml")
     assert (loaded.output_dir, loaded.data.eval_fraction) == ("outputs/my", 0.2)

@@ -129,6 +129,16 @@ def paused(phase, seconds, every, count=100):
     return [step(n, phases={**PLAIN, **({phase: seconds} if n % every == 0 else {})}) for n in range(1, count + 1)]
 
 
+@pytest.mark.parametrize(("rows", "left"), [(40, 16), (4, None)])
+def test_fewer_examples_than_were_evaluated(rows, left, tmp_path):
+    """Not than the recipe allows."""
+    steps, stated = paused("evaluation", 2.5, 20, count=40), facts(eval_strategy="no", eval_on_start=True)
+    notes = [{"kind": "evaluation", "step": 0, "seconds": 2.5, "metrics": {}, "rows": rows}]
+    case = case_in(tmp_path, steps, facts=stated, notes=notes, recipe="recipe: {data: {max_eval_examples: 200}}")
+    first = {"train.eval_on_start": False}
+    judged(evaluations_cost(case), cost=5, overrides={"data.max_eval_examples": left} if left else first)
+
+
 def facts(**arguments):
     return {"settings": settings(arguments=arguments)}
 
@@ -155,6 +165,14 @@ def test_evaluations_of_a_run_too_short_for_rarer_ones_are_to_have_fewer_example
         recipe="recipe: {data: {max_eval_examples: 64}, evaluate: {generate: {examples: 1}}}",
     )
     judged(evaluations_cost(case), cost=5, overrides={"data.max_eval_examples": 26})
+    answered = case_in(
+        tmp_path / "answers",
+        steps,
+        facts=stated,
+        recipe="recipe: {data: {max_eval_examples: 64}, evaluate: {metrics: [exact_match], generate: {examples: 8}}}",
+    )
+    fewer = {"data.max_eval_examples": 26, "evaluate.generate.examples": 3}
+    judged(evaluations_cost(answered), cost=5, overrides=fewer)
     (remedy,) = evaluations_cost(case_in(tmp_path / "script", steps, facts=stated)).remedies
     assert remedy.what.endswith("give the trainer a smaller eval_dataset; one evaluation takes 2.50 s")
 

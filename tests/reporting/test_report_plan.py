@@ -147,7 +147,7 @@ KINDS = [
 def test_a_sentence_and_a_table():
     assert printed(*words.data_renderables(PlannedData(5_301, 534_723, 256, 0.25, 64, 2, KINDS)), width=140) == [
         "",
-        "Data: 5,301 examples of 534,723 tokens, the longest 256; 25% of a step is padding. "
+        "Data: 5,301 examples, 534,723 tokens in all, 256 in the longest; 25% of a step is padding. "
         "64 rows are evaluated 2 times.",
         "an epoch's batches           positions  padding  steps",
         "  as they come (the recipe)    744,204    28.1%  1,326",

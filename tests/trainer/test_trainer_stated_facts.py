@@ -66,7 +66,7 @@ def test_a_script_is_told_its_findings_and_its_page_once(tiny_dir, tmp_path, cap
     told = [one for one in caplog.messages if "hf-efficient diagnose" in one]
     assert len(told) == 1
     assert "is spent in checkpoints" in told[0]
-    assert f"The page: {tmp_path / 'efficiency/report.html'}" in told[0]
+    assert f"The page is {tmp_path / 'efficiency/report.html'}" in told[0]
 
 
 def test_trained_weights_in_bfloat16_are_counted_by_their_size():

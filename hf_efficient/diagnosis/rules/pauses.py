@@ -2,6 +2,7 @@
 that callbacks and the user's own methods take, or that nobody is known to take. Epochs that start slowly."""
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,9 @@ _TOO_MUCH = 0.10
 _WORTH_A_ROW = 0.01
 _LEAST_KEPT = 0.25
 """Of the evaluated examples, so that the loss still says something."""
+_NOISIER = "a noisier evaluation loss"
+_FEW_ROWS = 16
+"""A loss of fewer examples says little already."""
 _MOST_ROWS = 5
 _WITHOUT_WORK = ("bookkeeping", "unattributed")
 _OTHER_RULES = ("logging", "evaluation", "checkpointing")
@@ -134,15 +138,27 @@ def _quicker_evaluations(case: Case) -> list[Remedy]:
         found.append(Remedy("evaluate in larger batches", overrides, "more memory in evaluations"))
     each = spent / int((case.first.phase("evaluation") > 0).sum())
     took = f"; one evaluation takes {short_seconds(each)}"
-    what, costs = "evaluate on fewer examples", "a noisier evaluation loss"
+    what = "evaluate on fewer examples"
     if case.recipe is None:
-        return [*found, Remedy(f"{what}: give the trainer a smaller eval_dataset{took}", costs=costs)]
+        return [*found, Remedy(f"{what}: give the trainer a smaller eval_dataset{took}", costs=_NOISIER)]
     allowed = _EVALUATIONS.allowed * (case.loop_seconds - spent) / (1 - _EVALUATIONS.allowed)
-    kept = max(_LEAST_KEPT, allowed / spent)
-    given = {key: case.recipe.get(key) for key in ("data.max_eval_examples", "evaluate.generate.examples")}
-    fewer = {key: max(1, int(number * kept)) for key, number in given.items() if isinstance(number, int) and number > 1}
+    return [*found, *_fewer_examples(case, case.recipe, max(_LEAST_KEPT, allowed / spent), what, took)]
+
+
+def _fewer_examples(case: Case, recipe: Mapping[str, Any], kept: float, what: str, took: str) -> Iterator[Remedy]:
+    """``kept``: the share of them."""
+    most, rows = recipe.get("data.max_eval_examples"), next((one.rows for one in case.account.evaluations), None)
+    evaluated = min((number for number in (most, rows) if number), default=None)
+    if evaluated is not None and evaluated < _FEW_ROWS:
+        if case.argument("eval_on_start"):
+            overrides = {"train.eval_on_start": False}
+            yield Remedy("leave out the evaluation before the first step", overrides, "no loss before the training")
+        return
+    fewer = {} if evaluated is None else {"data.max_eval_examples": int(evaluated * kept)}
+    if "exact_match" in (value for key, value in recipe.items() if key.startswith("evaluate.metrics.")):
+        fewer["evaluate.generate.examples"] = max(1, int(recipe.get("evaluate.generate.examples", 1) * kept))
     named = "" if "data.max_eval_examples" in fewer else " (data.max_eval_examples)"
-    return [*found, Remedy(f"{what}{named}{took}", fewer, costs)]
+    yield Remedy(f"{what}{named}{took}", fewer, _NOISIER)
 
 
 def _smaller_saves(case: Case) -> list[Remedy]:
