@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback, trainer
+from transformers import Trainer, TrainerCallback, TrainingArguments, trainer
 
 
 class StepMeter(TrainerCallback):
@@ -135,6 +135,8 @@ def main() -> None:
         sys.argv = ["llamafactory-cli", "train", config]
         importlib.import_module("llamafactory.cli").main()
     else:
+        if not torch.cuda.is_available():  # Axolotl has no key for it
+            TrainingArguments.__dataclass_fields__["use_cpu"].default = True
         importlib.import_module("axolotl.cli.train").do_cli(config=config)
     Path(result).write_text(json.dumps({"result": meter.figures()}), encoding="utf-8")
 

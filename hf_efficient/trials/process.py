@@ -85,7 +85,7 @@ def run_to_end(command: Sequence[str], folder: Path, threads: int | None, **vari
     """What a process left in the folder; None without anything. Raises ``RunFailed``. On the way out, whatever the way,
     none of its processes is left. ``threads``: None: as its machine has it. ``variables``: more of its environment."""
     named = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}  # as accelerate's launcher says it
-    environment = {**os.environ, **named, **variables}
+    environment = {**os.environ, "DO_NOT_TRACK": "1", **named, **variables}  # Axolotl's end waits for its telemetry
     said = folder / "said.txt"
     with said.open("wb") as output:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}

@@ -75,6 +75,7 @@ def test_the_files_of_peers_say_what_the_recipe_says(recipe, tmp_path):
     found = yaml.safe_load(peer_settings("axolotl", recipe, CPU, tmp_path))
     same = {"adapter": "lora", "lora_r": 4, "lora_target_linear": True, "sequence_len": 96, "micro_batch_size": 2}
     same |= {"sample_packing": True, "train_on_inputs": True, "float32": True, "gradient_accumulation_steps": 4}
+    same |= {"attn_implementation": "sdpa", "lora_qkv_kernel": False}
     assert {key: found[key] for key in same} == same
     assert "load_in_4bit" not in found
 
