@@ -176,8 +176,10 @@ def _step_seconds(
         if device.lacks_bfloat16 and "bf16" in " ".join(time.unknown):
             why = "it has no bfloat16, which is emulated at a rate that is not known"
         else:
-            in_bfloat16 = "" if device.lacks_bfloat16 else ". With bf16=True it is known"
-            why = f"not known of this device: {', '.join(time.unknown)}{in_bfloat16}"
+            other = (
+                ". Try bf16=True" if all("fp32" in one for one in time.unknown) and not device.lacks_bfloat16 else ""
+            )
+            why = f"not known of this device: {', '.join(time.unknown)}{other}"
         if _NO_BF16 not in notes:
             notes.append(f"no time: {why}")
         return None, {}, Exchange(None, None)

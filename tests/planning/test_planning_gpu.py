@@ -109,7 +109,7 @@ def test_time():
     found = planned(demand(GIB, operators=[work(2e14, 0, dtype="fp32"), work(2e14, 0)], steps=10))
     assert (found.step_seconds, found.tokens_per_second) == (None, None)
     assert found.bound_shares == {}
-    assert found.notes == ["no time: not known of this device: FLOP/s of matmul in fp32"]
+    assert found.notes == ["no time: not known of this device: FLOP/s of matmul in fp32. Try bf16=True"]
 
 
 def test_a_device_without_bfloat16_is_told_what_to_do(monkeypatch):
