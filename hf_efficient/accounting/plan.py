@@ -66,9 +66,11 @@ def _of_a_micro_batch(planned: PlannedRun, memory: MemoryAccount, positions: int
         if not held or not positions or positions == planned.positions:
             yield _figure(f"{name}_bytes", predicted, held, "it was not counted" if held is None else "")
             continue
-        each = _error(predicted / planned.positions, held / positions)
-        note = f"planned for a micro-batch of {planned.positions:,} positions, counted in one of {positions:,}"
-        yield PlanFigure(f"{name}_bytes", predicted, held, each, f"{note}; the error is of the bytes a position")
+        scaled = round(predicted * positions / planned.positions)
+        note = (
+            f"planned for a micro-batch of {planned.positions:,} positions, scaled to the {positions:,} of the counted"
+        )
+        yield PlanFigure(f"{name}_bytes", scaled, held, _error(scaled, held), note)
 
 
 def _times(planned: PlannedRun, account: RunAccount) -> Iterator[PlanFigure]:

@@ -147,13 +147,23 @@ def _guarded(args: list[str], debug: bool) -> int:
             return _tell(lacking, debug)
         if isinstance(error, typer.BadParameter.__mro__[1:3]):  # typer's errors of usage
             usage: Any = error
-            if "valid number" in str(usage) or "valid integer" in str(usage):
-                print(f"error: {_no_number(usage)}", file=sys.stderr)
-            else:
-                usage.show()
+            words = _usage_words(usage)
+            print(f"error: {words}", file=sys.stderr) if words else usage.show()
             return int(usage.exit_code)
         _print_defect(error, debug)
         return 1
+
+
+def _usage_words(usage: Any) -> str:
+    """Empty where typer's own are as good."""
+    if "valid number" in str(usage) or "valid integer" in str(usage):
+        return _no_number(usage)
+    param = getattr(usage, "param", None)
+    if param is None or type(usage).__name__ != "MissingParameter":
+        return ""
+    name, about = param.metavar or param.human_readable_name, (getattr(param, "help", None) or "").rstrip(".")
+    flag = f"{param.opts[0]} " if param.param_type_name == "option" else ""
+    return f"{flag.strip() or name}: is missing. Write {flag}{name}" + (f" ({about})." if about else ".")
 
 
 def _no_number(usage: Any) -> str:

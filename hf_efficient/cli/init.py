@@ -64,7 +64,8 @@ def init(
     print(f"written: {file} ({bases_of(new)})")
     name = shlex.quote(str(file))
     at = "cpu" if accelerator is None else shlex.quote(accelerator.name)
-    commands = (f"validate {name}", f"data {name}", f"plan {name} --gpu {at}", f"train {name}")
+    measured = ["env --calibrate"] * (accelerator is None)  # whose speed no table has
+    commands = (f"validate {name}", f"data {name}", *measured, f"plan {name} --gpu {at}", f"train {name}")
     print("\n  hf-efficient ".join(("Next:", *commands)))
     if not is_at_hand(model):
         print(f"{model} is not in the local hub cache: data and train download it.")
@@ -91,7 +92,7 @@ def _checked_model(name: str) -> str:
     try:
         source = resolve_model_source(ModelSection(id=name))
     except (ModelError, SetupError) as error:
-        raise type(error)(str(error).replace("model.id", "--model", 1)) from error
+        raise type(error)(str(error).replace("model.id", "--model")) from error
     if not source.is_local and "/" not in name:
         raise SetupError(f"--model: {name} is no local folder, and a name on the hub has an owner. Write OWNER/NAME.")
     return name

@@ -17,6 +17,9 @@ checked against the adapter unmerged on the dequantized weights.
 import glob
 import os
 import shutil
+import signal
+import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -176,6 +179,7 @@ def written_whole(output: Path) -> Iterator[Path]:
     staging = output.parent / f".merging-{output.name}-{os.getpid()}"
     whole = staging / output.name
     made = [path for path in output.absolute().parents if not path.exists()]
+    signals = _ended_by_sigterm()
     try:
         whole.mkdir(parents=True)
         for left in output.parent.glob(f".merging-{glob.escape(output.name)}-*"):
@@ -192,9 +196,19 @@ def written_whole(output: Path) -> Iterator[Path]:
         raise OutputError(f"--output: {output} cannot be written: {why}.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        if signals:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with suppress(OSError):  # one that holds something stays
             for path in made:
                 path.rmdir()
+
+
+def _ended_by_sigterm() -> bool:
+    """Let it raise, so that what is half written is removed. False where somebody else handles it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return False
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return True
 
 
 def _why_unwritten(error: Exception, output: Path) -> str | None:

@@ -7,7 +7,8 @@ from hf_efficient.errors import SetupError
 from hf_efficient.launch.arguments import settle
 from hf_efficient.launch.merge import check_free, written_whole
 from hf_efficient.model.load import load_dense_base, load_tokenizer
-from hf_efficient.model.prune import Pruned, prune
+from hf_efficient.model.prune import Pruned, prune, pruned_config
+from hf_efficient.planning.model_config import whole_config
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import PruneSection, Recipe
 
@@ -20,6 +21,7 @@ def write_pruned(recipe: Recipe, section: PruneSection, output: Path) -> Pruned:
             f"objective: is {recipe.objective}, and blocks are measured on examples. Name a recipe of sft."
         )
     check_free(output, overwrite=False)
+    pruned_config(whole_config(recipe.model), section)  # too many blocks: before the weights are read
     recipe, args = settle(recipe)
     tokenizer = load_tokenizer(recipe.model, recipe.train)
     rows = build_sft_data(recipe, tokenizer, args).train  # type: ignore[arg-type]

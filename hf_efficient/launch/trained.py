@@ -161,6 +161,12 @@ def generate(
             yield {**row, "answer": text, "new_tokens": tokens}
 
 
+def _is_message(one: Message) -> bool:
+    """A content may have parts, and be missing beside calls of tools."""
+    content = one.get("content")
+    return isinstance(one.get("role"), str) and (isinstance(content, (str, list)) or bool(one.get("tool_calls")))
+
+
 def _row(place: str, line: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
@@ -174,6 +180,6 @@ def _row(place: str, line: str) -> dict[str, Any]:
         fine = isinstance(prompt, str) and bool(prompt.strip())
     if not fine:
         raise DataError(f'--prompts: {place} holds neither "prompt", a text, nor "messages", a list of chat messages.')
-    if messages and not all("role" in one and ("content" in one or "tool_calls" in one) for one in messages):
-        raise DataError(f'--prompts: {place}: a message lacks its "role" or "content". Write both in each message.')
+    if messages and not all(map(_is_message, messages)):
+        raise DataError(f'--prompts: {place}: each message is to have a "role" and a "content", both texts.')
     return dict(held)

@@ -245,7 +245,7 @@ def headline(account: RunAccount) -> Iterator[RenderableType]:
     yield account_title(account)
     rate = account.tokens.non_padding_tokens_per_second
     p50 = steps.p50_seconds
-    speed = [] if p50 is None else [f"{counted(steps.count, 'step')} of {short_seconds(p50)}"]
+    speed = [] if p50 is None else [f"{counted(steps.count, 'step')} of {short_seconds(p50)} (median)"]
     speed += [] if rate is None else [f"{rate:,.0f} tokens per second without padding ({run_rows.STEPS_ALONE})"]
     speed += [] if mfu is None else [f"MFU {share(mfu)}"]
     cost = [] if money.cost_usd is None else [usd(money.cost_usd)]
@@ -281,6 +281,7 @@ def _first_remedy(finding: Finding, recipe: bool) -> Iterator[RenderableType]:
         changes = " ".join(remedy_words(remedy, recipe=recipe))
         gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
         line = f"{remedy.what}: {changes}" if changes else remedy.what
+        line += f", but {remedy.costs}" if remedy.costs else ""
         yield hanging("   ->", Text(_shortened(line, _LONGEST - len(gain))).append(gain, "green"))
 
 

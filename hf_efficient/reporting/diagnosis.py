@@ -186,7 +186,8 @@ def brief_lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"{place}. {sentence(one.title)}"
         for remedy in one.remedies[:1]:
             changes = " ".join(remedy_words(remedy, recipe=diagnosis.recipe))
-            yield f"   -> {remedy.what}" + (f": {changes}" if changes else "")
+            but = f", but {remedy.costs}" if remedy.costs else ""
+            yield f"   -> {remedy.what}" + (f": {changes}" if changes else "") + but
 
 
 def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:

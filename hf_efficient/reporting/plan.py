@@ -68,6 +68,7 @@ def answer(plan: rec.Plan) -> str:
     if len(plan.gpus) == 1:
         (gpu,) = fitting
         needs = f"needs {in_gib(gpu.needed_bytes)}{needed_error(gpu)} of {in_gib(gpu.usable_memory_bytes)} GiB"
+        needs += " for tensors" * gpu.on_cpu
         each = f"{plan.ranks.count} x " if plan.ranks is not None and plan.ranks.count > 1 else ""
         error = speed_error(gpu)
         speed = f"{gpu.tokens_per_second:,.0f} tokens/s ({error})" if error else ""
@@ -91,7 +92,8 @@ def needed_error(gpu: rec.PlannedGpu) -> str:
     """`` ± 0.6``, in GiB."""
     if gpu.needed_range_bytes is None:
         return ""
-    return f" ± {in_gib(max(abs(one - gpu.needed_bytes) for one in gpu.needed_range_bytes))}"
+    most = max(abs(one - gpu.needed_bytes) for one in gpu.needed_range_bytes)
+    return f" ± {in_gib(most)}" if float(in_gib(most)) else ""
 
 
 def fits_label(gpu: rec.PlannedGpu) -> str:

@@ -131,7 +131,7 @@ def sequence_words(held: amounts.SequenceAccount) -> str:
         rows = f" in {counted(held.rows, 'row')}" if held.rows is not None and held.rows != held.samples else ""
         parts.append(f"{count(held.samples)}{rows}")
     if held.samples_per_second is not None:
-        parts.append(f"{labels.three_digits(held.samples_per_second)} per second in the training loop")
+        parts.append(f"{labels.three_digits(held.samples_per_second)} per second of the steps")
     if held.mean_tokens is not None:
         parts.append(f"{held.mean_tokens:,.0f} tokens each ({held.shortest_tokens:,} to {held.longest_tokens:,})")
     if held.fill_rate is not None:

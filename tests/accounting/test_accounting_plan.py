@@ -44,14 +44,14 @@ def test_every_figure_with_its_error(tmp_path):
         "peak_allocated_bytes": (6600, 6000, pytest.approx(0.1)),
         "peak_reserved_bytes": (8000, 10000, pytest.approx(-0.2)),
         "weights_bytes": (1000, 1000, 0.0), "gradients_bytes": (50, 40, pytest.approx(0.25)),
-        # 20 bytes a position planned, 19 counted; 4 and 4 of the logits
-        "activations_bytes": (4000, 1900, pytest.approx(1 / 19)), "logits_bytes": (800, 400, 0.0),
+        # planned for 200 positions: 4000 and 800; counted in 100
+        "activations_bytes": (2000, 1900, pytest.approx(1 / 19)), "logits_bytes": (400, 400, 0.0),
         "tokens_per_second": (200.0, 160.0, pytest.approx(0.25)), "step_seconds": (1.5, 2.0, pytest.approx(-0.25)),
         "training_seconds": (3.0, 4.0, pytest.approx(-0.25)),
         "training_cost_usd": (0.003, pytest.approx(0.004), pytest.approx(-0.25)),
         "training_energy_joules": (216.0, None, None),  # no meter of a GPU was read
     }  # fmt: skip
-    assert "planned for a micro-batch of 200 positions, counted in one of 100" in found["logits_bytes"].note
+    assert "planned for a micro-batch of 200 positions, scaled to the 100 of the counted" in found["logits_bytes"].note
 
 
 def test_a_run_of_other_steps_does_not_tell_of_the_whole(tmp_path):

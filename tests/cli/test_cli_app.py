@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import typer
 
-from hf_efficient.cli.app import COMMANDS, messages_on_stderr
+from hf_efficient.cli.app import COMMANDS, main, messages_on_stderr
 from hf_efficient.errors import DataError, RecipeError
 
 
@@ -243,3 +243,18 @@ def test_the_shell_completes(words, completed):
     code = [sys.executable, "-c", "from hf_efficient.cli.app import main; main([])"]
     done = subprocess.run(code, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
     assert done.stdout.split() == [completed]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("generate a/b", "--prompts: is missing. Write --prompts FILE (JSONL with "),
+        ("prune r.yaml --layers 2", "--output: is missing. Write --output DIR (Where to write the model"),
+        ("report", "RUN_DIR: is missing. Write RUN_DIR (Output directory of a run)."),
+    ],
+)
+def test_what_is_missing_is_named_with_what_to_write(command, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {told}")

@@ -127,7 +127,11 @@ def test_what_cannot_answer(run, tiny_llama_dir, tmp_path):
         ('{"messages": []}', "in.jsonl:1 holds neither "),
         ('{"prompt": ""}', "in.jsonl:1 holds neither "),
         ('{"messages": "x", "prompt": "hi"}', "in.jsonl:1 holds neither "),
-        ('{"messages": [{"role": "user"}]}', 'in.jsonl:1: a message lacks its "role" or "content"'),
+        ('{"messages": [{"role": "user"}]}', 'in.jsonl:1: each message is to have a "role" and a "content"'),
+        (
+            '{"messages": [{"role": "user", "content": 5}]}',
+            'in.jsonl:1: each message is to have a "role" and a "content"',
+        ),
     ):
         (tmp_path / "in.jsonl").write_text(text)
         with pytest.raises(DataError, match=told):

@@ -2,6 +2,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -361,6 +362,19 @@ def test_a_full_disk_has_one_sentence_whatever_a_library_says(error, tmp_path, m
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(Exception, match="another kind"):
         fail_half_way(Exception("another kind"))
+
+
+def test_sigterm_leaves_nothing_half_written(tmp_path):
+    def write():
+        with written_whole(tmp_path / "merged") as folder:
+            (folder / "half").write_text("half")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        write()
+    assert ended.value.code == 143
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):

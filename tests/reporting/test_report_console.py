@@ -160,8 +160,8 @@ def test_rows():
         run_rows.PlanRow("weights", "1.00 GiB", "1.00 GiB", "exact"),
         run_rows.PlanRow("optimizer state", "976.6 KiB", "976.6 KiB", "+0.0%"),
         run_rows.PlanRow("mean step", "n/a", "500 ms", ""),
-        run_rows.PlanRow("training loop", "n/a", "4.0 s", ""),
-        run_rows.PlanRow("cost of the training loop", "$0.30", "$0.40", "-25.0%"),
+        run_rows.PlanRow("all steps", "n/a", "4.0 s", ""),
+        run_rows.PlanRow("cost of all steps", "$0.30", "$0.40", "-25.0%"),
     ]
 
 
