@@ -74,7 +74,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "tokens     2,000 processed, 1,500 without padding, 1,000 targets, 25% padding, "
         "750 per second without padding,",
         "           evaluations and saves apart",
-        "sequences  5 in 3 rows, 2.5 per second in the training loop, 300 tokens each (100 to 400), packs 87.5% full",
+        "sequences  5 in 3 rows, 2.5 per second of the steps, 300 tokens each (100 to 400), packs 87.5% full",
         "work       6 TFLOPs (8 TFLOPs computed), MFU 50% (HFU 66.7%) of 2 x 3 TFLOP/s (bf16, a matmul measured here)",
         "memory     3.00 GiB at most in the host's memory",
         "energy     not known",
