@@ -148,7 +148,10 @@ def _guarded(args: list[str], debug: bool) -> int:
         if isinstance(error, typer.BadParameter.__mro__[1:3]):  # typer's errors of usage
             usage: Any = error
             words = _usage_words(usage)
-            print(f"error: {words}", file=sys.stderr) if words else usage.show()
+            if words:
+                print(f"error: {words}", file=sys.stderr)
+            else:
+                usage.show()
             return int(usage.exit_code)
         _print_defect(error, debug)
         return 1

@@ -15,7 +15,7 @@ from hf_efficient.records.account import PlanAccount, RunAccount, TimeAccount
 from hf_efficient.records.findings import Diagnosis, Finding
 from hf_efficient.records.steps import PREFERENCES
 from hf_efficient.reporting import run_rows
-from hf_efficient.reporting.diagnosis import gain_words, nothing_to_fix, remedy_words
+from hf_efficient.reporting.diagnosis import gain_words, nothing_to_fix, remedy_line
 from hf_efficient.reporting.labels import or_nothing, phase_label, signed_percent
 from hf_efficient.reporting.profile_tables import profile_renderables
 from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
@@ -278,10 +278,8 @@ def short_findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
 
 def _first_remedy(finding: Finding, recipe: bool) -> Iterator[RenderableType]:
     for remedy in finding.remedies[:1]:
-        changes = " ".join(remedy_words(remedy, recipe=recipe))
         gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
-        line = f"{remedy.what}: {changes}" if changes else remedy.what
-        line += f", but {remedy.costs}" if remedy.costs else ""
+        line = remedy_line(remedy, recipe=recipe)
         yield hanging("   ->", Text(_shortened(line, _LONGEST - len(gain))).append(gain, "green"))
 
 

@@ -96,6 +96,13 @@ def remedy_words(remedy: Remedy, *, recipe: bool) -> list[str]:
     return calls + [line for line in lines if not line.endswith(",")]
 
 
+def remedy_line(remedy: Remedy, *, recipe: bool) -> str:
+    """All of it on one line, without its gain."""
+    changes = " ".join(remedy_words(remedy, recipe=recipe))
+    what = f"{remedy.what}: {changes}" if changes else remedy.what
+    return f"{what}, but {remedy.costs}" if remedy.costs else what
+
+
 def instrument_words(instrument: str) -> str:
     """Empty of a longer run: ``longer_run_words`` says it once for all rules."""
     named = instrument.removesuffix(_LONGER).removesuffix(", or ")
@@ -184,10 +191,7 @@ def brief_lines(diagnosis: Diagnosis) -> Iterator[str]:
     yield nothing_to_fix(diagnosis) or f"The run has {counted(len(diagnosis.findings), 'finding')}:"
     for place, one in enumerate(diagnosis.findings, 1):
         yield f"{place}. {sentence(one.title)}"
-        for remedy in one.remedies[:1]:
-            changes = " ".join(remedy_words(remedy, recipe=diagnosis.recipe))
-            but = f", but {remedy.costs}" if remedy.costs else ""
-            yield f"   -> {remedy.what}" + (f": {changes}" if changes else "") + but
+        yield from (f"   -> {remedy_line(remedy, recipe=diagnosis.recipe)}" for remedy in one.remedies[:1])
 
 
 def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
