@@ -44,8 +44,8 @@ def fuse_lora(model: nn.Module) -> tuple[int, dict[str, int]]:
         if reason is not None:
             left[reason] += 1
             continue
-        if "forward" not in vars(module):
-            module.forward = functools.partial(_fused_forward, module)
+        if not isinstance(module, _FusedLora):
+            module.__class__ = _with(_FusedLora, type(module))
         fused += 1
     return fused, dict(left)
 
@@ -62,13 +62,21 @@ def fuse_norms(model: nn.Module) -> int:
     fused, wanted = 0, computes(LlamaRMSNorm.forward)
     for module in model.modules():
         if computes(type(module).forward) == wanted and not module.weight.requires_grad:
-            module.forward = functools.partial(_norm, module)
+            module.__class__ = _with(_FusedNorm, type(module))
             fused += 1
     return fused
 
 
-def _norm(module: Any, hidden_states: Tensor) -> Tensor:
-    return _FrozenNorm.apply(hidden_states, module.weight, module.variance_epsilon)
+@functools.cache
+def _with(forward: type, kind: Any) -> type:
+    """The class of a layer, with another forward. Were it a function of each layer, ``torch.compile`` would compile it
+    for each layer anew."""
+    return type(kind.__name__, (forward, kind), {})
+
+
+class _FusedNorm:
+    def forward(self: Any, hidden_states: Tensor) -> Tensor:
+        return _FrozenNorm.apply(hidden_states, self.weight, self.variance_epsilon)
 
 
 class _FrozenNorm(torch.autograd.Function):
@@ -107,18 +115,25 @@ def _is_four_bit(base: nn.Module) -> bool:
     return type(base).__name__ == "Linear4bit"
 
 
-def _fused_forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """PEFT's own where the call is not the plain one."""
-    active, dtype = layer.active_adapters, None
-    if not (args or kwargs or layer.disable_adapters or layer.merged) and len(active) == 1:
-        dtype = _product_dtype(x, layer, active[0])
-    if dtype is None:
-        return type(layer).forward(layer, x, *args, **kwargs)
-    name = active[0]
-    dropout = layer.lora_dropout[name]
-    dropped = dropout(x) if layer.training and isinstance(dropout, nn.Dropout) and dropout.p > 0 else None
-    a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
-    return _LoraLinear.apply(x, dropped, a, b, layer.get_base_layer(), layer.scaling[name], dtype)
+class _FusedLora:
+    def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """PEFT's own where the call is not the plain one."""
+        active, dtype = self.active_adapters, None
+        if not (args or kwargs or self.disable_adapters or self.merged) and len(active) == 1:
+            dtype = _product_dtype(x, self, active[0])
+        if dtype is None:
+            return super().forward(x, *args, **kwargs)  # type: ignore[misc]
+        name, base = active[0], self.get_base_layer()
+        dropout = self.lora_dropout[name]
+        dropped = dropout(x) if self.training and isinstance(dropout, nn.Dropout) and dropout.p > 0 else None
+        a, b = self.lora_A[name].weight, self.lora_B[name].weight
+        compute = _not_compiled if _is_four_bit(base) else _LoraLinear.apply
+        return compute(x, dropped, a, b, base.weight, base.bias, self.scaling[name], dtype)
+
+
+@torch.compiler.disable  # torch.compile would compile a weight's four bits for each layer anew
+def _not_compiled(*args: Any) -> Tensor:
+    return _LoraLinear.apply(*args)
 
 
 def _product_dtype(x: Tensor, layer: Any, name: str) -> torch.dtype | None:
@@ -132,13 +147,14 @@ def _product_dtype(x: Tensor, layer: Any, name: str) -> torch.dtype | None:
     return adapter if weight == adapter == x.dtype else None
 
 
-def _dense_weight(base: Any, dtype: torch.dtype) -> Tensor:
-    """The weight (out, in) of a layer, dequantized where it is in four bits."""
-    if not _is_four_bit(base):
-        return base.weight.to(dtype)
+def _dense(weight: Any, dtype: torch.dtype) -> Tensor:
+    """A weight (out, in), dequantized where it is in four bits."""
+    state = getattr(weight, "quant_state", None)
+    if state is None:
+        return weight.to(dtype)
     from bitsandbytes.functional import dequantize_4bit
 
-    return dequantize_4bit(base.weight.data, base.weight.quant_state).to(dtype)
+    return dequantize_4bit(weight.data, state).to(dtype)
 
 
 class _LoraLinear(torch.autograd.Function):
@@ -146,16 +162,24 @@ class _LoraLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, dropped: Tensor | None, a: Tensor, b: Tensor, base: Any, scaling: float, dtype: torch.dtype
+        ctx: Any,
+        x: Tensor,
+        dropped: Tensor | None,
+        a: Tensor,
+        b: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        scaling: float,
+        dtype: torch.dtype,
     ) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).to(dtype)
         seen = rows if dropped is None else dropped.reshape(rows.shape).to(dtype)
-        weight = _dense_weight(base, dtype)
-        out = rows @ weight.t() if base.bias is None else torch.addmm(base.bias.to(dtype), rows, weight.t())
+        dense = _dense(weight, dtype)
+        out = rows @ dense.t() if bias is None else torch.addmm(bias.to(dtype), rows, dense.t())
         inner = seen @ a.to(dtype).t()
         out.addmm_(inner, b.to(dtype).t(), alpha=scaling)
         ctx.save_for_backward(seen, inner, a, b)
-        ctx.base, ctx.scaling, ctx.dtype = base, scaling, dtype
+        ctx.weight, ctx.scaling, ctx.dtype = weight, scaling, dtype
         ctx.in_dtype, ctx.has_dropout = x.dtype, dropped is not None
         return out.view(*x.shape[:-1], out.shape[-1])
 
@@ -169,13 +193,13 @@ class _LoraLinear(torch.autograd.Function):
         grad_a = (grad_inner.t() @ seen).to(a.dtype)
         grad_x = grad_dropped = None
         if ctx.needs_input_grad[0]:
-            grad_x = grad @ _dense_weight(ctx.base, ctx.dtype)
+            grad_x = grad @ _dense(ctx.weight, ctx.dtype)
             if not ctx.has_dropout:
                 grad_x.addmm_(grad_inner, a.to(ctx.dtype))
             grad_x = grad_x.view(shape).to(ctx.in_dtype)
         if ctx.has_dropout and ctx.needs_input_grad[1]:
             grad_dropped = (grad_inner @ a.to(ctx.dtype)).view(shape).to(ctx.in_dtype)
-        return grad_x, grad_dropped, grad_a, grad_b, None, None, None
+        return grad_x, grad_dropped, grad_a, grad_b, None, None, None, None
 
 
 NAME = "documents"  # as ``attn_implementation``
@@ -204,6 +228,7 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
     return sdpa_mask(*args, **kwargs)
 
 
+@torch.compiler.disable  # torch.compile would compile it for every length of a document
 def documents_attention(
     module: torch.nn.Module,
     query: Tensor,

@@ -109,6 +109,7 @@ def _model(recipe: Recipe, args: Any) -> tuple[Any, bool]:
     if recipe.adapter.method != "qlora":  # whose weights are where they belong
         model.to(args.device)
     model.train()
+    model.config.use_cache = args.use_cache  # as Trainer sets it
     if checkpointing:
         model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
     chunked = args.loss_type == CHUNKED_NLL and head_obstacle(model) is None

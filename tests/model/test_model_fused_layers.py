@@ -4,9 +4,11 @@ import copy
 
 import pytest
 import torch
+from live_models import adapted as lora_of
 from live_models import live
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from hf_efficient.model.fast_layers import fuse_lora, fuse_norms
 
@@ -88,19 +90,35 @@ def test_four_bit_layers_are_dequantized_for_forward_and_backward():
 
 
 def test_a_disabled_adapter_and_several_active_ones_go_to_peft():
-    model = adapted()
-    x = torch.randn(3, 24)
+    plain, x = adapted(), torch.randn(3, 24)
+    plain.add_adapter("second", LoraConfig(r=2, target_modules=["up", "down"], init_lora_weights=False))
+    fused = copy.deepcopy(plain)
+    assert fuse_lora(fused)[0] == 2
+    with plain.disable_adapter(), fused.disable_adapter():
+        alone = fused(x)
+        torch.testing.assert_close(alone, plain(x), rtol=0, atol=0)
+    assert not torch.allclose(alone, fused(x))
+    for model in (plain, fused):
+        model.base_model.set_adapter(["default", "second"])
+    torch.testing.assert_close(fused(x), plain(x), rtol=0, atol=0)
+
+
+def compilations(layers):
+    """How many graphs are made where each of some layers is compiled by itself."""
+    torch._dynamo.reset()
+    model = lora_of(live("llama", num_hidden_layers=layers))
+    fuse_norms(model)
     fuse_lora(model)
-    with model.disable_adapter():
-        torch.testing.assert_close(model(x), model.get_base_model()(x))
-        alone = model(x)
-    assert not torch.allclose(alone, model(x))
-    model.add_adapter("second", LoraConfig(r=2, target_modules=["up", "down"], init_lora_weights=False))
-    model.base_model.set_adapter(["default", "second"])
-    both = model(x)
+    counter = CompileCounter()
     for module in model.modules():
-        vars(module).pop("forward", None)
-    torch.testing.assert_close(model(x), both, rtol=0, atol=0)
+        if type(module).__name__ == "LlamaDecoderLayer":
+            module.compile(backend=counter)
+    model(torch.arange(12)[None], use_cache=False).logits.sum().backward()
+    return counter.frame_count
+
+
+def test_layers_that_are_compiled_one_by_one_are_compiled_once():
+    assert compilations(3) == compilations(6)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
