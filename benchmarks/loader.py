@@ -47,13 +47,13 @@ def built(path: Path) -> tuple[SftData, float]:
     settled, args = settle(load_recipe(str(path), []))
     tokenizer = load_tokenizer(settled.model, settled.train)
     began = time.perf_counter()
-    data = build_sft_data(settled, tokenizer, args)
+    data = build_sft_data(settled, tokenizer, args)  # type: ignore[arg-type]
     return data, time.perf_counter() - began
 
 
 def pass_over(data: SftData) -> float:
     """CPU seconds of all batches, shuffled."""
-    loader: Any = DataLoader(data.train, BATCH, shuffle=True, collate_fn=data.collator)  # type: ignore[arg-type]
+    loader: Any = DataLoader(data.train, BATCH, shuffle=True, collate_fn=data.collator)
     began = time.process_time()
     for _ in loader:
         pass

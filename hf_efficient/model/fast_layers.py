@@ -61,8 +61,9 @@ def fuse_norms(model: nn.Module) -> int:
 
     fused, wanted = 0, computes(LlamaRMSNorm.forward)
     for module in model.modules():
-        if computes(type(module).forward) == wanted and not module.weight.requires_grad:
-            module.__class__ = _with(_FusedNorm, type(module))
+        kind: Any = type(module)
+        if computes(kind.forward) == wanted and not module.weight.requires_grad:
+            module.__class__ = _with(_FusedNorm, kind)
             fused += 1
     return fused
 
