@@ -75,7 +75,18 @@ def _with(forward: type, kind: Any) -> type:
     return type(kind.__name__, (forward, kind), {})
 
 
-class _FusedNorm:
+class _Fused:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, which finds classes by their names."""
+        return _unpickled, type(self).__bases__, self.__dict__
+
+
+def _unpickled(forward: type, kind: Any) -> Any:
+    joined: Any = _with(forward, kind)
+    return joined.__new__(joined)
+
+
+class _FusedNorm(_Fused):
     def forward(self: Any, hidden_states: Tensor) -> Tensor:
         return _FrozenNorm.apply(hidden_states, self.weight, self.variance_epsilon)
 
@@ -116,7 +127,7 @@ def _is_four_bit(base: nn.Module) -> bool:
     return type(base).__name__ == "Linear4bit"
 
 
-class _FusedLora:
+class _FusedLora(_Fused):
     def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """PEFT's own where the call is not the plain one."""
         active, dtype = self.active_adapters, None

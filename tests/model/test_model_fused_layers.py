@@ -1,6 +1,7 @@
 """Fused layers against PEFT's and the model's own, forward and backward."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -101,6 +102,19 @@ def test_a_disabled_adapter_and_several_active_ones_go_to_peft():
     for model in (plain, fused):
         model.base_model.set_adapter(["default", "second"])
     torch.testing.assert_close(fused(x), plain(x), rtol=0, atol=0)
+
+
+def test_fused_layers_are_copied_and_pickled():
+    model = lora_of(live().requires_grad_(False))
+    fuse_norms(model)
+    assert fuse_lora(model)[0] == 14
+    file, tokens = io.BytesIO(), torch.arange(9)[None]
+    torch.save(model, file)
+    file.seek(0)
+    expected = model(tokens).logits
+    for other in (torch.load(file, weights_only=False), copy.deepcopy(model)):
+        assert fuse_lora(other)[0] == 14
+        torch.testing.assert_close(other(tokens).logits, expected, rtol=0, atol=0)
 
 
 def compilations(layers):
