@@ -29,6 +29,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from hf_efficient.errors import ModelError
+
 
 def fuse_lora(model: nn.Module) -> tuple[int, dict[str, int]]:
     """Let the LoRA layers of a PEFT model compute by :class:`_LoraLinear` wherever that gives PEFT's own result. Other
@@ -231,6 +233,16 @@ def known_attention(name: str) -> str:
         AttentionInterface.register(NAME, documents_attention)
         AttentionMaskInterface.register(NAME, _mask)
     return name
+
+
+def check_attention(model: Any) -> None:
+    """Refuse, with ``ModelError``, a model whose attention has soft caps or sinks, which this one would leave out."""
+    if model.config._attn_implementation == NAME and not model._supports_sdpa:
+        raise ModelError(
+            f"model.attn_implementation: {NAME} (what auto means for packed rows on a CPU) cannot compute the attention "
+            f"of {type(model).__name__}, which has soft caps or sinks. Write `model.attn_implementation: eager` and "
+            "`train.packing: false`."
+        )
 
 
 def _mask(*args: Any, **kwargs: Any) -> Tensor | None:

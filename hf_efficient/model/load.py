@@ -257,7 +257,7 @@ def _load_model(
     scores: bool = False,
     head_is_trained: bool = False,
 ) -> PreTrainedModel:
-    from hf_efficient.model.fast_layers import known_attention
+    from hf_efficient.model.fast_layers import check_attention, known_attention
 
     source = _dense(resolve_model_source(model))
     # transformers would load base and adapter of such a folder; a new adapter would replace the trained one.
@@ -287,6 +287,7 @@ def _load_model(
             within.enter_context(experts_are_packed())
         loaded, report = _load("model", source, lambda: load(**options))
     check_loaded(loaded, report, location=source.location, may_lack=() if head_is_trained else _HEAD)
+    check_attention(loaded)
     return cast("PreTrainedModel", loaded)
 
 

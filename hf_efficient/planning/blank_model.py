@@ -186,12 +186,13 @@ def blank_teacher(recipe: Recipe) -> PreTrainedModel:
 def _base(
     model: ModelSection, config: PretrainedConfig, quantization: QuantizationSection | None, *, scores: bool = False
 ) -> PreTrainedModel:
-    from hf_efficient.model.fast_layers import known_attention
+    from hf_efficient.model.fast_layers import check_attention, known_attention
 
     options: dict[str, Any] = {"dtype": weights_dtype(model, config)}
     if model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(model.attn_implementation)
     base = meta_model(model, config, scores=scores, **options)
+    check_attention(base)
     if quantization is not None:
         _quantize(base, quantization)
         plain_weights(base, options["dtype"])

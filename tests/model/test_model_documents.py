@@ -4,6 +4,7 @@ import pytest
 import torch
 from live_models import live
 
+from hf_efficient.errors import ModelError
 from hf_efficient.model import fast_layers
 
 LENGTHS = (5, 1, 9, 3)
@@ -98,3 +99,10 @@ def test_checkpointing_recomputes_the_same():
     model.gradient_checkpointing_enable()
     for again, once in zip(gradients(model, model(**arguments).logits.pow(2).sum()), plain, strict=True):
         torch.testing.assert_close(again, once, rtol=0, atol=0)
+
+
+def test_an_attention_with_soft_caps_or_sinks_is_refused():
+    fast_layers.check_attention(build())
+    for kind in ("gemma2", "gpt_oss"):
+        with pytest.raises(ModelError, match=r"model\.attn_implementation: documents .* Write .*eager.*packing: false"):
+            fast_layers.check_attention(build(kind))
