@@ -90,6 +90,8 @@ def _unpickled(forward: type, kind: Any) -> Any:
 
 class _FusedNorm(_Fused):
     def forward(self: Any, hidden_states: Tensor) -> Tensor:
+        if self.weight.requires_grad:  # unfrozen since
+            return super().forward(hidden_states)  # type: ignore[misc]
         return _FrozenNorm.apply(hidden_states, self.weight, self.variance_epsilon)
 
 
@@ -152,7 +154,8 @@ def _not_compiled(*args: Any) -> Tensor:
 
 def _product_dtype(x: Tensor, layer: Any, name: str) -> torch.dtype | None:
     """What all products are computed in: autocast's dtype, or that of base and adapter; None where those differ."""
-    if name not in layer.lora_A:
+    is_trained = layer.get_base_layer().weight.requires_grad
+    if name not in layer.lora_A or layer.lora_B[name].bias is not None or is_trained:  # added or unfrozen since
         return None
     if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
@@ -236,12 +239,13 @@ def known_attention(name: str) -> str:
 
 
 def check_attention(model: Any) -> None:
-    """Refuse, with ``ModelError``, a model whose attention has soft caps or sinks, which this one would leave out."""
-    if model.config._attn_implementation == NAME and not model._supports_sdpa:
+    """Refuse, with ``ModelError``, a model whose attention has soft caps, sinks or chunks: they would be left out."""
+    plain = model._supports_sdpa and getattr(model.config.get_text_config(), "attention_chunk_size", None) is None
+    if model.config._attn_implementation == NAME and not plain:
         raise ModelError(
-            f"model.attn_implementation: {NAME} (what auto means for packed rows on a CPU) cannot compute the attention "
-            f"of {type(model).__name__}, which has soft caps or sinks. Write `model.attn_implementation: eager` and "
-            "`train.packing: false`."
+            f"model.attn_implementation: {NAME} (what auto means for packed rows on a CPU) cannot compute the "
+            f"attention of {type(model).__name__}, which has soft caps, sinks or chunks. Write "
+            "`model.attn_implementation: eager` and `train.packing: false`."
         )
 
 
@@ -298,7 +302,11 @@ def _bounds(rows: int, tokens: int, cumulative: Any, position_ids: Tensor | None
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, dropout: float) -> Tensor:
     length, grouped = query.shape[2], query.shape[1] != key.shape[1]
-    mask = None if window is None or length <= window else _bias(length, 1, window, torch.float32)[:, :length] == 0
+    mask = (
+        None
+        if window is None or length <= window
+        else _bias(length, 1, window, torch.float32)[:, :length].to(query.device) == 0
+    )
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scale, enable_gqa=grouped
     )

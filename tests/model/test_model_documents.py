@@ -101,8 +101,8 @@ def test_checkpointing_recomputes_the_same():
         torch.testing.assert_close(again, once, rtol=0, atol=0)
 
 
-def test_an_attention_with_soft_caps_or_sinks_is_refused():
+def test_an_attention_with_soft_caps_sinks_or_chunks_is_refused():
     fast_layers.check_attention(build())
-    for kind in ("gemma2", "gpt_oss"):
+    for kind in ("gemma2", "gpt_oss", "llama4_text"):
         with pytest.raises(ModelError, match=r"model\.attn_implementation: documents .* Write .*eager.*packing: false"):
             fast_layers.check_attention(build(kind))

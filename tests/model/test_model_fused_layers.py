@@ -104,6 +104,23 @@ def test_a_disabled_adapter_and_several_active_ones_go_to_peft():
     torch.testing.assert_close(fused(x), plain(x), rtol=0, atol=0)
 
 
+def test_what_is_unfrozen_or_added_later_is_trained_by_peft():
+    plain = lora_of(live().requires_grad_(False))
+    fused = copy.deepcopy(plain)
+    fuse_norms(fused)
+    fuse_lora(fused)
+    for model in (plain, fused):
+        model.add_adapter("late", LoraConfig(r=2, target_modules=["q_proj"], lora_bias=True))
+        model.set_adapter("late")
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_()
+            if "late" in name:
+                nn.init.constant_(parameter, 0.1)
+        model(torch.arange(9)[None]).logits.sum().backward()
+    for one, other in zip(plain.parameters(), fused.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad)
+
+
 def test_fused_layers_are_copied_and_pickled():
     model = lora_of(live().requires_grad_(False))
     fuse_norms(model)
