@@ -12,7 +12,7 @@ A frozen RMSNorm saves n = x / r alone, with r the root of mean(x x) + eps over 
 
 Attention goes document by document: packed rows without the pairs of tokens that belong to two documents. transformers
 computes a packed row under a block mask, with work in the square of the row. Here each document is a causal attention
-of its own, one after the other; it has been run on CPUs only. A batch with a padding mask, or with a cache, goes to
+of its own, one after the other; it has been run on CPUs only. A batch with a padding mask, or a filled cache, goes to
 transformers' own ``sdpa``.
 """
 
@@ -234,26 +234,35 @@ def known_attention(name: str) -> str:
         return "sdpa"
     if name == NAME:
         AttentionInterface.register(NAME, documents_attention)
-        AttentionMaskInterface.register(NAME, _mask)
+        AttentionMaskInterface.register(NAME, _begins)
     return name
 
 
 def check_attention(model: Any) -> None:
-    """Refuse, with ``ModelError``, a model whose attention has soft caps, sinks or chunks: they would be left out."""
-    plain = model._supports_sdpa and getattr(model.config.get_text_config(), "attention_chunk_size", None) is None
-    if model.config._attn_implementation == NAME and not plain:
+    """Refuse, with ``ModelError``, a model whose attention has soft caps or sinks: they would be left out."""
+    if model.config._attn_implementation == NAME and not model._supports_sdpa:
         raise ModelError(
             f"model.attn_implementation: {NAME} (what auto means for packed rows on a CPU) cannot compute the "
-            f"attention of {type(model).__name__}, which has soft caps, sinks or chunks. Write "
+            f"attention of {type(model).__name__}, which has soft caps or sinks. Write "
             "`model.attn_implementation: eager` and `train.packing: false`."
         )
 
 
-def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    plain = kwargs.get("attention_mask") is None and not kwargs.get("use_vmap")
-    if plain and kwargs.get("q_length") == kwargs.get("kv_length") and not args:
-        return None
-    return sdpa_mask(*args, **kwargs)
+@torch.compiler.disable  # it has as many values as there are tokens, at worst
+def _begins(*args: Any, **kwargs: Any) -> Tensor | None:
+    """In place of a mask, 1 where a document begins: (rows, 1, 1, tokens) in bytes, as no mask of transformers is. The
+    mask that transformers would make is asked for one token's neighbours, not for all pairs; one that is not causal
+    within documents, or has padding, is transformers' own for ``sdpa``."""
+    tokens, seen = kwargs.get("q_length"), kwargs.get("mask_function")
+    if args or kwargs.get("attention_mask") is not None or kwargs.get("use_vmap") or tokens != kwargs.get("kv_length"):
+        return sdpa_mask(*args, **kwargs)
+    assert seen is not None
+    rows = torch.arange(kwargs["batch_size"], device=kwargs["device"])[:, None]
+    before = torch.arange(tokens - 1, device=kwargs["device"])[None]
+    if tokens > 1 and bool(seen(rows, 0, before, before + 1).any()):
+        return sdpa_mask(**kwargs)
+    begins = ~seen(rows, 0, before + 1, before).expand(len(rows), -1)
+    return F.pad(begins.to(torch.uint8), (1, 0), value=1)[:, None, None]
 
 
 @torch.compiler.disable  # torch.compile would compile it for every length of a document
@@ -268,13 +277,15 @@ def documents_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within each document of a row; the output is (rows, tokens, heads, width), without weights.
-    ``query`` is (rows, heads, tokens, width); ``key`` and ``value`` may have fewer heads. The documents are those of
-    ``cu_seq_lens_q`` (their bounds, on the host) where the batch has it, else those that ``position_ids`` begin."""
-    cached = query.shape[2] != key.shape[2]
-    if attention_mask is not None or cached or kwargs.get("softcap") is not None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    ``query`` is (rows, heads, tokens, width); ``key`` and ``value`` may have fewer heads. Documents begin where the
+    mask of :func:`_begins` says so, and where ``cu_seq_lens_q`` does, or ``position_ids``."""
     rows, _, tokens, _ = query.shape
-    bounds = _bounds(rows, tokens, kwargs.get("cu_seq_lens_q"), kwargs.get("position_ids"))
+    causal = getattr(module, "is_causal", True) and kwargs.get("is_causal") is not False and tokens == key.shape[2]
+    if attention_mask is None and causal:
+        attention_mask = (torch.arange(tokens) == 0).to(torch.uint8).repeat(rows, 1, 1, 1)
+    if attention_mask is None or attention_mask.dtype != torch.uint8:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    bounds = _bounds(attention_mask, kwargs.get("cu_seq_lens_q"), kwargs.get("position_ids"))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     window = kwargs.get("sliding_window")
     if rows > 1:
@@ -285,43 +296,44 @@ def documents_attention(
         direct = mixes and one[0].shape[2] <= _LONGEST_DIRECT
         parts.append(_Direct.apply(*one, scale, window) if direct else _flash(*one, scale, window, dropout))
     out = parts[0] if mixes and len(parts) == 1 else torch.cat(parts, 2)
-    return out.transpose(1, 2).reshape(rows, tokens, out.shape[1], out.shape[3]), None
+    return out.transpose(1, 2).reshape(rows, tokens, out.shape[1], out.shape[3]).contiguous(), None
 
 
-def _bounds(rows: int, tokens: int, cumulative: Any, position_ids: Tensor | None) -> tuple[int, ...]:
-    """Where documents begin in the rows laid end to end, and the end of the last one."""
+def _bounds(begins: Tensor, cumulative: Tensor | None, position_ids: Tensor | None) -> list[int]:
+    """Where documents begin in the rows laid end to end, and the end of the last one. With a cache, transformers' mask
+    does not know of documents."""
+    begins = begins[:, 0, 0] == 1
+    rows, tokens = begins.shape
+    if position_ids is not None and position_ids.dim() == 2:
+        begins[:, 1:] |= (position_ids.diff() != 1).expand(rows, -1)
+    begins = begins.flatten()
     if cumulative is not None:
-        return tuple(cumulative.tolist())
-    if position_ids is None:
-        return tuple(range(0, rows * tokens + 1, tokens))
-    positions = position_ids.expand(rows, tokens)
-    goes_on = torch.zeros_like(positions, dtype=torch.bool)
-    goes_on[:, 1:] = positions.diff(dim=1) == 1
-    return (*(~goes_on).flatten().nonzero().flatten().tolist(), rows * tokens)
+        begins[cumulative[:-1].long()] = True
+    return [*begins.nonzero().flatten().tolist(), rows * tokens]
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, dropout: float) -> Tensor:
     length, grouped = query.shape[2], query.shape[1] != key.shape[1]
-    mask = (
-        None
-        if window is None or length <= window
-        else _bias(length, 1, window, torch.float32)[:, :length].to(query.device) == 0
-    )
+    mask = None if window is None or length <= window else _seen(length, window, query.device)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scale, enable_gqa=grouped
     )
 
 
+def _seen(length: int, window: int | None, device: torch.device) -> Tensor:
+    """Whether a token (row) sees another (column)."""
+    seen = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
+    return seen if window is None else seen.triu_(1 - window)
+
+
 _ALIGNED = 32  # keys of a document are padded to a multiple: a softmax over 171 numbers takes longer than over 192
 
 
-@lru_cache(maxsize=64)  # the documents of a micro-batch, which all layers share
+@lru_cache(maxsize=64)  # the documents of a micro-batch, which all layers share; 2 MiB each at the most for 4 heads
 def _bias(length: int, heads: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """0 where a token (row) sees another (column), minus infinity elsewhere and in the columns of padding; repeated for
-    heads under each other."""
-    seen = torch.ones(length, length + -length % _ALIGNED, dtype=torch.bool).tril()
-    if window is not None:
-        seen = seen.triu(1 - window)
+    """0 where a token sees another, minus infinity elsewhere and in the columns of padding; repeated for heads under
+    each other."""
+    seen = F.pad(_seen(length, window, torch.device("cpu")), (0, -length % _ALIGNED))
     return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf")).repeat(heads, 1)
 
 

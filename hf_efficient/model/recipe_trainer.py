@@ -302,7 +302,7 @@ def fast_step_lines(recipe: Recipe) -> list[str]:
     apart = _joins_documents(recipe) and (name == "documents" or "flash" in name)
     on = {
         "each document's attention by itself (model.attn_implementation)": apart,
-        "LoRA layers as one function (adapter.fused)": recipe.adapter.fused is True,
+        "LoRA layers and frozen norms as one function each (adapter.fused)": recipe.adapter.fused is True,
         "head and loss on targets alone (train.loss_type)": settled_options(recipe).get("loss_type") == "chunked_nll",
     }
     return ["fast step: " + "; ".join(name for name, is_on in on.items() if is_on)] if any(on.values()) else []

@@ -129,8 +129,14 @@ def run_rounds(
     progress: Progress,
     why_not: Mapping[str, str],
 ) -> dict[str, ArmOutcome]:
-    """The arms that can, in alternating orders; ``SetupError`` where none is left."""
+    """The arms that can, in alternating orders; ``SetupError`` where none is left, or where no peer can run at all."""
     outcomes = {arm.name: ArmOutcome(arm.name, arm.what, reason=why_not.get(arm.name, "")) for arm in arms}
+    told = [f"{name}: {why}" for name, why in why_not.items() if why]
+    if told and len(told) == len([arm for arm in arms if arm.name != "recipe"]):
+        raise SetupError(f"--against: none of these can run here: {'; '.join(told)}. Write trl, for instance.")
+    for one in told:
+        progress.begins(one.partition(": ")[0])
+        progress.ends(f"does not run: {one.partition(': ')[2]}")
     by_name = {arm.name: arm for arm in arms if not outcomes[arm.name].reason}
     for number, order in enumerate(alternating_orders(list(by_name), rounds) if by_name else [], 1):
         for name in (name for name in order if not outcomes[name].reason):

@@ -48,6 +48,39 @@ def test_a_packed_row_is_its_documents_one_by_one(kind, options, with_bounds):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("gpt_bigcode", {"n_layer": 2, "n_head": 4, "n_embd": 32}),  # keeps position_ids from the attention
+        ("jetmoe", {"kv_channels": 8, "num_local_experts": 2}),  # takes the output by view
+        ("llama4_text", {"attention_chunk_size": 3, "head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48}),
+    ],
+)
+def test_documents_are_known_whatever_a_model_hands_to_its_attention(kind, options):
+    model, alone = build(kind, **options).eval(), build(kind, implementation="eager", **options).eval()
+    ids, positions, _ = packed()
+    with torch.no_grad():
+        found = model(input_ids=ids, position_ids=positions, use_cache=False).logits[0]
+        apart = torch.cat([alone(input_ids=one, use_cache=False).logits[0] for one in ids.split(LENGTHS, 1)])
+    torch.testing.assert_close(found, apart, rtol=1e-4, atol=1e-5)
+
+
+def test_a_first_call_with_a_cache_keeps_documents_apart():
+    model = build().eval()
+    ids, positions, _ = packed()
+    with torch.no_grad():
+        found, wanted = (model(input_ids=ids, position_ids=positions, use_cache=on).logits for on in (True, False))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_attention_that_sees_what_follows_is_not_made_causal():
+    for kind in ("bert", "roberta"):
+        model, eager = build(kind).eval(), build(kind, implementation="eager").eval()
+        with torch.no_grad():
+            ours, theirs = (one(input_ids=packed()[0]).logits for one in (model, eager))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("longest", [0, 512])
 def test_in_bfloat16_it_is_as_near_to_float32_as_eager_attention(monkeypatch, longest):
     monkeypatch.setattr(fast_layers, "_LONGEST_DIRECT", longest)
@@ -101,8 +134,8 @@ def test_checkpointing_recomputes_the_same():
         torch.testing.assert_close(again, once, rtol=0, atol=0)
 
 
-def test_an_attention_with_soft_caps_sinks_or_chunks_is_refused():
+def test_an_attention_with_soft_caps_or_sinks_is_refused():
     fast_layers.check_attention(build())
-    for kind in ("gemma2", "gpt_oss", "llama4_text"):
+    for kind in ("gemma2", "gpt_oss"):
         with pytest.raises(ModelError, match=r"model\.attn_implementation: documents .* Write .*eager.*packing: false"):
             fast_layers.check_attention(build(kind))

@@ -113,6 +113,21 @@ def test_where_no_arm_runs_there_is_no_table():
         run_rounds([ARMS["trl"], ARMS["recipe"]], 2, 1, failing({"trl": "x", "recipe": "y"}), Heard(), {})
 
 
+def test_peers_that_cannot_run_are_told_before_anything_trains():
+    def never(arm):
+        raise AssertionError(arm.name)
+
+    why = {"unsloth": "no GPU", "axolotl": "not installed", "recipe": ""}
+    arms = [ARMS[name] for name in why]
+    with pytest.raises(SetupError, match=r"--against: none .* unsloth: no GPU; axolotl: not installed\. Write trl"):
+        run_rounds(arms, 2, 1, never, Heard(), why)
+    heard, ran = Heard(), []
+    outcomes = run_rounds(arms, 1, 1, lambda arm: ran.append(arm.name) or arm_run(), heard, {**why, "axolotl": ""})
+    assert heard.lines[:1] == ["unsloth: does not run: no GPU"]
+    assert sorted(ran) == ["axolotl", "recipe"]
+    assert outcomes["unsloth"].reason == "no GPU"
+
+
 def failing(told):
     def run(arm):
         raise RunFailed(told[arm.name])
