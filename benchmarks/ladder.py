@@ -18,15 +18,24 @@ PADDED = PACKED | {"train.packing": False}
 DOCUMENTS = {"model.attn_implementation": "documents"}
 LOSS = {"train.loss_type": "chunked_nll"}
 FUSED = {"adapter.fused": True}
+ALL = PACKED | DOCUMENTS | LOSS | FUSED
+CHECKPOINTING = {"train.gradient_checkpointing": True}
+COMPILED = {"model.compile_blocks": True}
 
 RUNGS: dict[str, tuple[str, dict[str, Any]]] = {
     "padded": ("padded chats, no fast key", PADDED),
     "loss_alone": ("padded, loss on targets alone (train.loss_type)", PADDED | LOSS),
-    "fused_alone": ("padded, LoRA layers as one function (adapter.fused)", PADDED | FUSED),
+    "fused_alone": ("padded, LoRA layers and norms as one function each (adapter.fused)", PADDED | FUSED),
+    "documents_alone": (
+        "the same chats without padding, each document's attention by itself (train.padding_free)",
+        PADDED | DOCUMENTS | {"train.padding_free": True},
+    ),
     "packed": ("packed, in place of padded (train.packing)", PACKED),
     "+documents": ("and each document's attention by itself (model.attn_implementation)", PACKED | DOCUMENTS),
     "+loss": ("and the loss on targets alone", PACKED | DOCUMENTS | LOSS),
-    "+fused": ("and LoRA layers as one function", PACKED | DOCUMENTS | LOSS | FUSED),
+    "+fused": ("and LoRA layers and norms as one function each", ALL),
+    "+checkpointing": ("and activations computed again (train.gradient_checkpointing)", ALL | CHECKPOINTING),
+    "+compiled": ("and blocks compiled, in place of computing again (model.compile_blocks)", ALL | COMPILED),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import torch
+from accelerate.data_loader import SeedableRandomSampler
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import Trainer, get_scheduler
@@ -126,9 +127,10 @@ def _optimizer(weights: list[torch.nn.Parameter], args: Any) -> tuple[torch.opti
 
 
 def _batches(data: Any, args: Any) -> Iterator[dict[str, Any]]:
-    order = torch.Generator().manual_seed(args.seed)
-    rows = args.per_device_train_batch_size
-    loader: Any = DataLoader(data.train, rows, shuffle=True, collate_fn=data.collator, generator=order)
+    """Those of ``Trainer``, in its order."""
+    seed = args.seed if args.data_seed is None else args.data_seed
+    order, rows = SeedableRandomSampler(data.train, data_seed=seed), args.per_device_train_batch_size
+    loader: Any = DataLoader(data.train, rows, sampler=order, collate_fn=data.collator)
     while True:
         for batch in loader:
             yield {

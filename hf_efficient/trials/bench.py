@@ -185,7 +185,18 @@ def summary(outcomes: Mapping[str, ArmOutcome], base: str | None, warm_up: int) 
     speeds = {
         name: [tokens_per_second(run, warm_up) for run in one.runs] for name, one in outcomes.items() if not one.reason
     }
-    return [_summed(one, speeds.get(name), speeds.get(base or ""), warm_up) for name, one in outcomes.items()]
+    found = {name: _summed(one, speeds.get(name), speeds.get(base or ""), warm_up) for name, one in outcomes.items()}
+    if "bare" in found and "recipe" in found:
+        found["bare"] = _with_work_of(found["recipe"], found["bare"])
+    return list(found.values())
+
+
+def _with_work_of(recipe: ArmOutcome, bare: ArmOutcome) -> ArmOutcome:
+    """The loop by hand keeps no account. On the same batches the same layers do the same work, in another time."""
+    same = [run.processed for run in bare.runs] == [run.processed for run in recipe.runs]
+    if not (same and recipe.mfu and recipe.tokens_per_second and bare.tokens_per_second):
+        return bare
+    return replace(bare, mfu=recipe.mfu * bare.tokens_per_second / recipe.tokens_per_second)
 
 
 def _summed(one: ArmOutcome, speeds: list[float] | None, base: list[float] | None, warm_up: int) -> ArmOutcome:

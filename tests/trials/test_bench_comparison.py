@@ -101,6 +101,13 @@ def test_the_speed_of_a_peer_that_does_not_learn_is_not_shown():
     assert "trl" not in picture(table)
 
 
+def test_the_loop_by_hand_has_the_work_of_the_recipe_where_its_batches_are_the_same():
+    found, _, _ = compared(rounds=1, bare=[arm_run(seconds=(9.0, 1.0, 2.0))], recipe=[arm_run(mfu=0.25)])
+    assert found["bare"].mfu == pytest.approx(0.5)
+    other = arm_run(seconds=(9.0, 1.0, 2.0), processed=[400, 399, 400])
+    assert compared(rounds=1, bare=[other], recipe=[arm_run(mfu=0.25)])[0]["bare"].mfu is None
+
+
 def test_a_peer_that_fails_is_listed_with_the_reason_and_the_others_stay():
     found, _, table = compared(trl=[arm_run(), "exit code 1: boom"], recipe=[arm_run(), arm_run()])
     assert (found["trl"].reason, found["trl"].runs) == ("failed: exit code 1: boom", [])

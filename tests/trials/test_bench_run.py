@@ -127,4 +127,7 @@ def test_a_recipe_beside_trl_and_the_loop_for_real(recipe_file, tmp_path):
     assert found.base == "trl"
     assert 0 < trl.padding_share < 0.6
     assert bare.padding_share == recipe.padding_share == 0
+    assert bare.runs[0].non_padding == recipe.runs[0].non_padding
+    assert bare.runs[0].losses == pytest.approx(recipe.runs[0].losses, rel=1e-5)
+    assert bare.mfu is None or bare.mfu / recipe.mfu == pytest.approx(bare.tokens_per_second / recipe.tokens_per_second)
     assert not (tmp_path / "out").exists()
