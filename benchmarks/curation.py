@@ -29,8 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from shared import load_average, run_to_end, write_result
 
-from hf_efficient.curation.contamination import contaminated
-from hf_efficient.curation.duplicates import chance_found, exact_duplicates, near_duplicates
+from hf_efficient.curation.duplicates import contaminated, exact_duplicates, near_duplicates
 from hf_efficient.curation.private_data import REGULAR_KINDS, replace_private
 
 PLANTED = 300
@@ -57,7 +56,7 @@ def near_figures(questions: Sequence[str], seeds: int) -> dict[str, Any]:
     likenesses among the questions themselves included, is a mistake."""
     told: dict[str, Any] = {}
     for label, (count, bands, rows) in SETTINGS.items():
-        told[label] = {"threshold": next(s / 100 for s in range(101) if chance_found(s / 100, bands, rows) >= 0.5)}
+        told[label] = {"threshold": next(s / 100 for s in range(101) if 1 - (1 - (s / 100) ** rows) ** bands >= 0.5)}
         for name, finder in finders().items():
             recalls, precisions, seconds = [], [], []
             for seed in range(seeds):

@@ -30,7 +30,7 @@ from rich.table import Table
 from shared import load_average, write_result
 
 from hf_efficient import load_recipe, load_run, run_recipe
-from hf_efficient.curation.contamination import contaminated
+from hf_efficient.curation.duplicates import contaminated
 from hf_efficient.data.docstrings import build_docstring_chats
 
 REAL_ROWS, EVAL_ROWS, TOKEN_ROWS = 1500, 150, 200

@@ -114,9 +114,9 @@ def _train() -> int:
 
 def _launch() -> None:
     from hf_efficient.cli.app import main
-    from hf_efficient.launch import again, command
+    from hf_efficient.launch import command, restart
 
-    again._FIRST_PAUSE_SECONDS = 0.1
+    restart._FIRST_PAUSE_SECONDS = 0.1
     command.accelerate_command = functools.partial(command.accelerate_command, module="kills_process")
     main()
 

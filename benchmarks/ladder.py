@@ -28,7 +28,7 @@ RUNGS: dict[str, tuple[str, dict[str, Any]]] = {
     "fused_alone": ("padded, LoRA layers and norms as one function each (adapter.fused)", PADDED | FUSED),
     "documents_alone": (
         "the same chats without padding, each document's attention by itself (train.padding_free)",
-        PADDED | DOCUMENTS | {"train.padding_free": True},
+        PADDED | DOCUMENTS | {"train.padding_free": True, "train.max_length": None},
     ),
     "packed": ("packed, in place of padded (train.packing)", PACKED),
     "+documents": ("and each document's attention by itself (model.attn_implementation)", PACKED | DOCUMENTS),

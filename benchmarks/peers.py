@@ -76,7 +76,9 @@ def run(benchmark: str, arms: Sequence[Arm], asked: argparse.Namespace) -> None:
     found = dataclasses.replace(found, recipe=benchmark)
     show(comparison_renderables(found))
     if asked.json:
-        write_result(asked.json, benchmark, started, msgspec.to_builtins(dataclasses.replace(found, environment={})))
+        figures = msgspec.to_builtins(found)
+        del figures["environment"]  # which the file tells in its head
+        write_result(asked.json, benchmark, started, figures)
 
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:

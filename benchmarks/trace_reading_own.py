@@ -37,7 +37,7 @@ def main(path: Path) -> None:
     done = time.perf_counter()
     peak = _peak_bytes()
     device = found.devices[0]
-    rows = trace.events.device_rows(device.device)
+    rows = trace.events.by_device()[device.device]
     work_of_all = device_work(trace.events, rows)
     work = device_work(trace.events, _kept_by_hta(trace.events, rows))
     print(

@@ -5,8 +5,6 @@ python docs/s_curve.py
 
 from pathlib import Path
 
-from hf_efficient.curation.duplicates import chance_found
-
 SETTINGS = (((14, 8), "#2383d2", "14 bands of 8"), ((20, 5), "#de9b24", "20 bands of 5"))
 WIDTH, HEIGHT, LEFT, TOP = 520, 260, 60, 20
 
@@ -26,7 +24,8 @@ def main() -> None:
         drawn.append(f'<text x="{x}" y="{TOP + HEIGHT + 20}" text-anchor="middle">{label}</text>')
         drawn.append(f'<text x="{LEFT - 8}" y="{float(y) + 4:.1f}" text-anchor="end">{label}</text>')
     for number, ((bands, rows), color, label) in enumerate(SETTINGS):
-        points = " ".join(place(step / 100, chance_found(step / 100, bands, rows)) for step in range(101))
+        chances = [1 - (1 - (step / 100) ** rows) ** bands for step in range(101)]
+        points = " ".join(place(step / 100, chance) for step, chance in enumerate(chances))
         drawn.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2.5"/>')
         drawn.append(f'<text x="{LEFT + 14}" y="{TOP + 24 + 20 * number}" fill="{color}">{label}</text>')
     below = "shared shingles of two texts (Jaccard similarity); upwards: chance that they are found"

@@ -99,14 +99,13 @@ def _run(recipe: Recipe, flags: RunFlags) -> int:
     end_watch = watch_peers(os.environ, _lost)
     try:
         run_recipe(recipe, TerminalListener())
+        end_watch()
     except PreflightWanted:
         pass  # and 0: a launcher that restarts what failed must leave it
     except RunStopped:
         end_watch()
         _leave_group()
         raise
-    else:
-        end_watch()
     _leave_group()
     return 0
 

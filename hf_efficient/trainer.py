@@ -1,14 +1,10 @@
-"""The trainer: a mixin for any Trainer, and the plain Trainer with it.
-
-It trains exactly as the class below it does. It adds the phases of every step in ``steps.jsonl``, and figures of the
-run in its logs and beside its progress bar. It also has a budget, evaluations that leave no trace in the training,
-evaluators of your own, and a check of the first step's gradients.
-"""
+"""A mixin for any Trainer, and the plain Trainer with it: the phases of every step, figures of the run in its logs and
+beside its progress bar, a budget, checkpoints with a manifest, evaluators of your own, a check of the gradients."""
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
@@ -39,6 +35,7 @@ from hf_efficient.run_dir.checkpoints import checkpoints, fault_of, step_of
 
 Evaluator = Callable[[Any], dict[str, float]]
 """Takes the trainer, returns metrics by name; may run the model, generate, and draw random numbers."""
+_Run = Callable[..., Any]  # a method of the trainer below
 
 _PHASES = key_table("trainer_phases")
 _TIMED: dict[str, PhaseName] = _PHASES["timed"]
@@ -178,13 +175,11 @@ class EfficientTrainerMixin(_Base):
         if not hasattr(Trainer, "_clip_grad_norm"):  # before transformers 5.3 the loop itself clips
             holders.wrap(self.accelerator, "clip_grad_norm_", "optimizer", self._around_clip_grad_norm)
 
-    def _around_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def _around_backward(self, run: _Run, *args: Any, **kwargs: Any) -> None:
+        loss = args[0] if args else kwargs.get("loss")
         before = self._mark("backward")
         try:
-            if self._ranks is None:
-                run(*args, **kwargs)
-                return
-            with self._ranks.backward(args[0] if args else kwargs.get("loss")):
+            with nullcontext() if self._ranks is None else self._ranks.backward(loss):
                 run(*args, **kwargs)
         finally:
             self._mark(before)
@@ -230,40 +225,34 @@ class EfficientTrainerMixin(_Base):
 
     def _time_methods(self) -> None:
         """Time what the instance runs, whether a class left or right of the mixin defines it, with super() or not."""
-        for name, phase in _TIMED.items():
+        for name, phase in {**_TIMED, **_MARKED}.items():
             if hasattr(type(self), name):
-                other = functools.partial(self._in_phase, phase) if name in _OUTSIDE else self._run
-                around = getattr(self, f"_around_{name.removeprefix('_')}", other)
+                other = self._marked if name in _MARKED else self._in_phase if name in _OUTSIDE else self._run
+                around = getattr(self, f"_around_{name.removeprefix('_')}", functools.partial(other, phase))
                 self._recorder.holders.wrap(self, name, phase, around, opaque=phase in _OPAQUE)
-        for name, phase in _MARKED.items():
-            if hasattr(type(self), name):
-                around = getattr(self, f"_around{name}", functools.partial(self._marked, phase))
-                self._recorder.holders.wrap(self, name, phase, around)
 
     @staticmethod
-    def _run(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _run(phase: PhaseName, run: _Run, *args: Any, **kwargs: Any) -> Any:
         return run(*args, **kwargs)
 
-    def _in_phase(self, phase: PhaseName, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _in_phase(self, phase: PhaseName, run: _Run, *args: Any, **kwargs: Any) -> Any:
         with self._phase(phase, opaque=phase in _OPAQUE):
             return run(*args, **kwargs)
 
-    def _marked(self, phase: PhaseName, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _marked(self, phase: PhaseName, run: _Run, *args: Any, **kwargs: Any) -> Any:
         before = self._mark(phase)
         try:
             return run(*args, **kwargs)
         finally:
             self._mark(before)
 
-    def _around_get_last_hidden_state(
-        self, run: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _around_get_last_hidden_state(self, run: _Run, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """That of a teacher, in TRL's DistillationTrainer; else the model's own."""
         teacher = getattr(self, "teacher_model", None)
         is_teacher = teacher is not None and model is self.accelerator.unwrap_model(teacher)
         return self._marked("teacher" if is_teacher else "forward", run, model, *args, **kwargs)
 
-    def _around_get_batch_samples(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _around_get_batch_samples(self, run: _Run, *args: Any, **kwargs: Any) -> Any:
         self._recorder.next_step()
         self._mark("data_wait")
         batches, items = run(*args, **kwargs)
@@ -273,27 +262,28 @@ class EfficientTrainerMixin(_Base):
             self._shrinking.begin_step(batches)
         return batches, items
 
-    def _around_training_step(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _around_training_step(self, run: _Run, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward; what lies around it is the Trainer's own, up to the optimizer."""
         self._mark(None)
         if self._ranks is not None:
             self._ranks.watch(args[0] if args else kwargs["model"])
         loss = run(*args, **kwargs) if self._shrinking is None or kwargs else self._shrinking.run(run, *args)
-        if self._forwards is not None:
-            self._check_forwards(self._forwards)
+        if self._forwards is not None and (corrected := self._forwards.corrected()) is not None:
+            # The user's own loss does not run the model once per micro-batch: its FLOPs are counted no more.
+            self._forwards = None
+            self._recorder.count_work(None)
+            self._timeline.state("work", corrected.facts())
         self._silent.loss(loss)
         self._mark("device_wait" if self._recorder.has_device else "bookkeeping")  # the Trainer reads the loss
         return loss
 
-    def _around_floating_point_ops(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _around_floating_point_ops(self, run: _Run, *args: Any, **kwargs: Any) -> Any:
         """By now the host has read the micro-batch's loss."""
         if self._recorder.has_device:
             self._mark("bookkeeping")
         return run(*args, **kwargs)
 
-    def _around_compute_loss(
-        self, run: Callable[..., Any], model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _around_compute_loss(self, run: _Run, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         before = self._mark("forward")
         if self._generates and model.training and not self._evaluating:
             self._recorder.add_tokens(inputs)  # prompts and completions; the loader gave prompts alone
@@ -307,19 +297,19 @@ class EfficientTrainerMixin(_Base):
                 self._ranks.end_wait()  # where a wait for buffers failed
             self._mark(before)
 
-    def _around_clip_grad_norm(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _around_clip_grad_norm(self, run: _Run, *args: Any, **kwargs: Any) -> Any:
         """The optimizer's time is from here until on_step_end."""
         if self._recorder.log.marked != "optimizer":
             self._mark("optimizer")
         return run(*args, **kwargs)
 
-    def _around_get_grad_norm(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _around_get_grad_norm(self, run: _Run, *args: Any, **kwargs: Any) -> Any:
         norm = self._around_clip_grad_norm(run, *args, **kwargs)  # called alone where nothing is clipped
         if self._faults is not None:
             self._faults.norm = norm
         return norm
 
-    def _around_log(self, run: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+    def _around_log(self, run: _Run, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
         if "train_runtime" in logs and self._recorder.in_loop:  # before transformers 5.3 nothing else marks its end
             self._leave_loop()
@@ -337,7 +327,7 @@ class EfficientTrainerMixin(_Base):
             if "loss" in logs:
                 self._silent.settle()
 
-    def _around_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _around_evaluate(self, run: _Run, *args: Any, **kwargs: Any) -> Any:
         if self.is_in_train:
             self._recorder.start_loop()
         evaluating, self._evaluating = self._evaluating, True
@@ -355,7 +345,7 @@ class EfficientTrainerMixin(_Base):
             self._evaluating = evaluating
             self._timeline.note_memory()
 
-    def _around_evaluation_loop(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _around_evaluation_loop(self, run: _Run, *args: Any, **kwargs: Any) -> Any:
         """Run the evaluation's batches, then the extra evaluators (not in ``predict``)."""
         output = run(*args, **kwargs)
         if self._evaluating and self._extra_evaluators and output.metrics is not None:
@@ -367,7 +357,7 @@ class EfficientTrainerMixin(_Base):
                     output.metrics[name if name.startswith(prefix) else prefix + name] = value
         return output
 
-    def _around_save_checkpoint(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def _around_save_checkpoint(self, run: _Run, *args: Any, **kwargs: Any) -> None:
         """Save with a manifest; upload, and remove old checkpoints, only once it stands."""
         if self._faults is not None:
             self._faults.settle()
@@ -412,13 +402,6 @@ class EfficientTrainerMixin(_Base):
         if self._faults is not None:
             self._faults.count("saves_failed", step=step_of(folder), what=folder.name)
 
-    def _end_saves(self, writer: CheckpointWriter) -> None:
-        """All is on the disk, and copied to the mirror."""
-        with self._phase("checkpointing", opaque=True):
-            writer.settle(may_fail=self._save_may_fail())
-            if writer.mirror is not None and writer.mirror.wait(MIRROR_SECONDS) and self._timeline is not None:
-                self._timeline.state("faults", {"mirrors_failed": writer.mirror.failed})
-
     def _roll_back(self) -> Path | None:
         """Take weights and optimizer state from the newest whole checkpoint; None where there is none."""
         found = [one for one in checkpoints(Path(str(self.args.output_dir))) if fault_of(one) is None]
@@ -429,7 +412,7 @@ class EfficientTrainerMixin(_Base):
             cast(torch.optim.Optimizer, self.optimizer).load_state_dict(state)
         return last
 
-    def _around_maybe_log_save_evaluate(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def _around_maybe_log_save_evaluate(self, run: _Run, *args: Any, **kwargs: Any) -> None:
         try:
             run(*args, **kwargs)
         except EvaluationCut:  # what is left to do is a save
@@ -437,16 +420,20 @@ class EfficientTrainerMixin(_Base):
         if self._recorder.log.marked == "checkpointing":  # the callbacks' part of a save
             self._mark("bookkeeping")
 
-    def _around_save_model(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def _around_save_model(self, run: _Run, *args: Any, **kwargs: Any) -> None:
         """Outside the training too this is checkpointing."""
         with self._phase("checkpointing", opaque=True):
             run(*args, **kwargs)
         if self._saving:
             self.args.save_total_limit = None  # the Trainer would remove old checkpoints before this one stands
 
-    def _around_finalize_training(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _around_finalize_training(self, run: _Run, *args: Any, **kwargs: Any) -> Any:
         if self._writer is not None:
-            self._end_saves(self._writer)
+            with self._phase("checkpointing", opaque=True):
+                self._writer.settle(may_fail=self._save_may_fail())
+                mirror = self._writer.mirror
+                if mirror is not None and mirror.wait(MIRROR_SECONDS):
+                    self._timeline.state("faults", {"mirrors_failed": mirror.failed})
         self._leave_loop()
         return run(*args, **kwargs)
 
@@ -472,14 +459,6 @@ class EfficientTrainerMixin(_Base):
             if work.own_loss is not None:
                 self._forwards = ForwardCount(self._module, work)
             note_settings(self._timeline, self.args, self._module, self.optimizer, work.dtype)
-
-    def _check_forwards(self, forwards: ForwardCount) -> None:
-        """Count no more FLOPs where the user's own loss does not run the model once per micro-batch."""
-        corrected = forwards.corrected()
-        if corrected is not None:
-            self._forwards = None
-            self._recorder.count_work(None)
-            self._timeline.state("work", corrected.facts())
 
     def _efficiency_path(self) -> Path:
         return records_of(self.args, self._efficiency_dir)
@@ -522,6 +501,7 @@ def with_signature(cls: _Class) -> _Class:
     parameters = [*below.parameters.values(), *options]
     __init__.__signature__ = below.replace(parameters=parameters)  # type: ignore[attr-defined]
     __init__.__doc__ = EfficientTrainerMixin.__init__.__doc__
+    cls.__doc__ = cls.__doc__ or f"TRL's ``{kind.__name__}`` with ``EfficientTrainerMixin``."
     cls.__init__ = __init__  # type: ignore[misc]
     return cls
 

@@ -1,6 +1,6 @@
 """TRL's trainers with the mixin, ready to use: the arguments of the class below, and those of the mixin.
 
-The signatures are for type checkers and editors; ``help`` shows those of the installed TRL.
+The signatures are for type checkers and editors; ``help`` shows those of the installed TRL, and a docstring.
 """
 
 from typing import TYPE_CHECKING
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 @with_signature
 class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
-    """TRL's ``SFTTrainer`` with ``EfficientTrainerMixin``."""
-
     if TYPE_CHECKING:
 
         def __init__(
@@ -73,8 +71,6 @@ class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):
 
 @with_signature
 class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
-    """TRL's ``DPOTrainer`` with ``EfficientTrainerMixin``."""
-
     if TYPE_CHECKING:
 
         def __init__(
@@ -88,8 +84,6 @@ class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
 
 @with_signature
 class EfficientKTOTrainer(EfficientTrainerMixin, KTOTrainer):
-    """TRL's ``KTOTrainer`` with ``EfficientTrainerMixin``."""
-
     if TYPE_CHECKING:
 
         def __init__(
@@ -103,8 +97,6 @@ class EfficientKTOTrainer(EfficientTrainerMixin, KTOTrainer):
 
 @with_signature
 class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
-    """TRL's ``RewardTrainer`` with ``EfficientTrainerMixin``."""
-
     if TYPE_CHECKING:
 
         def __init__(self, model: _Model, args: RewardConfig | None = None, **options: Unpack[_RowOptions]) -> None: ...
@@ -112,8 +104,6 @@ class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
 
 @with_signature
 class EfficientGRPOTrainer(EfficientTrainerMixin, GRPOTrainer):
-    """TRL's ``GRPOTrainer`` with ``EfficientTrainerMixin``."""
-
     if TYPE_CHECKING:
 
         def __init__(
@@ -132,8 +122,6 @@ class EfficientGRPOTrainer(EfficientTrainerMixin, GRPOTrainer):
 
 @with_signature
 class EfficientDistillationTrainer(EfficientTrainerMixin, DistillationTrainer):
-    """TRL's ``DistillationTrainer`` with ``EfficientTrainerMixin``."""
-
     if TYPE_CHECKING:
 
         def __init__(

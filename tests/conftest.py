@@ -170,6 +170,16 @@ def small_recipe(**sections: Any) -> Recipe:
     return Recipe(**{**least, **sections})
 
 
+def read_steps(path: Path) -> list[Any]:
+    """The records of a ``steps.jsonl``; broken lines are left out."""
+    from hf_efficient.accounting.steps import RankSteps
+    from hf_efficient.run_dir.jsonl import Tail
+
+    found: list[Any] = []
+    RankSteps.LINES.read(Tail(path), found.extend)
+    return found
+
+
 def own_environment(*folders: Path, **more: str) -> dict[str, str]:
     """For a process of its own: this one's environment, with these folders and all that can be imported here."""
     path = os.pathsep.join([*map(str, folders), *(one for one in sys.path if one)])

@@ -164,10 +164,10 @@ def scalars_read(setup: Setup) -> Any:
 
 @planted("the layers multiply in the dtype that this CPU is slow in", "float32_products", "emulated_bfloat16")
 def slow_dtype(setup: Setup) -> Any:
-    from hf_efficient.facts.environment import cpu_multiplies_bf16
+    from hf_efficient.profilers.calibration import cpu_is_faster_in_float32
     from planted_runs.training import rows_trainer, small_llama
 
-    if not cpu_multiplies_bf16():
+    if cpu_is_faster_in_float32():
         return rows_trainer(setup, bf16=True, max_steps=30)
     wide = small_llama(setup, hidden_size=512, intermediate_size=1536, num_attention_heads=8)
     return rows_trainer(setup, model=wide, bf16=False, max_steps=30)

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from hf_efficient.callbacks.profilers import SynchronisationsCallback
-from hf_efficient.facts.environment import cpu_multiplies_bf16
+from hf_efficient.profilers.calibration import cpu_is_faster_in_float32
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 from planted_runs.cases import Setup
 from planted_runs.data import VOCABULARY, Rows
@@ -56,7 +56,7 @@ def arguments(setup: Setup, kind: type[TrainingArguments] = TrainingArguments, *
     chosen: dict[str, Any] = {
         "output_dir": str(setup.folder),
         "use_cpu": True,
-        "bf16": cpu_multiplies_bf16(),
+        "bf16": not cpu_is_faster_in_float32(),
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 1,
         "activation_checkpointing": False,

@@ -1,7 +1,7 @@
 """Runs against a first one: what changed, each figure's difference beside its noise, and what is worse than allowed."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,6 @@ from hf_efficient.errors import OutputError
 from hf_efficient.estimate.significance import (
     ERROR,
     FEWEST_STEPS,
-    Statistic,
     Steps,
     compared_runs,
     compared_steps,
@@ -48,10 +47,16 @@ def letter(place: int) -> str:
 def compare_runs(sides: Sequence[Sequence[figures_of.ComparedRun]]) -> rec.RunComparison:
     """Each side, a run or several of one recipe, against the first. Raises ``OutputError``: runs of one side have
     different recipes."""
-    runs = [[figures_of.MeasuredRun(one) for one in side] for side in sides]
+    runs = [[figures_of.ComparedSteps(one) for one in side] for side in sides]
     letters = list(map(letter, range(len(runs))))
     for name, side in zip(letters, sides, strict=True):
-        _check_alike(name, side)
+        found = differing_keys([one.recipe for one in side if one.recipe is not None])
+        differing = [key for key in found if not key.startswith(_NO_CHANGE)]
+        if differing:
+            raise OutputError(
+                f"{','.join(one.directory for one in side)}: repeated runs of {name} have one recipe, and these differ "
+                f"in {', '.join(differing[:3])}. Put a space in place of the comma to compare them."
+            )
     firsts = [side[0].held for side in runs]
     changed = list(_changed(firsts))
     left_out = _not_shared(firsts, changed)
@@ -73,21 +78,11 @@ def compare_runs(sides: Sequence[Sequence[figures_of.ComparedRun]]) -> rec.RunCo
     )
 
 
-def _side(name: str, side: Sequence[figures_of.MeasuredRun]) -> rec.ComparedSide:
+def _side(name: str, side: Sequence[figures_of.ComparedSteps]) -> rec.ComparedSide:
     held = [one.held for one in side]
     return rec.ComparedSide(
         name, held[0].name, [one.directory for one in held], [one.account.ended for one in held], len(side[0].measured)
     )
-
-
-def _check_alike(name: str, side: Sequence[figures_of.ComparedRun]) -> None:
-    recipes = [one.recipe for one in side if one.recipe is not None]
-    differing = [key for key in differing_keys(recipes) if not key.startswith(_NO_CHANGE)]
-    if differing:
-        raise OutputError(
-            f"{','.join(one.directory for one in side)}: repeated runs of {name} have one recipe, and these differ in "
-            f"{', '.join(differing[:3])}. Put a space in place of the comma to compare them."
-        )
 
 
 def _changed(runs: Sequence[figures_of.ComparedRun]) -> Iterator[rec.Changed]:
@@ -154,18 +149,17 @@ def _not_shared(runs: Sequence[figures_of.ComparedRun], changed: Sequence[rec.Ch
     return {name: why for name, why in found.items() if any(each[_LAST.get(name, name)] is not None for each in known)}
 
 
+@dataclass(frozen=True)
 class _Pair:
-    def __init__(
-        self,
-        first: Sequence[figures_of.MeasuredRun],
-        other: Sequence[figures_of.MeasuredRun],
-        changed: Sequence[rec.Changed],
-        place: int,
-        until: figures_of.Until,
-    ) -> None:
-        self.first, self.other, self.place, self._until = first, other, place, until
-        self._changed = {one.key for one in changed if one.values[0] != one.values[place]}
-        self.is_repeated = len(first) > 1 or len(other) > 1
+    first: Sequence[figures_of.ComparedSteps]
+    other: Sequence[figures_of.ComparedSteps]
+    changed: Sequence[rec.Changed]
+    place: int
+    until: figures_of.Until
+
+    @property
+    def is_repeated(self) -> bool:
+        return len(self.first) > 1 or len(self.other) > 1
 
     @cached_property
     def places(self) -> tuple[figures_of.Places, figures_of.Places] | None:
@@ -178,7 +172,8 @@ class _Pair:
         tokens = left.tokens[first]
         if not len(common) or not np.array_equal(tokens, right.tokens[second]):
             return None
-        if any(key.startswith(_ORDER) for key in self._changed):
+        differing = (one.key for one in self.changed if one.values[0] != one.values[self.place])
+        if any(key.startswith(_ORDER) for key in differing):
             return None
         has_recipes = left.held.recipe is not None and right.held.recipe is not None
         return (first, second) if has_recipes or len(np.unique(tokens)) > 1 else None
@@ -193,20 +188,16 @@ class _Pair:
         first, second = self.places or (left.measured, right.measured)
         found: dict[str, rec.Compared | None] = {}
         found |= compared_speed(left.steady(first), right.steady(second), paired=self.places is not None, error=error)
-        found[figures_of.TRAINING_LOSS] = self._loss(error)
+        mine, its = (side[0].losses(self.until.trained) for side in (self.first, self.other))
+        if mine is not None and its is not None:
+            paired = self.places is not None and np.array_equal(mine[0], its[0])
+            found[figures_of.TRAINING_LOSS] = compared_steps(mine[1], its[1], paired=paired, of="mean", error=error)
         return {name: one for name, one in found.items() if one is not None}
 
     @cached_property
     def is_as_fast(self) -> bool:
         found = [self.by_steps[name] for name in BY_STEPS[:2] if name in self.by_steps]
         return bool(found) and not any(one.differs for one in found)
-
-    def _loss(self, error: float) -> rec.Compared | None:
-        mine, its = (side[0].losses(self._until.trained) for side in (self.first, self.other))
-        if mine is None or its is None:
-            return None
-        paired = self.places is not None and np.array_equal(mine[0], its[0])
-        return compared_steps(mine[1], its[1], paired=paired, of="mean", error=error)
 
     def resolution(self) -> Iterator[rec.Resolution]:
         name = next((one for one in (figures_of.THROUGHPUT, "step_p50_seconds") if one in self.by_steps), None)
@@ -223,32 +214,24 @@ class _Pair:
             fewest, held = fewest_runs(), [len(self.first), len(self.other)]
             if min(held) < fewest:
                 yield f"A and {name}: {held[0]} and {held[1]} runs are too few; a difference shows from {fewest} each"
-            return
-        if not self.by_steps:
-            return
-        if self.places is not None:
-            yield f"A and {name}: steps in pairs, as both have the same batches; circular block bootstrap"
-        else:
-            yield f"A and {name}: steps of each run alone, as their batches differ; circular block bootstrap"
+        elif self.by_steps:
+            how = "in pairs, as both have the same batches"
+            if self.places is None:
+                how = "of each run alone, as their batches differ"
+            yield f"A and {name}: steps {how}; circular block bootstrap"
 
 
 def compared_speed(before: Steps, after: Steps, *, paired: bool, error: float = ERROR / 3) -> dict[str, rec.Compared]:
     """Throughput, median and p95 of steps after warm-up, with their tokens where each has some. Any of them is claimed
     to differ, where none does, with three times ``error`` at most."""
-    statistics_of: Mapping[str, Statistic] = {
-        figures_of.THROUGHPUT: "mean",
-        "step_p50_seconds": "median",
-        "step_p95_seconds": "p95",
-    }
-    found = {}
-    for name, of in statistics_of.items():
-        sides = (before, after) if name == figures_of.THROUGHPUT else (Steps(before.seconds), Steps(after.seconds))
-        if name == figures_of.THROUGHPUT and not all(one.per is not None and (one.per > 0).all() for one in sides):
-            continue
-        one = compared_steps(*sides, paired=paired, of=of, error=error)
-        if one is not None:
-            found[name] = _inverse(one) if name == figures_of.THROUGHPUT else one
-    return found
+    found: dict[str, rec.Compared | None] = {}
+    if all(one.per is not None and (one.per > 0).all() for one in (before, after)):
+        rates = compared_steps(before, after, paired=paired, of="mean", error=error)
+        found[figures_of.THROUGHPUT] = None if rates is None else _inverse(rates)
+    alone = Steps(before.seconds), Steps(after.seconds)
+    found["step_p50_seconds"] = compared_steps(*alone, paired=paired, of="median", error=error)
+    found["step_p95_seconds"] = compared_steps(*alone, paired=paired, of="p95", error=error)
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def _inverse(found: rec.Compared) -> rec.Compared:
@@ -272,28 +255,23 @@ def _figure(name: str, known: Sequence[Sequence[float | None]], pairs: Sequence[
 def _change(
     name: str, before: float | None, after: float | None, found: rec.Compared | None, pair: _Pair
 ) -> rec.FigureChange:
+    relative = after / before - 1 if before and after is not None else None
     if found is not None:
-        relative: float | None = found.ratio - 1
-    else:
-        relative = after / before - 1 if before and after is not None else None
+        relative = found.ratio - 1
     counts = {one.held.account.steps.count for side in (pair.first, pair.other) for one in side}
     of_other_lengths = len(counts) > 1 and name in (*figures_of.TOTALS, "loss_after")
-    judged = _judgement(name, relative, found, of_other_lengths)
-    if name in _OF_THE_SPEED and relative is not None and not of_other_lengths and pair.is_as_fast:
+    way = figures_of.BETTER.get(name)
+    judged: rec.Judgement = ""
+    if relative is None or of_other_lengths:
+        return rec.FigureChange(relative, "", found)
+    if way is not None and found is not None:
+        judged = "alike" if not found.differs else "better" if (relative > 0) == (way == "more") else "worse"
+    if name in _OF_THE_SPEED and pair.is_as_fast:
         judged = "alike"
     return rec.FigureChange(relative, judged, found)
 
 
-def _judgement(name: str, relative: float | None, found: rec.Compared | None, incomparable: bool) -> rec.Judgement:
-    way = figures_of.BETTER.get(name)
-    if way is None or relative is None or found is None or incomparable:
-        return ""
-    if not found.differs:
-        return "alike"
-    return "better" if (relative > 0) == (way == "more") else "worse"
-
-
-def _notes(runs: Sequence[Sequence[figures_of.MeasuredRun]], letters: Sequence[str]) -> Iterator[str]:
+def _notes(runs: Sequence[Sequence[figures_of.ComparedSteps]], letters: Sequence[str]) -> Iterator[str]:
     for name, side in zip(letters, runs, strict=True):
         for one in side:
             account, count = one.held.account, len(one.measured)
@@ -309,9 +287,6 @@ def _notes(runs: Sequence[Sequence[figures_of.MeasuredRun]], letters: Sequence[s
                     f"{name} has {counted(count, 'step')} after warm-up, too few for a spread: train "
                     f"{FEWEST_STEPS + WARM_UP_STEPS} steps or more"
                 )
-    versions = {one.held.account.schema_version for side in runs for one in side}
-    if len(versions) > 1:
-        yield f"the accounts have schema versions {', '.join(map(str, sorted(versions)))}: older ones lack figures"
     if all(len(side) == 1 for side in runs):
         yield (
             "one run a side: the noise is that of steps; what differs from process to process shows in repeated runs, "
@@ -334,7 +309,10 @@ def with_regressions(found: rec.RunComparison, allowed: Mapping[str, float]) -> 
     for given, most in allowed.items():
         figure = next((one for one in found.figures if one.name == names.get(given)), None)
         if figure is None:
-            raise _no_figure(found, given, names)
+            why = "these runs have no such figure that can be better or worse"
+            if given in found.left_out:
+                why = f"it is not compared: {found.left_out[given]}"
+            raise OutputError(f"--threshold {given}: {why}. {_known_names(found)}")
         for side, value, change in zip(found.sides, figure.values, figure.changes, strict=True):
             if value is None or figure.values[0] is None:
                 lacking = "A" if figure.values[0] is None else side.letter
@@ -356,14 +334,6 @@ def with_regressions(found: rec.RunComparison, allowed: Mapping[str, float]) -> 
                     "each side would show it"
                 )
     return replace(found, regressions=regressions, notes=notes)
-
-
-def _no_figure(found: rec.RunComparison, given: str, names: Mapping[str, str]) -> OutputError:
-    if given in found.left_out:
-        return OutputError(f"--threshold {given}: it is not compared: {found.left_out[given]}. {_known_names(found)}")
-    return OutputError(
-        f"--threshold {given}: these runs have no such figure that can be better or worse. {_known_names(found)}"
-    )
 
 
 def _known_names(found: rec.RunComparison) -> str:

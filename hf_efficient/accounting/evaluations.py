@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.run_records import ProcessSpans
 from hf_efficient.records.amounts import Evaluation
 
 _LONGEST_TEXT = 1000
@@ -44,22 +44,17 @@ def few_evaluations(evaluations: Sequence[Evaluation], most: int = MOST_EVALUATI
     count = len(evaluations)
     if count <= most:
         return list(evaluations)
-    kept = set(list(dict.fromkeys([0, count - 1, *_extremes(evaluations)]))[:most])
-    others = [index for index in range(count) if index not in kept]
-    room = most - len(kept)
-    kept.update(others[(2 * place + 1) * len(others) // (2 * room)] for place in range(room))
-    return [evaluations[index] for index in sorted(kept)]
-
-
-def _extremes(evaluations: Sequence[Evaluation]) -> list[int]:
-    names = dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics)
-    found = []
-    for name in names:
+    found = [0, count - 1]
+    for name in dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics):
         listed = ((index, one.metrics.get(name)) for index, one in enumerate(evaluations))
         values = {index: value for index, value in listed if value is not None}
         if values:
             found += [min(values, key=values.__getitem__), max(values, key=values.__getitem__)]
-    return found
+    kept = set(list(dict.fromkeys(found))[:most])
+    others = [index for index in range(count) if index not in kept]
+    room = most - len(kept)
+    kept.update(others[(2 * place + 1) * len(others) // (2 * room)] for place in range(room))
+    return [evaluations[index] for index in sorted(kept)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_efficient.accounting.account import AccountedRun
-from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.money import durations_of
+from hf_efficient.accounting.run_records import ProcessSpans
 from hf_efficient.accounting.steps import Column, StepColumns, columns_of
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.forecast import RECENT_STEPS, Forecast, Pace, Schedule, forecast, passed_of
@@ -52,16 +53,14 @@ class RunView:
 def view_of(run: AccountedRun, silent_seconds: float = 0.0) -> RunView:
     """What the records say of a run whose last heartbeat was so long ago, as the onlooker measures it."""
     account, steps, processes = run.account, run.series.steps, run.records.processes
-    last = processes[-1] if processes else None
-    schedule = None if last is None else last.stated("run", Schedule)
+    schedule = processes[-1].stated("run", Schedule)
     step = account.time.processes[-1].last_step or (steps.last_step[-1] if len(steps) else 0)
     state = _state(account, silent_seconds)
     rest = None
-    if schedule is not None and last is not None and state in ("running", "silent"):
-        evaluations = [one.seconds for one in account.evaluations if one.seconds is not None]
-        saves = [note["seconds"] for one in processes for note in one.notes.get("save", ()) if "seconds" in note]
-        of_each = (statistics.fmean(seconds) if seconds else None for seconds in (evaluations, saves))
-        rest = _rest(schedule, step, Pace(_recent(steps), *of_each), last)
+    if schedule is not None and state in ("running", "silent"):
+        durations = (durations_of(processes, kind) for kind in ("evaluation", "save"))
+        of_each = (statistics.fmean(seconds) if seconds else None for seconds in durations)
+        rest = _rest(schedule, step, Pace(_recent(steps), *of_each), processes[-1])
     price = account.money.price_usd_per_hour
     return RunView(
         account=account,
@@ -125,7 +124,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class PhaseGroup:
-    """One part of a run, of ``GROUPS``, or ``other`` for phases of a newer version."""
+    """One part of a run, of ``GROUPS``."""
 
     name: str
     total: float
@@ -134,14 +133,8 @@ class PhaseGroup:
 
 def grouped(by_phase: Mapping[str, float]) -> list[PhaseGroup]:
     """Seconds, dollars or joules by phase, put together; parts in which nothing occurred are left out."""
-    known = {phase for phases in GROUPS.values() for phase in phases}
-    parts = {**GROUPS, "other": tuple(name for name in by_phase if name not in known)}
-    found = []
-    for name, phases in parts.items():
-        held = {phase: by_phase[phase] for phase in phases if phase in by_phase}
-        if held:
-            found.append(PhaseGroup(name, math.fsum(held.values()), held))
-    return found
+    parts = {part: {name: by_phase[name] for name in names if name in by_phase} for part, names in GROUPS.items()}
+    return [PhaseGroup(part, math.fsum(held.values()), held) for part, held in parts.items() if held]
 
 
 BETTER = {name: way for name, (_, _, *ways) in key_table("report_words")["compared"].items() for way in ways}
@@ -205,7 +198,7 @@ class Until(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MeasuredRun:
+class ComparedSteps:
     """A run and its optimizer steps, each once: of a step that a resumed run did again, the last."""
 
     held: ComparedRun
@@ -280,7 +273,7 @@ class MeasuredRun:
         return found
 
 
-def until_of(runs: Sequence[MeasuredRun]) -> Until:
+def until_of(runs: Sequence[ComparedSteps]) -> Until:
     trained = min(float(run.ends[-1]) if len(run.rows) else math.nan for run in runs)
     return Until(trained, min((run.evaluated[-1][0] for run in runs if run.evaluated), default=0.0))
 

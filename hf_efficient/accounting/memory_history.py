@@ -3,8 +3,8 @@
 import ast
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,9 @@ def code_place(filename: str, line: int, name: str) -> str:
     return f"{short}:{line} {name}"
 
 
-def class_at(filename: str, line: int) -> str:
-    """The innermost class at a 1-based line of a Python file; empty if none, or the file has changed."""
-    held = [(last - first, name) for first, last, name in _classes(filename) if first <= line <= last]
-    return min(held)[1] if held else ""
-
-
 @functools.lru_cache(maxsize=64)
 def _classes(filename: str) -> tuple[tuple[int, int, str], ...]:
+    """First line, last line and name; none of a file that cannot be read."""
     try:
         tree = ast.parse(Path(filename).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -37,9 +32,6 @@ def _classes(filename: str) -> tuple[tuple[int, int, str], ...]:
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     )
-
-
-_ACTIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, 
     """The blocks in use when most bytes were. The active blocks are the known end. Undone from there, an ``alloc``
     takes its block away, a ``free_completed`` brings it back. The peak is the largest sum on the way."""
     blocks = (block for segment in segments for block in segment["blocks"])
-    live = {block["address"]: block for block in blocks if block["state"] in _ACTIVE}
+    live = {block["address"]: block for block in blocks if block["state"] != "inactive"}
     total = sum(_size(block) for block in live.values())
     peak, peak_at = total, len(events)
     for place in range(len(events) - 1, -1, -1):
@@ -75,14 +67,8 @@ def _state(live: dict[int, dict[str, Any]], events: Sequence[dict[str, Any]], un
             blocks.pop(event["addr"], None)
         elif event["action"] == "free_completed":
             blocks[event["addr"]] = Live(event["size"], None)
-    unknown = set(blocks)
-    for event in reversed(events[:until]):
-        if event["action"] == "alloc" and event.get("addr") in unknown:
-            unknown.discard(event["addr"])
-            held = blocks[event["addr"]]
-            frames = event.get("frames", []) if held.frames is None else held.frames
-            blocks[event["addr"]] = Live(held.bytes, frames)
-    return list(blocks.values())
+    made = {event["addr"]: event.get("frames", []) for event in events[:until] if event["action"] == "alloc"}
+    return [replace(one, frames=made.get(at)) if one.frames is None else one for at, one in blocks.items()]
 
 
 def _size(block: dict[str, Any]) -> int:
@@ -92,40 +78,32 @@ def _size(block: dict[str, Any]) -> int:
 NO_MODULE = "outside the model's modules"
 
 
-@dataclass
-class _Sum:
-    bytes: int = 0
-    blocks: int = 0
-    lines: Counter[str] = field(default_factory=Counter)
-
-
-def module_sums(live: Sequence[Live], line_of: Callable[[Live], str]) -> list[ModuleAllocations]:
+def _modules(live: Sequence[Live]) -> list[ModuleAllocations]:
     """Blocks by the module that asked for them, the largest sum first; none where of no block it is known: the
     class whose ``forward`` stands innermost in the stack, outside torch."""
-    sums: dict[str, _Sum] = {}
+    lines: dict[str, Counter[str]] = {}
+    blocks: Counter[str] = Counter()
     for block in live:
-        held = sums.setdefault(_class(block) or NO_MODULE, _Sum())
-        held.bytes += block.bytes
-        held.blocks += 1
-        held.lines[line_of(block)] += block.bytes
-    if set(sums) <= {NO_MODULE}:
+        name = _class(block) or NO_MODULE
+        lines.setdefault(name, Counter())[_place(block.frames)[0]] += block.bytes
+        blocks[name] += 1
+    if set(lines) <= {NO_MODULE}:
         return []
-    ordered = sorted(sums.items(), key=lambda held: (-held[1].bytes, held[0]))
-    return [_allocations(name, held) for name, held in ordered]
-
-
-def _allocations(name: str, held: _Sum) -> ModuleAllocations:
-    line = max(held.lines, key=lambda one: (held.lines[one], one))
-    return ModuleAllocations(name, held.bytes, held.blocks, int(name != NO_MODULE), line)
+    found = []
+    for name, held in lines.items():
+        most = max(held, key=lambda line: (held[line], line))
+        found.append(ModuleAllocations(name, held.total(), blocks[name], int(name != NO_MODULE), most))
+    return sorted(found, key=lambda one: (-one.bytes, one.module))
 
 
 def _class(block: Live) -> str:
     for frame in block.frames or ():
         filename = str(frame["filename"]).replace("\\", "/")
         if frame["name"] == "forward" and filename.endswith(".py") and "/torch/" not in filename:
-            found = class_at(str(frame["filename"]), int(frame["line"]))
-            if found:
-                return f"class {found}"
+            line = int(frame["line"])
+            held = [(last - first, name) for first, last, name in _classes(filename) if first <= line <= last]
+            if held:
+                return f"class {min(held)[1]}"
     return ""
 
 
@@ -148,7 +126,7 @@ def snapshot_record(
     split = [size for sizes, used in zip(free, in_use, strict=True) if used for size in sizes]
     live = live_at_peak(segments, events)
     sites = _sites(live)
-    modules = module_sums(live, lambda block: _place(block.frames)[0])
+    modules = _modules(live)
     failed = next((event for event in reversed(events) if event["action"] == "oom"), None)
     return MemorySnapshot(
         moment=moment,
@@ -170,13 +148,11 @@ def snapshot_record(
 
 
 def _sites(live: Sequence[Live]) -> list[AllocationSite]:
-    sums: dict[tuple[str, ...], list[int]] = {}
+    sizes: dict[tuple[str, ...], list[int]] = {}
     for block in live:
-        held = sums.setdefault(_place(block.frames), [0, 0])
-        held[0] += block.bytes
-        held[1] += 1
-    ordered = sorted(sums.items(), key=lambda site: (-site[1][0], site[0]))
-    return [AllocationSite(place[0], list(place[1:]), held[0], held[1]) for place, held in ordered]
+        sizes.setdefault(_place(block.frames), []).append(block.bytes)
+    ordered = sorted(sizes.items(), key=lambda site: (-sum(site[1]), site[0]))
+    return [AllocationSite(place[0], list(place[1:]), sum(held), len(held)) for place, held in ordered]
 
 
 def _place(frames: Sequence[dict[str, Any]] | None) -> tuple[str, ...]:

@@ -14,22 +14,24 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_efficient.accounting.processes import ProcessSpans, last_stated
-from hf_efficient.accounting.run_records import RunReader
-from hf_efficient.accounting.steps import Column, RankSteps
+from hf_efficient.accounting.run_records import ProcessSpans, RunReader, last_stated
+from hf_efficient.accounting.steps import Column, RankSteps, SegmentSteps, StepColumns, column, table
 from hf_efficient.accounting.system import MeterCurve, RankSystem, once_each
-from hf_efficient.accounting.time import phase_order
+from hf_efficient.accounting.time import phase_order, segments_of, spans_of
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.cost import co2e_grams, cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.forecast import Earlier
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.facts.prices import Rates, grid_facts
-from hf_efficient.records.account import NotMeasured, ProcessAccount
+from hf_efficient.records.account import ProcessAccount
 from hf_efficient.records.amounts import BudgetAccount, EnergyAccount, EnergyPart, MoneyAccount
 from hf_efficient.records.events import GridFacts, PriceFacts
 from hf_efficient.text import seconds
 
 logger = logging.getLogger(__name__)
+
+Gap = tuple[str, str]
+"""What is not measured, and why."""
 
 _WORTH_NAMING_SECONDS = 2.0
 """Samples are a second apart: a shorter gap at the end of a process that died says nothing."""
@@ -37,7 +39,7 @@ _WORTH_NAMING_SECONDS = 2.0
 
 def energy_account(
     system: Sequence[RankSystem], lived: Sequence[ProcessSpans], accounts: Sequence[ProcessAccount], first: RankSteps
-) -> tuple[EnergyAccount, list[NotMeasured]]:
+) -> tuple[EnergyAccount, list[Gap]]:
     """The energy of a run, and what is missing of it; rank 0 comes first, processes and accounts are in one order."""
     metered = once_each(system)
     parts = _parts(metered, accounts)
@@ -86,7 +88,7 @@ def _by_phase(metered: Sequence[MeterCurve], lived: Sequence[ProcessSpans], firs
     shared: Counter[str] = Counter()
     for process in lived:
         curves = [one for one in metered if one.process == process.process]
-        for start, end, phases in _intervals(process, first):
+        for start, end, phases in _intervals(process, segments_of(process, first, lived), first.columns):
             flowed = sum((curve.until(end) - curve.until(start) for curve in curves), start=np.zeros(len(start)))
             length = np.maximum(end - start, sum(phases.values(), start=np.zeros(len(start))))
             each = np.divide(flowed, length, out=np.zeros(len(start)), where=length > 0)
@@ -97,25 +99,15 @@ def _by_phase(metered: Sequence[MeterCurve], lived: Sequence[ProcessSpans], firs
     return phase_order({**{name: joules for name, joules in phases_joules.items() if joules}, "unattributed": rest})
 
 
-def _intervals(process: ProcessSpans, first: RankSteps) -> Iterator[tuple[Column, Column, Mapping[str, Column]]]:
-    until = 0.0
-    for span in process.spans:
-        until = max(until, span.ends_at_seconds)
-        yield _interval(span.started_at_seconds, span.ends_at_seconds, span.phase_seconds)
-    for segment in first.segments:
-        called = process.trains.get(segment.segment)
-        if called is not None:
-            until = max(until, called + segment.last_ends_at_seconds)
-            steps = first.columns[first.columns.segment == segment.segment]
-            starts = called + steps.started_at_seconds
-            yield starts, starts + steps.wall_seconds, steps.phase_seconds
-    alive = process.alive
-    if alive is not None and alive.started_at_seconds >= until - 1e-6:
-        yield _interval(alive.started_at_seconds, alive.at_seconds, alive.phase_seconds)
-
-
-def _interval(start: float, end: float, phases: Mapping[str, float]) -> tuple[Column, Column, Mapping[str, Column]]:
-    return np.array([start]), np.array([end]), {name: np.array([spent]) for name, spent in phases.items()}
+def _intervals(
+    process: ProcessSpans, segments: Sequence[SegmentSteps], steps: StepColumns
+) -> Iterator[tuple[Column, Column, Mapping[str, Column]]]:
+    spans = spans_of(process, segments)
+    yield column([one[0] for one in spans]), column([one[1] for one in spans]), table([one[2] for one in spans])
+    for segment in segments:
+        own = steps[steps.segment == segment.segment]
+        starts = process.called_at_seconds(segment.segment) + own.started_at_seconds
+        yield starts, starts + own.wall_seconds, own.phase_seconds
 
 
 def _energy_gaps(
@@ -123,53 +115,50 @@ def _energy_gaps(
     metered: Sequence[MeterCurve],
     parts: Sequence[EnergyPart],
     accounts: Sequence[ProcessAccount],
-) -> Iterator[NotMeasured]:
+) -> Iterator[Gap]:
     faults: dict[str, str] = {}
     for one in system:
         faults = one.faults | faults
-    by_process = _late_seconds(metered, accounts)
-    late = sum(by_process.values())
+    firsts: dict[int, float] = {}
+    for curve in metered:
+        firsts[curve.process] = min(float(curve.times[0]), firsts.get(curve.process, math.inf))
+    late = sum(firsts[one.process] - one.began_at_seconds for one in accounts if one.process in firsts)
     if not parts:
-        yield NotMeasured("energy", "no meter was read")
+        yield "energy", "no meter was read"
     elif late > _WORTH_NAMING_SECONDS:
         why = "meters are read from where the run knows its output directory"
-        yield NotMeasured(f"energy of {seconds(late)} at the start", why)
-    unsampled = [account.wall_seconds for account in accounts if account.process not in by_process]
+        yield f"energy of {seconds(late)} at the start", why
+    unsampled = [account.wall_seconds for account in accounts if account.process not in firsts]
     if parts and sum(unsampled) > _WORTH_NAMING_SECONDS:
         starts = "one start" if len(unsampled) == 1 else f"{len(unsampled)} starts"
-        yield NotMeasured(f"energy of {seconds(sum(unsampled))}", f"nothing was sampled in {starts} of the run")
+        yield f"energy of {seconds(sum(unsampled))}", f"nothing was sampled in {starts} of the run"
     for part in parts:
         name = part.name.rpartition(": ")[2]
         if part.estimated:
-            yield NotMeasured(f"measured energy of {part.name}", f"it is estimated: {part.note}")
+            yield f"measured energy of {part.name}", f"it is estimated: {part.note}"
         lost = part.missing_seconds - late
         if lost > _WORTH_NAMING_SECONDS:
             why = faults.get(name, "its readings end early, or leave a gap")
-            yield NotMeasured(f"energy of {part.name} for {seconds(lost)}", why)
+            yield f"energy of {part.name} for {seconds(lost)}", why
     named = {part.name.rpartition(": ")[2] for part in parts}
     for name, why in faults.items():
         if name not in named:
-            yield NotMeasured(name if name.startswith(("memory", "load")) else f"energy of {name}", why)
-
-
-def _late_seconds(metered: Sequence[MeterCurve], accounts: Sequence[ProcessAccount]) -> dict[int, float]:
-    firsts: dict[int, float] = {}
-    for one in metered:
-        firsts[one.process] = min(float(one.times[0]), firsts.get(one.process, math.inf))
-    known = [account for account in accounts if account.process in firsts]
-    return {account.process: firsts[account.process] - account.began_at_seconds for account in known}
+            yield name if name.startswith(("memory", "load")) else f"energy of {name}", why
 
 
 def money_account(
     lived: Sequence[ProcessSpans], accounts: Sequence[ProcessAccount], non_padding_tokens: int | None
-) -> tuple[MoneyAccount, list[NotMeasured]]:
+) -> tuple[MoneyAccount, list[Gap]]:
     """The cost of a run, and why it is not known where it is not. A process that died before stating its price is paid
     at its successor's or predecessor's."""
-    budget, stated = _budget(lived[-1]), _prices(lived)
+    budget, stated = lived[-1].stated("budget", BudgetAccount), _prices(lived)
+    if budget is not None:
+        reached = (lived[-1].notes.get("budget") or [{}])[-1]
+        budget = replace(budget, reached=reached.get("reached"), reached_at_step=reached.get("step"))
     unpriced = next((one for one in stated if one.price_usd_per_hour is None), None)
     if not stated or unpriced is not None:
         why = "the records state no price" if unpriced is None else unpriced.reason
-        return MoneyAccount(budget=budget), [NotMeasured("cost", why)]
+        return MoneyAccount(budget=budget), [("cost", why)]
     phases: Counter[str] = Counter()
     for price, account in zip(stated, accounts, strict=True):
         spent = {**account.phase_seconds, "unattributed": max(0.0, account.unattributed_seconds)}
@@ -203,24 +192,16 @@ def _prices(lived: Sequence[ProcessSpans]) -> list[PriceFacts]:
     return [price for prices in nearest for price in [one for one in prices if one is not None][:1]]
 
 
-def _budget(last: ProcessSpans) -> BudgetAccount | None:
-    limits = last.stated("budget", BudgetAccount)
-    if limits is None:
-        return None
-    reached = (last.notes.get("budget") or [{}])[-1]
-    return replace(limits, reached=reached.get("reached"), reached_at_step=reached.get("step"))
-
-
 def read_earlier(directory: Path) -> Earlier:
     """Read what earlier processes left: spans of rank 0, samples of all ranks; zeros if unreadable (logged)."""
     try:
-        records = RunReader(directory, kinds=("system",)).look()
+        records = RunReader(directory, kinds=("spans", "system")).look()
     except (OSError, OutputError) as error:
         logger.warning("What this run has spent so far cannot be read (%s): it counts from now.", error)
         return Earlier()
     found, metered = records.processes, once_each(records.system)
     walls = [one.last_at_seconds - one.began_at_seconds for one in found]
-    evaluations, saves = _durations(found, "evaluation"), _durations(found, "save")
+    evaluations, saves = durations_of(found, "evaluation"), durations_of(found, "save")
     return Earlier(
         wall_seconds=math.fsum(walls),
         evaluations=len(evaluations),
@@ -233,6 +214,6 @@ def read_earlier(directory: Path) -> Earlier:
     )
 
 
-def _durations(processes: Sequence[ProcessSpans], kind: str) -> list[float]:
+def durations_of(processes: Sequence[ProcessSpans], kind: str) -> list[float]:
     notes = (note.get("seconds") for one in processes for note in one.notes.get(kind, ()))
     return [float(seconds) for seconds in notes if isinstance(seconds, int | float)]

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.run_records import ProcessSpans
 from hf_efficient.records import profile
 from hf_efficient.records.account import PlanAccount, PlanFigure, RunAccount
 from hf_efficient.records.amounts import MemoryAccount
@@ -29,11 +28,13 @@ def plan_account(processes: Sequence[ProcessSpans], account: RunAccount) -> Plan
         if planned is None:
             continue
         counted = process.stated("memory", MemoryFacts) or MemoryFacts()
+        seconds, steps, why = account.time.training_seconds, account.steps.count, planned.reasons.get("time", "")
+        rate = account.tokens.processed_tokens_per_second
         figures = [
-            *_peaks(planned, account.memory),
-            *_exact(planned, account.memory),
-            *_of_a_micro_batch(planned, account.memory, counted.positions),
-            *_times(planned, account),
+            *_bytes(planned, account.memory, counted.positions),
+            _figure("tokens_per_second", planned.tokens_per_second, rate, why),
+            _figure("step_seconds", planned.step_seconds, seconds / steps if steps else None, why),
+            _whole(planned, "training_seconds", seconds, steps, why),
             _cost(planned, account),
             _energy(planned, account),
         ]
@@ -41,44 +42,27 @@ def plan_account(processes: Sequence[ProcessSpans], account: RunAccount) -> Plan
     return None
 
 
-def _peaks(planned: PlannedRun, memory: MemoryAccount) -> Iterator[PlanFigure]:
+def _bytes(planned: PlannedRun, memory: MemoryAccount, positions: int | None) -> Iterator[PlanFigure]:
+    """Of activations and logits the plan is of the largest micro-batch, the count of one that came."""
     for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
-        predicted, observed = getattr(planned, name), getattr(memory, f"device_{name}")
-        if predicted is not None or observed is not None:
-            yield _figure(name, predicted, observed)
-
-
-def _exact(planned: PlannedRun, memory: MemoryAccount) -> Iterator[PlanFigure]:
+        predicted, held = getattr(planned, name), getattr(memory, f"device_{name}")
+        if predicted is not None or held is not None:
+            yield _figure(name, predicted, held)
     observed = {one.name: one.bytes for one in memory.categories}
     for name in _EXACT:
         if planned.categories.get(name) or observed.get(name):
             note = "" if name in observed else "it was not counted"
             yield _figure(f"{name}_bytes", planned.categories.get(name, 0), observed.get(name), note)
-
-
-def _of_a_micro_batch(planned: PlannedRun, memory: MemoryAccount, positions: int | None) -> Iterator[PlanFigure]:
-    """Activations and logits: the plan is of the largest micro-batch, the count of one that came."""
-    observed = {one.name: one.bytes for one in memory.categories}
     for name in _OF_A_MICRO_BATCH:
         predicted, held = planned.categories.get(name), observed.get(name)
         if predicted is None:
             continue
-        if not held or not positions or positions == planned.positions:
-            yield _figure(f"{name}_bytes", predicted, held, "it was not counted" if held is None else "")
-            continue
-        scaled = round(predicted * positions / planned.positions)
-        note = (
-            f"planned for a micro-batch of {planned.positions:,} positions, scaled to the {positions:,} of the counted"
-        )
-        yield PlanFigure(f"{name}_bytes", scaled, held, _error(scaled, held), note)
-
-
-def _times(planned: PlannedRun, account: RunAccount) -> Iterator[PlanFigure]:
-    seconds, steps = account.time.training_seconds, account.steps.count
-    why = planned.reasons.get("time", "")
-    yield _figure("tokens_per_second", planned.tokens_per_second, account.tokens.processed_tokens_per_second, why)
-    yield _figure("step_seconds", planned.step_seconds, seconds / steps if steps else None, why)
-    yield _whole(planned, "training_seconds", seconds, steps, why)
+        note = "it was not counted" if held is None else ""
+        if held and positions and positions != planned.positions:
+            predicted = round(predicted * positions / planned.positions)
+            note = f"planned for a micro-batch of {planned.positions:,} positions, "
+            note += f"scaled to the {positions:,} of the counted"
+        yield _figure(f"{name}_bytes", predicted, held, note)
 
 
 def _cost(planned: PlannedRun, account: RunAccount) -> PlanFigure:
@@ -110,17 +94,15 @@ def _whole(planned: PlannedRun, name: str, observed: float | None, steps: int, w
 
 
 def _figure(name: str, predicted: float | None, observed: float | None, note: str = "") -> PlanFigure:
-    return PlanFigure(name, predicted, observed, _error(predicted, observed), note)
-
-
-def _error(predicted: float | None, observed: float | None) -> float | None:
-    return predicted / observed - 1 if predicted is not None and observed else None
+    error = predicted / observed - 1 if predicted is not None and observed else None
+    return PlanFigure(name, predicted, observed, error, note)
 
 
 def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> profile.ProfileAccount | None:
     """Of the last process of rank 0 that had instruments, with their tables; None where none had."""
     stated = next((one.facts["profile"] for one in reversed(processes) if "profile" in one.facts), {})
-    instruments = [found for name, facts in stated.items() if (found := _instrument(name, facts)) is not None]
+    told = [{**facts, "name": name} for name, facts in stated.items() if name != "missing"]
+    instruments = msgspec.convert(told, list[profile.InstrumentAccount])
     if not instruments:
         return None
     files = [file for instrument in instruments for file in instrument.files]
@@ -132,10 +114,3 @@ def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> profi
         lines=next(iter(tables(directory, files, "lines", profile.LineTable)), None),
         host_memory=next(iter(tables(directory, files, "host_memory", profile.HostMemoryTable)), None),
     )
-
-
-def _instrument(name: str, facts: Any) -> profile.InstrumentAccount | None:
-    try:
-        return msgspec.convert({**facts, "name": name}, profile.InstrumentAccount)
-    except (TypeError, msgspec.ValidationError):  # another topic's facts, or those of another version
-        return None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal
 
-from hf_efficient.accounting.processes import ProcessSpans, last_stated
+from hf_efficient.accounting.run_records import ProcessSpans, last_stated
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.accounting.time import in_seconds
 from hf_efficient.accounting.work import counted_categories, peaks_of
@@ -13,9 +13,10 @@ from hf_efficient.records.account import AcrossRanks, PhaseSkew, RankAccount
 from hf_efficient.records.amounts import MoneyAccount
 from hf_efficient.records.events import ExchangeFacts, SettingsFacts
 
-_ALONE = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
-"""Phases in which a rank waits for no other, or hardly."""
-_APART = (*_ALONE, "backward", "optimizer", "evaluation", "checkpointing")
+ALONE = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
+"""Phases in which a rank waits for no other, or hardly. Where gradients are averaged, in the backward, all wait for the
+last."""
+_APART = (*ALONE, "backward", "optimizer", "evaluation", "checkpointing")
 """The same where every wait for others was separated."""
 _ON_DEVICE = ("forward", "backward", "optimizer")
 
@@ -25,25 +26,21 @@ def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
     host, device, waited = rank.total("phase_ns"), rank.total("device_ns"), rank.total("waited_ns")
     is_known = not device and ("communication" in host or bool(waited))  # beside a device the host hardly waits
     names = (one.facts.get("system", {}).get("hostname") for one in reversed(lived))  # a run may be resumed elsewhere
+    on = (last_stated(lived, "settings", SettingsFacts) or SettingsFacts()).device
+    named, index = on.get("name") or on.get("type"), on.get("index")
     return RankAccount(
         rank=rank.rank,
         steps=rank.steps,
         last_step=rank.segments[-1].last_step if rank.segments else None,
         training_seconds=round(rank.training_seconds, 9),
         host=next((str(name) for name in names if name), None),
-        device=_device(lived),
+        device=f"{named}{'' if index is None else f' {index}'}" if named else None,
         phase_seconds=in_seconds(host) or None,
         waited_seconds=(host["communication"] + waited.total()) / 1e9 if is_known else None,
         device_seconds=in_seconds(device) or None,
         **peaks_of(lived),
         memory_categories=counted_categories(lived),
     )
-
-
-def _device(lived: Sequence[ProcessSpans]) -> str | None:
-    device = (last_stated(lived, "settings", SettingsFacts) or SettingsFacts()).device
-    named, index = device.get("name") or device.get("type"), device.get("index")
-    return f"{named}{'' if index is None else f' {index}'}" if named else None
 
 
 def across_ranks(
@@ -57,7 +54,13 @@ def across_ranks(
     logged."""
     if len(accounts) < 2:
         return None
-    exposed, late, by = _communication(accounts)
+    on_device = [(one.device_seconds or {}).get("communication") for one in accounts]
+    on_host = [None if one.device_seconds else one.waited_seconds for one in accounts]
+    waited = on_host if None in on_device else on_device
+    known = [] if None in waited else [seconds for seconds in waited if seconds is not None]
+    exposed = min(known, default=None)
+    late = None if exposed is None else sum(known) / len(known) - exposed
+    by: Literal["device", "host"] = "host" if None in on_device else "device"
     hosts, price = {one.host for one in accounts}, money.price_usd_per_hour
     return AcrossRanks(
         ranks=len(accounts),
@@ -65,33 +68,17 @@ def across_ranks(
         skew=_skew(accounts, _own_seconds(accounts, ranks), price),
         exposed_seconds=exposed,
         late_seconds=late,
-        exposed_by=by,
+        exposed_by=by if known else None,
         exposed_usd=None if exposed is None else cost_usd(exposed, price),
         late_usd=None if late is None else cost_usd(late, price),
         covered_seconds=_covered(accounts, lived),
     )
 
 
-def _communication(
-    accounts: Sequence[RankAccount],
-) -> tuple[float | None, float | None, Literal["device", "host"] | None]:
-    on_device = [(one.device_seconds or {}).get("communication") for one in accounts]
-    on_host = [None if one.device_seconds else one.waited_seconds for one in accounts]
-    for waited, by in ((on_device, "device"), (on_host, "host")):
-        known = [value for value in waited if value is not None]
-        if len(known) == len(accounts):
-            least = min(known)
-            return least, sum(known) / len(known) - least, by  # type: ignore[return-value]
-    return None, None, None
-
-
 def _covered(accounts: Sequence[RankAccount], lived: Mapping[int, Sequence[ProcessSpans]]) -> float | None:
     """Of the rank with the shortest exchange, as others' hold waits; DDP's means over some steps stand for all."""
-    found = []
-    for one in accounts:
-        logged = last_stated(lived.get(one.rank, ()), "exchange", ExchangeFacts)
-        if logged is not None:
-            found.append((logged.seconds, logged.covered_seconds * one.steps))
+    logged = [(last_stated(lived.get(one.rank, ()), "exchange", ExchangeFacts), one.steps) for one in accounts]
+    found = [(facts.seconds, facts.covered_seconds * steps) for facts, steps in logged if facts is not None]
     return min(found)[1] if found else None
 
 
@@ -105,7 +92,7 @@ def _own_seconds(
     for one, steps in zip(accounts, ranks, strict=True):
         waited = in_seconds(steps.total("waited_ns"))
         host = {name: spent - waited.get(name, 0.0) for name, spent in (one.phase_seconds or {}).items()}
-        for name in _APART if apart else _ALONE:
+        for name in _APART if apart else ALONE:
             if name in host and not (timed and name in _ON_DEVICE):
                 found.setdefault((name, False), {})[one.rank] = host[name]
         for name in (_ON_DEVICE if apart else ("forward",)) if timed else ():

@@ -1,17 +1,138 @@
-"""All records of a run, added up in one pass: at once, or while they grow."""
+"""The records of a run: the processes that it lived in, from the spans of each rank; and all of them, read in one pass,
+at once or while they grow."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar, get_args
 
-from hf_efficient.accounting.processes import ProcessSpans, SpansReader
-from hf_efficient.accounting.steps import RankSteps
+import msgspec
+
+from hf_efficient.accounting.steps import RankSteps, SegmentSteps
 from hf_efficient.accounting.system import RankSystem
-from hf_efficient.run_dir.jsonl import Replaced, Tail
-from hf_efficient.run_dir.paths import rank_files, records_path
+from hf_efficient.records import events
+from hf_efficient.run_dir.jsonl import Replaced, Tail, each_object
+from hf_efficient.run_dir.paths import rank_files
 
-_Sums = RankSteps | RankSystem
-_SUMS: dict[str, type[_Sums]] = {"steps": RankSteps, "system": RankSystem}
+_Facts = TypeVar("_Facts")
+
+
+@dataclass
+class ProcessSpans:
+    """What the spans say of one process; all times count from its start. ``trains`` and ``train_ends`` are by segment.
+    ``end`` is None where none was written or a heartbeat followed; ``alive`` is the last heartbeat without an end.
+    Facts are by topic, notes by kind (``evaluation``, ``save``, ...); ``work``: each time that it was stated."""
+
+    process: int
+    way: events.RecordedBy = "unknown"
+    start_from: events.StartFrom = "records"
+    began_at_seconds: float = 0.0
+    last_at_seconds: float = 0.0
+    spans: list[events.SpanLine] = field(default_factory=list)
+    trains: dict[int, float] = field(default_factory=dict)
+    train_ends: dict[int, events.TrainEndLine] = field(default_factory=dict)
+    end: events.EndLine | None = None
+    alive: events.AliveLine | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    work: list[events.WorkFacts] = field(default_factory=list)
+    notes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def take(self, line: _Known) -> None:
+        if isinstance(line, events.ProcessLine):
+            self.way, self.start_from = line.way, line.process_start_from
+            self.began_at_seconds = self.last_at_seconds = line.began_at_seconds
+            return
+        match line:
+            case events.SpanLine():
+                self.spans.append(line)
+            case events.TrainLine():
+                self.trains[line.segment] = line.at_seconds
+            case events.TrainEndLine():
+                self.train_ends[line.segment] = line
+            case events.EndLine():
+                self.end, self.alive = line, None
+            case events.AliveLine():
+                self.alive = line
+        until = line.ends_at_seconds if isinstance(line, events.SpanLine) else line.at_seconds
+        self.last_at_seconds = max(self.last_at_seconds, until)
+        for name, value in (line.memory if isinstance(line, events.EndLine | events.AliveLine) else {}).items():
+            self.memory[name] = max(value, self.memory.get(name, 0))
+
+    def state(self, facts: dict[str, dict[str, Any]]) -> None:
+        for topic, stated in facts.items():
+            self.facts.setdefault(topic, {}).update(stated)
+        if "work" in facts and (work := self.stated("work", events.WorkFacts)) is not None:
+            self.work.append(work)
+
+    def stated(self, topic: str, kind: type[_Facts]) -> _Facts | None:
+        """What it said of a topic; None where it said nothing, or what this version does not understand."""
+        try:
+            return msgspec.convert(self.facts[topic], kind) if topic in self.facts else None
+        except msgspec.ValidationError:
+            return None
+
+    def called_at_seconds(self, segment: int) -> float:
+        """Time of a ``train()`` call; before its line is written, the latest time of any line."""
+        return self.trains.get(segment, self.last_at_seconds)
+
+    def ends_at_seconds(self, segment: SegmentSteps) -> float:
+        return self.called_at_seconds(segment.segment) + segment.last_ends_at_seconds
+
+    @property
+    def died(self) -> bool:
+        return self.end is None or self.alive is not None
+
+
+_Known = (
+    events.ProcessLine | events.SpanLine | events.TrainLine | events.TrainEndLine | events.EndLine | events.AliveLine
+)
+_KINDS: dict[str, type[_Known]] = {kind.__struct_config__.tag: kind for kind in get_args(_Known)}
+
+
+def last_stated(processes: Iterable[ProcessSpans], topic: str, kind: type[_Facts]) -> _Facts | None:
+    stated = (one.stated(topic, kind) for one in reversed(list(processes)))
+    return next((facts for facts in stated if facts is not None), None)
+
+
+@dataclass
+class RankSpans:
+    """The processes of a rank by number, in the order of their starts; ``skipped``: lines that hold something else."""
+
+    rank: int
+    processes: dict[int, ProcessSpans] = field(default_factory=dict)
+    skipped: int = 0
+    _told: set[int] = field(default_factory=set)
+
+    def read(self, tail: Tail) -> None:
+        """The whole file at each look, since its end is rewritten."""
+        self.processes, self.skipped = {}, 0
+        for block in Tail(tail.path).blocks():
+            self.skipped += each_object(block, self._take, self._told)
+
+    def _take(self, data: dict[str, Any]) -> str:
+        kind, number = data.get("kind"), data.get("process")
+        if not isinstance(kind, str) or type(number) is not int:
+            return f"not a span record: kind is {kind!r}, process {number!r}"
+        try:
+            line = msgspec.convert(data, _KINDS[kind]) if kind in _KINDS else None
+            facts = msgspec.convert(data["facts"], dict[str, dict[str, Any]]) if kind == "facts" else None
+        except (KeyError, msgspec.ValidationError) as error:
+            return f"not a span record: {type(error).__name__}: {error}"
+        process = self.processes.setdefault(number, ProcessSpans(number))
+        if line is not None:
+            process.take(line)
+        elif facts is not None:
+            process.state(facts)
+        else:
+            process.notes.setdefault(kind, []).append(data)
+        return ""
+
+
+_Sums = RankSpans | RankSteps | RankSystem
+_SUMS: dict[str, type[_Sums]] = {"spans": RankSpans, "steps": RankSteps, "system": RankSystem}
 
 
 @dataclass(frozen=True)
@@ -33,33 +154,24 @@ class RunRecords:
 
 
 class RunReader:
-    """Reads the files of a run, then only what they have grown by, or all of a new run. The folder may come later.
-    ``kinds``: beside the spans."""
+    """Reads the files of a run, then only what they have grown by, or all of a new run. The folder may come later."""
 
     def __init__(self, directory: Path, kinds: Sequence[str] = tuple(_SUMS)) -> None:
         self._directory, self._kinds = directory, kinds
-        self._spans: dict[int, SpansReader] = {}
         self._files: dict[Path, tuple[Tail, _Sums]] = {}
 
     def look(self) -> RunRecords:
         """The records as they are now; they are only good until the next look. Raises ``OutputError``: a file cannot be
         read, or was written by a newer version."""
-        ranks = sorted({0, *rank_files(self._directory, "spans")})
-        for rank in ranks:
-            self._spans.setdefault(rank, SpansReader(records_path(self._directory, "spans", rank)))
-        lived = {rank: self._spans[rank].look() for rank in ranks}
-        skipped = {self._spans[rank].path.name: self._spans[rank].skipped for rank in ranks}
-        found = []
-        for kind in self._kinds:
-            for rank, path in rank_files(self._directory, kind).items():
-                found.append(self._look_at(path, kind, rank))
-                skipped[path.name] = found[-1].skipped
+        files = [(kind, *one) for kind in self._kinds for one in rank_files(self._directory, kind).items()]
+        found = [self._look_at(path, kind, rank) for kind, rank, path in files]
+        lived = {one.rank: list(one.processes.values()) for one in found if isinstance(one, RankSpans)}
         return RunRecords(
             self._directory,
-            lived.pop(0),
+            lived.pop(0, []),
             [one for one in found if isinstance(one, RankSteps)],
             [one for one in found if isinstance(one, RankSystem)],
-            {name: count for name, count in skipped.items() if count},
+            {path.name: one.skipped for (_, _, path), one in zip(files, found, strict=True) if one.skipped},
             lived,
         )
 

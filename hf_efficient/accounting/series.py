@@ -17,36 +17,24 @@ _LOG_FROM = 4.0
 
 def build_series(account: RunAccount, records: RunRecords) -> RunSeries:
     """The series of records that were read; ``account`` is that of the same, which knows the processes' walls."""
-    first = records.first
+    first, lived = records.first, records.processes
     walls = [one.wall_seconds for one in account.time.processes]
     bounds = [round(sum(walls[:index]), 9) for index in range(len(walls))]
     clocks = {
         one.process: start - one.began_at_seconds for one, start in zip(account.time.processes, bounds, strict=True)
     }
+    starts = {
+        segment.segment: clocks[process.process] + process.called_at_seconds(segment.segment)
+        for process in lived
+        for segment in segments_of(process, first, lived)
+    }
     system = next((one.columns for one in records.system if one.rank == 0), None)
     return RunSeries(
         process_starts_seconds=bounds,
-        steps=step_series(first.columns, _segment_starts(records, clocks)),
+        steps=step_series(first.columns, starts),
         step_seconds=histogram(first.columns.step_seconds[first.columns.steady]),
         system=SystemSeries() if system is None else system_series(system, clocks),
     )
-
-
-def _segment_starts(records: RunRecords, clocks: Mapping[int, float]) -> dict[int, float]:
-    """Run time of each ``train()`` call. Segments without spans are end to end from 0 on."""
-    first = records.first
-    starts = {
-        segment.segment: clocks[process.process] + process.called_at_seconds(segment.segment)
-        for process in records.processes
-        for segment in segments_of(process, first, records.processes)
-    }
-    until = 0.0
-    for segment in first.segments:
-        if segment.segment not in starts:
-            began = first.columns.started_at_seconds[first.columns.segment == segment.segment][0]
-            starts[segment.segment] = until - float(began)
-            until += segment.wall_seconds
-    return starts
 
 
 class _Buckets:

@@ -50,13 +50,8 @@ def column(values: Sequence[Any]) -> Column:
 
 def table(parts: Sequence[Mapping[str, Any] | None], absent: float = 0.0) -> dict[str, Column]:
     """A column for every name that any part holds; a row without a part is NaN, one that lacks the name ``absent``."""
-    found = {}
-    for name in dict.fromkeys(chain.from_iterable(filter(None, parts))):
-        try:  # in most blocks every row holds the same names
-            found[name] = column([part[name] for part in parts])  # type: ignore[index]
-        except (KeyError, TypeError):
-            found[name] = column([None if part is None else part.get(name, absent) for part in parts])
-    return found
+    names = dict.fromkeys(chain.from_iterable(filter(None, parts)))
+    return {name: column([None if part is None else part.get(name, absent) for part in parts]) for name in names}
 
 
 def joined(blocks: Sequence[_C]) -> _C:
@@ -181,22 +176,21 @@ class StepColumns(Columns):
 
 
 def columns_of(lines: Sequence[StepRecord]) -> StepColumns:
-    tokens = [line.tokens for line in lines]
     sequences = [line.sequences for line in lines]
-    work = [line.work for line in lines]
     memory = [line.memory for line in lines]
 
     def figures(parts: Sequence[Any], *names: str) -> dict[str, Column]:
         reads = {name: attrgetter(name) for name in names}
         return {name: column([None if part is None else read(part) for part in parts]) for name, read in reads.items()}
 
+    loader = figures([line.loader for line in lines], *StepLoader.__struct_fields__)
     return StepColumns(
         **figures(lines, "segment", "step", "started_at_seconds", "wall_seconds", "cpu_seconds", "micro_batches"),
         **figures(lines, "loss", "learning_rate", "grad_norm"),
         not_finite=column([isinstance(line.loss, str) + isinstance(line.grad_norm, str) for line in lines]),
-        **figures(tokens, "processed", "non_padding", "target"),
+        **figures([line.tokens for line in lines], "processed", "non_padding", "target"),
         **figures(sequences, "rows", "documents", "shortest", "longest"),
-        **figures(work, "model_flops", "hardware_flops"),
+        **figures([line.work for line in lines], "model_flops", "hardware_flops"),
         **figures(memory, "peak_allocated_bytes", "peak_reserved_bytes", "allocation_retries"),
         preferences=table([line.preferences for line in lines], _NAN),
         phase_seconds=table([line.phase_seconds for line in lines]),
@@ -205,16 +199,8 @@ def columns_of(lines: Sequence[StepRecord]) -> StepColumns:
         held_seconds=table([line.held_seconds or {} for line in lines]),
         length_buckets=table([None if part is None else part.length_buckets for part in sequences]),
         phase_peaks=table([None if part is None else part.phase_peak_allocated_bytes for part in memory], _NAN),
-        loader=_loader([line.loader for line in lines]),
+        loader={name: held for name, held in loader.items() if not np.isnan(held).all()},
     )
-
-
-def _loader(parts: Sequence[StepLoader | None]) -> dict[str, Column]:
-    if not any(part is not None for part in parts):
-        return {}
-    names = StepLoader.__struct_fields__
-    found = {name: column([None if part is None else getattr(part, name) for part in parts]) for name in names}
-    return {name: held for name, held in found.items() if not np.isnan(held).all()}
 
 
 @dataclass
@@ -284,13 +270,18 @@ class RankSteps:
 
     def read(self, tail: Tail) -> None:
         """Take in what came since the last look; a line that is no record is skipped and counted."""
-        self.skipped += self.LINES.hand_over(tail, self.add)
+        self.skipped += self.LINES.read(tail, self.add)
 
     def add(self, lines: Sequence[StepRecord]) -> None:
         """Take in records, at least one, in the order written."""
         steps = columns_of(lines)
         for rows in runs(steps.segment):
-            self._segment(int(steps.segment[rows.start])).add(steps[rows])
+            number = int(steps.segment[rows.start])
+            segment = next((one for one in reversed(self.segments) if one.segment == number), None)
+            if segment is None:
+                segment = SegmentSteps(number)
+                self.segments.append(segment)
+            segment.add(steps[rows])
         self._blocks.append(steps)
         if self.rank and sum(map(len, self._blocks)) > 2 * MOST_ROWS:
             self._blocks = [joined(self._blocks)[-MOST_ROWS:]]
@@ -317,13 +308,6 @@ class RankSteps:
     @property
     def training_seconds(self) -> float:
         return math.fsum(segment.training_seconds for segment in self.segments)
-
-    def _segment(self, number: int) -> SegmentSteps:
-        for segment in reversed(self.segments):
-            if segment.segment == number:
-                return segment
-        self.segments.append(SegmentSteps(number))
-        return self.segments[-1]
 
 
 def read_columns(path: Path) -> StepColumns:

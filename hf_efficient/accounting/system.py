@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from hf_efficient.accounting.steps import Column, Columns, column, joined, table
 from hf_efficient.estimate.cost import joules_between
@@ -17,10 +16,6 @@ from hf_efficient.run_dir.jsonl import LineReader, Tail
 
 _NAN = float("nan")
 SYSTEM_BYTES = ("rss_bytes", "host_available_bytes", "device_allocated_bytes", "device_reserved_bytes")
-_PLAIN_SECONDS = 5.0
-_PLAIN_WATTS = 1000.0
-_PLAIN_RANGE_JOULES = 10_000.0
-"""A counter of less may start again within the plain seconds."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,7 @@ class RankSystem:
     _blocks: list[SystemColumns] = field(default_factory=list)
 
     def read(self, tail: Tail) -> None:
-        self.skipped += self.LINES.hand_over(tail, self.add)
+        self.skipped += self.LINES.read(tail, self.add)
 
     def add(self, lines: Sequence[SystemSample]) -> None:
         for line in lines:
@@ -89,50 +84,36 @@ class RankSystem:
         return self._blocks[0]
 
     def curves(self) -> list[MeterCurve]:
-        """What each meter read in each process; none of one that was read in no two samples."""
+        """What each meter read in each process; none of one that was read in no two samples. A reading from before an
+        earlier one is left out."""
         samples, found = self.columns, []
         for (process, name), meter in self.meters.items():
             values = getattr(samples, meter.unit).get(name)
             if values is not None:
                 most = meter.range_joules or np.inf
                 read = (samples.process == process) & (values >= 0) & (values <= most)  # NaN is neither
-                found.append(MeterCurve(name, process, meter, samples.at_seconds[read], values[read]))
+                times = samples.at_seconds[read]
+                kept = times >= np.maximum.accumulate(times)
+                found.append(MeterCurve(name, process, meter, times[kept], values[read][kept]))
         return [one for one in found if one.covered_seconds > 0]
 
 
 @dataclass(frozen=True)
 class MeterCurve:
-    """The readings of one meter in one process; a reading from before an earlier one is left out."""
+    """The readings of one meter in one process, in the order of their times."""
 
     name: str
     process: int
     meter: Meter
-    read_at_seconds: Column
+    times: Column
     values: Column
-
-    @cached_property
-    def _kept(self) -> npt.NDArray[np.bool_]:
-        return self.read_at_seconds >= np.maximum.accumulate(self.read_at_seconds)
-
-    @cached_property
-    def times(self) -> Column:
-        return self.read_at_seconds[self._kept]
 
     @cached_property
     def _stretches(self) -> tuple[Column, Column]:
         """Joules and seconds between each two readings; 0 where the readings give none."""
-        times, values = self.times, self.values[self._kept]
-        unit, most = self.meter.unit, self.meter.range_joules
-        passed = np.diff(times)
-        joules = np.diff(values) if unit == "joules" else passed * (values[:-1] + values[1:]) / 2
-        plain = (passed <= _PLAIN_SECONDS) & (joules >= 0) & (joules <= _PLAIN_WATTS * passed)
-        if unit == "joules" and most is not None and most < _PLAIN_RANGE_JOULES:
-            plain[:] = False
-        for index in np.flatnonzero(~plain):  # few: resets, counters that start again, gaps
-            before, after = ((float(times[at]), float(values[at])) for at in (index, index + 1))
-            between = joules_between(before, after, unit, most)
-            joules[index], passed[index] = (0.0, 0.0) if between is None else (between, passed[index])
-        return joules, passed
+        before, after = (self.times[:-1], self.values[:-1]), (self.times[1:], self.values[1:])
+        joules = joules_between(before, after, self.meter.unit, self.meter.range_joules)
+        return np.nan_to_num(joules), np.where(np.isnan(joules), 0.0, np.diff(self.times))
 
     @cached_property
     def flowed(self) -> Column:

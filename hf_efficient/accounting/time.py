@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.run_records import ProcessSpans
 from hf_efficient.accounting.steps import RankSteps, SegmentSteps
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.statistics import WARM_UP_RULE, percentile, sum_if_known
@@ -61,51 +61,51 @@ def _held(first: RankSteps) -> list[rec.HeldTime]:
     found = []
     for key, nanoseconds in first.total("held_ns").most_common():
         phase, _, name = key.partition("/")
-        found.append(
-            rec.HeldTime(name, phase, nanoseconds / 1e9, round(nanoseconds / 1e9 / loop, 6) if loop > 0 else 0.0)
-        )
+        seconds = nanoseconds / 1e9
+        found.append(rec.HeldTime(name, phase, seconds, round(seconds / loop, 6) if loop > 0 else 0.0))
+    return found
+
+
+def spans_of(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> list[tuple[float, float, dict[str, float]]]:
+    """Start, end and phases of what lay outside the loops, and of what was under way unless that is recorded."""
+    found = [(one.started_at_seconds, one.ends_at_seconds, one.phase_seconds) for one in process.spans]
+    until = max((end for _, end, _ in found), default=0.0)
+    until = max([until, *(process.ends_at_seconds(segment) for segment in segments)])
+    alive = process.alive
+    if alive is not None and alive.started_at_seconds >= until - 1e-6:
+        found.append((alive.started_at_seconds, alive.at_seconds, alive.phase_seconds))
     return found
 
 
 def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> rec.ProcessAccount:
     phases: Counter[str] = Counter()
-    for span in process.spans:
-        phases.update(span.phase_seconds)
-    ends = [process.last_at_seconds]
+    for _, _, spent in spans_of(process, segments):
+        phases.update(spent)
     for segment in segments:
         phases.update({name: value / 1e9 for name, value in segment.phase_ns.items()})
-        if process.start_from != "records":
-            ends.append(process.called_at_seconds(segment.segment) + segment.last_ends_at_seconds)
-    last_span = process.spans[-1].ends_at_seconds if process.spans else 0.0
-    recorded_until = max(last_span, *ends[1:], 0.0)
-    if process.alive is not None and process.alive.started_at_seconds >= recorded_until - 1e-6:
-        phases.update(process.alive.phase_seconds)
-    wall = max(ends) - process.began_at_seconds
+    last_sign = max([process.last_at_seconds, *(process.ends_at_seconds(segment) for segment in segments)])
+    wall = last_sign - process.began_at_seconds
     first = segments[0] if segments else None
-    end = None if process.died else process.end
+    end, to_first_step = None if process.died else process.end, None
+    if first is not None and first.segment in process.trains:
+        to_first_step = process.trains[first.segment] + first.first_ends_at_seconds - process.began_at_seconds
     return rec.ProcessAccount(
         process=process.process,
         began_at_seconds=process.began_at_seconds,
         wall_seconds=round(wall, 9),
         phase_seconds=_rounded_phases(phases),
         unattributed_seconds=_rest(wall, phases),
-        time_to_first_step_seconds=_first_step(process, first),
+        time_to_first_step_seconds=_rounded(to_first_step),
         steps=sum(segment.steps for segment in segments),
         first_step=first.first_step if first else None,
         last_step=segments[-1].last_step if segments else None,
         ended="died" if end is None else end.ended,
         error=None if end is None else end.error,
         open_phase=process.alive.open_phase if process.alive is not None else None,
-        last_sign_at_seconds=round(max(ends), 9),
+        last_sign_at_seconds=round(last_sign, 9),
         process_start_from=process.start_from,
-        trainings=_trainings(process, segments, max(ends)),
+        trainings=_trainings(process, segments, last_sign),
     )
-
-
-def _first_step(process: ProcessSpans, first: SegmentSteps | None) -> float | None:
-    if first is None or process.start_from == "records" or first.segment not in process.trains:
-        return None
-    return round(process.trains[first.segment] + first.first_ends_at_seconds - process.began_at_seconds, 9)
 
 
 def _rounded_phases(phases: Mapping[str, float]) -> dict[str, float]:
@@ -120,8 +120,6 @@ def _rest(wall: float, phases: Mapping[str, float]) -> float:
 def _trainings(
     process: ProcessSpans, segments: Sequence[SegmentSteps], last_sign_at_seconds: float
 ) -> list[rec.TrainingAccount]:
-    if process.start_from == "records":
-        return []
     steps = {one.segment: one for one in segments}
     last = max(process.trains, key=lambda segment: process.trains[segment], default=None)
     found = []
@@ -173,47 +171,42 @@ def restarts_of(
 ) -> list[rec.RestartAccount]:
     """Each process after the first, against what had been done before it."""
     found = []
-    before: list[SegmentSteps] = []
+    before: SegmentSteps | None = None
     for process, account in zip(lived, accounts, strict=True):
         own = [segment for segment in first.segments if segment.segment in process.trains and segment.steps]
         if account is not accounts[0]:
             found.append(_restart(process, account, before, own[0] if own else None, first))
-        before += own
+        before = own[-1] if own else before
     return found
 
 
 def _restart(
     process: ProcessSpans,
     account: rec.ProcessAccount,
-    before: Sequence[SegmentSteps],
+    before: SegmentSteps | None,
     own: SegmentSteps | None,
     first: RankSteps,
 ) -> rec.RestartAccount:
+    """Done again are the steps beyond the one resumed after, which the last call ``before`` had done."""
     start_seconds = account.wall_seconds
     resumed, again, seconds = None, 0, 0.0
     if own is not None and own.first_step is not None:
         resumed = own.first_step - 1
         start_seconds = process.called_at_seconds(own.segment) - account.began_at_seconds
         start_seconds += own.first_ends_at_seconds - float(first.step_seconds(own.segment)[0])
-        again, seconds = _done_again(before, resumed, first)
+        if before is not None and before.last_step is not None:
+            again = min(max(0, before.last_step - resumed), before.steps)
+            seconds = math.fsum(first.step_seconds(before.segment)[-again:]) if again else 0.0
     price = process.stated("price", PriceFacts)
     return rec.RestartAccount(
         process=account.process,
-        last_step_before=before[-1].last_step if before else None,
+        last_step_before=None if before is None else before.last_step,
         resumed_after_step=resumed,
         steps_again=again,
         seconds_again=round(seconds, 9),
         start_seconds=round(start_seconds, 9),
         cost_usd=cost_usd(seconds + start_seconds, None if price is None else price.price_usd_per_hour),
     )
-
-
-def _done_again(before: Sequence[SegmentSteps], resumed_after: int, first: RankSteps) -> tuple[int, float]:
-    """Steps beyond that one which the last call before had done, and their time."""
-    if not before or before[-1].last_step is None:
-        return 0, 0.0
-    steps = min(max(0, before[-1].last_step - resumed_after), before[-1].steps)
-    return steps, math.fsum(first.step_seconds(before[-1].segment)[-steps:]) if steps else 0.0
 
 
 def badput_of(account: rec.RunAccount, lived: Sequence[ProcessSpans]) -> rec.BadputAccount | None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hf_efficient.accounting.processes import ProcessSpans, last_stated
+from hf_efficient.accounting.run_records import ProcessSpans, last_stated
 from hf_efficient.accounting.steps import LOADER_SECONDS, RankSteps, StepColumns, nanoseconds, total
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.estimate.throughput import utilization
@@ -54,8 +54,7 @@ def work_account(
     mfu = utilization(model, training_seconds, peak, accelerators, peak_estimated=estimated)
     hfu = utilization(hardware, training_seconds, peak, accelerators, peak_estimated=estimated)
     if model is None:
-        by_callback = processes and processes[-1].way == "callback"
-        nothing = _NO_BATCHES if stated else _BY_CALLBACK if by_callback else _NO_FACTS
+        nothing = _NO_BATCHES if stated else _BY_CALLBACK if processes[-1].way == "callback" else _NO_FACTS
         has_steps = any(rank.segments for rank in ranks)
         reasons = [one.reason for one in stated if one.reason] or [nothing if has_steps else "no step was recorded"]
     else:

@@ -46,16 +46,15 @@ class StepRecorderCallback(TrainerCallback):
         self._recorder.mark("data_wait")
 
     def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
-        self._recorder.mark("optimizer")
-        if self._memory.wanted:
+        self._mark("optimizer")
+        if self._recorder.recording:
             self._memory.before_step(kwargs.get("model"))
-        if self._silent.first:
             self._silent.before_update(args, kwargs.get("model"))
 
     def on_optimizer_step(self, *_: Any, **kwargs: Any) -> None:
-        if self._memory.wanted:
+        if self._recorder.recording:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
-        self._silent.after_update(kwargs.get("optimizer"))
+            self._silent.after_update(kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """The update is done; what the other callbacks do now, and the Trainer until it fetches, is bookkeeping."""
@@ -72,8 +71,11 @@ class StepRecorderCallback(TrainerCallback):
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         self._silent.end()
 
+    def _mark(self, phase: StepPhase | CoarsePhase) -> None:
+        self._recorder.mark(phase)
 
-class AccountCallback(TrainerCallback):
+
+class AccountCallback(StepRecorderCallback):
     """``Trainer(callbacks=[AccountCallback()])`` leaves ``run.json`` and the records of its steps.
 
     Events mark off steps, optimizer, evaluations and saves during training, and memory. ``forward_backward`` and
@@ -95,12 +97,10 @@ class AccountCallback(TrainerCallback):
 
     def __init__(self, efficiency_dir: str | Path | None = None, rates: Rates | None = None) -> None:
         """``efficiency_dir``: default ``OUTPUT_DIR/efficiency``; ``rates``: list prices and the world's grid."""
-        self._efficiency_dir = efficiency_dir
         self._rates = rates or Rates()
-        self._timeline = process_timeline()
-        self._recorder = StepRecorder(self._timeline)
-        self._memory = MemoryCount(self._timeline)
-        self._silent = SilentFailures(self._timeline)
+        timeline = self._timeline = process_timeline()
+        parts = StepRecorder(timeline), MemoryCount(timeline), lambda: None, SilentFailures(timeline)
+        super().__init__(*parts, efficiency_dir)
         self._since_seconds = 0.0
 
     def on_init_end(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
@@ -145,17 +145,6 @@ class AccountCallback(TrainerCallback):
     def on_substep_end(self, *_: Any, **kwargs: Any) -> None:
         self._recorder.add_micro_batch()
 
-    def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
-        self._mark("optimizer")
-        if self._recorder.recording:
-            self._memory.before_step(kwargs.get("model"))
-            self._silent.before_update(args, kwargs.get("model"))
-
-    def on_optimizer_step(self, *_: Any, **kwargs: Any) -> None:
-        if self._recorder.recording:
-            self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
-            self._silent.after_update(kwargs.get("optimizer"))
-
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._recorder.step_done(state.global_step, state.epoch)
         self._mark("between_steps" if control.should_log else _next(control))
@@ -181,16 +170,13 @@ class AccountCallback(TrainerCallback):
         if self._recorder.in_loop:
             self._mark("checkpointing" if control.should_save else "between_steps")
         else:
-            self._timeline.leave_all()
+            self._timeline.log.end_phases()
             self._timeline.enter("trainer_setup")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         if self._recorder.recording:
             self._recorder.saved(state.global_step, self._recorder.now_seconds() - self._since_seconds)
         self._mark("between_steps")
-
-    def on_push_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
-        keep_from_uploads(args, self._efficiency_dir)
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         """The account is written. Callbacks get no event of an exception that ends the training earlier."""

@@ -139,7 +139,12 @@ class GradientCheck(TrainerCallback):
         elif kwargs.get("model") is not None:
             missing = _require_gradients(kwargs["model"])
             if missing and args.process_index == 0:
-                logger.warning("%s", _without_gradient(missing))
+                logger.warning(
+                    "%s got no gradient in the first step: %s. The loss of that step does not depend on them. If it "
+                    "never does, freeze them: requires_grad_(False) saves memory and time.",
+                    f"{len(missing)} trainable parameters" if len(missing) > 1 else "1 trainable parameter",
+                    _listed(missing),
+                )
 
     def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         self.remove_hooks()
@@ -187,12 +192,9 @@ def parameters_without_gradient(model: nn.Module) -> list[str]:
 def _require_gradients(model: nn.Module) -> list[str]:
     """The parameters without a gradient; TrainingCheckError where they are all of the model's or of an adapter's."""
     missing = parameters_without_gradient(model)
-    if not missing:
-        return []
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    without = set(missing)
     for whole, names in {"this model": trained, **_by_adapter(model, trained)}.items():
-        if names and without.issuperset(names):
+        if names and set(missing).issuperset(names):
             raise TrainingCheckError(
                 f"No trainable parameter of {whole} got a gradient in the first step ({_listed(names)}): "
                 f"the loss does not depend on them. Correct the forward that leaves them out. {_OPT_OUT}"
@@ -205,14 +207,6 @@ def _by_adapter(model: nn.Module, names: Sequence[str]) -> dict[str, list[str]]:
     own = [f"{name}." for name in names if "modules_to_save" not in name]
     adapters = getattr(model, "peft_config", None) or {}
     return {f"adapter {one!r}": [name[:-1] for name in own if f".{one}." in name] for one in adapters}
-
-
-def _without_gradient(missing: list[str]) -> str:
-    count = f"{len(missing)} trainable parameters" if len(missing) > 1 else "1 trainable parameter"
-    return (
-        f"{count} got no gradient in the first step: {_listed(missing)}. The loss of that step does not depend "
-        "on them. If it never does, freeze them: requires_grad_(False) saves memory and time."
-    )
 
 
 def distributed_type() -> str:

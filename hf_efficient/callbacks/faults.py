@@ -15,13 +15,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.errors import TrainingCheckError
+from hf_efficient.recipe.schema import FaultsSection
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.run_dir.json_file import write_whole
 
@@ -35,16 +36,8 @@ _MOST_IN_A_ROW = 10
 _MEDIAN_OF, _LEAST_LOSSES = 50, 10
 
 
-@dataclass(frozen=True)
-class FaultPolicy:
-    """``on_non_finite``: raise ``TrainingCheckError``; leave the update out; or take weights and optimizer state back
-    to the last checkpoint, and continue with the next batch. ``spike``: a loss so many times the median of the last
-    50 steps counts too. ``on_oom: shrink`` runs a micro-batch again in halves (``callbacks/shrink.py``)."""
-
-    on_non_finite: Literal["stop", "skip", "rollback"] = "stop"
-    spike: float | None = None
-    on_oom: Literal["stop", "shrink"] = "stop"
-    on_save_error: Literal["stop", "continue"] = "stop"
+FaultPolicy = FaultsSection
+"""In a script, where ``stop`` raises ``TrainingCheckError`` and ``hang_minutes`` has no effect."""
 
 
 @dataclass(frozen=True)

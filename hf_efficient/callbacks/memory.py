@@ -1,7 +1,7 @@
 """Memory by category: weights, adapter, gradients and optimizer state exactly; activations and logits measured."""
 
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import closing
 from typing import Any, Literal, TypeVar
 
@@ -13,7 +13,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from hf_efficient.callbacks.checks import distributed_type
 from hf_efficient.recording import activations
 from hf_efficient.recording.activations import ForwardWatch, Storages, is_compiled, model_tensors, tensors_in
-from hf_efficient.recording.engine_gradients import EngineGradients
 from hf_efficient.recording.guard import guard
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.text import size
@@ -22,6 +21,12 @@ _T = TypeVar("_T")
 
 _LARGER = 1.25
 _WHAT = "memory of activations and logits"
+_HELD = ("averaged_gradients", "all_grad_tensors", "grads_in_partition", "grad_partitions_flat_buffer")
+"""Where ZeRO's optimizers keep a rank's share (DeepSpeed 0.19, ``stage_1_and_2.py`` and ``stage3.py``)."""
+_LOOKS = 64
+"""At gradients in a micro-batch at most: each looks at every parameter."""
+_MICRO_BATCHES = 2
+"""After the second one what is accumulated lies where it stays."""
 
 _guarded = guard("Memory is no longer counted by category", then=lambda count: count.wanted.clear())
 
@@ -50,7 +55,7 @@ class MemoryCount:
         self._categories, self._missing, self._positions, self._watched = {}, {}, None, 0.0
         if self._engine is not None:
             self._engine.remove()
-        self._engine = None if model is None or self.broken else EngineGradients.of(model, optimizer)
+        self._engine = None if model is None or self.broken else engine_gradients(model, optimizer)
         if model is not None:
             self._weights(model)
 
@@ -217,3 +222,57 @@ def _why_not(args: TrainingArguments, wrapped: nn.Module, model: nn.Module) -> s
     if activations.foreign_hooks() or getattr(args, "activation_offloading", False):
         return "activations go elsewhere until the backward (activation offloading)"
     return None
+
+
+def engine_gradients(model: nn.Module, optimizer: Any) -> "EngineGradients | None":
+    """Counts where the optimizer, as accelerate has wrapped it, is ZeRO's; None where it is another."""
+    inner = getattr(optimizer, "optimizer", None)
+    return EngineGradients(model, inner) if hasattr(inner, "averaged_gradients") else None
+
+
+class EngineGradients:
+    """What ZeRO's gradients take, which DeepSpeed takes from the parameters inside the backward: counted when every few
+    of hundreds are made; ``most_bytes`` keeps the highest moment by device. A gradient counts whole from when it is
+    made until the engine releases it, copies in the buckets included. ``is_sampled``: some were made without a look, so
+    that there may have been more for a moment."""
+
+    def __init__(self, model: nn.Module, engine_optimizer: Any) -> None:
+        self.most_bytes: dict[str, int] = {}
+        self.broken = False
+        self._optimizer = engine_optimizer
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._made_so_far, self._every = 0, -(-len(self._trained) // _LOOKS)
+        self.is_sampled = self._every > 1
+        self._hooks = [parameter.register_hook(self._made) for parameter in self._trained]
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    @guard("The memory of the gradients is no longer counted")
+    def _made(self, gradient: torch.Tensor) -> None:
+        self._made_so_far += 1
+        if self._made_so_far > _MICRO_BATCHES * len(self._trained) or self._made_so_far % self._every:
+            return
+        found = occupied_bytes((gradient, *self._held()))
+        if sum(found.values()) > sum(self.most_bytes.values()):
+            self.most_bytes = found
+
+    def _held(self) -> Iterator[torch.Tensor]:
+        for parameter in self._trained:
+            yield from tensors_in([getattr(parameter, name, None) for name in ("grad", "grad_accum")])
+        for name in _HELD:
+            yield from tensors_in(getattr(self._optimizer, name, None))
+
+
+def occupied_bytes(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    """Bytes that contiguous tensors take on each device, overlaps once. Hand-worked: elements 0 to 5 and 3 to 9 of one
+    tensor of float32 take 10 * 4 bytes."""
+    found: dict[str, int] = {}
+    reached: dict[str, int] = {}
+    for tensor in sorted(tensors, key=lambda one: one.data_ptr()):
+        device, end = str(tensor.device), tensor.data_ptr() + tensor.nbytes
+        taken = max(0, end - max(tensor.data_ptr(), reached.get(device, 0)))
+        found[device] = found.get(device, 0) + taken
+        reached[device] = max(end, reached.get(device, 0))
+    return {device: taken for device, taken in found.items() if taken}

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.estimate.throughput import utilization
 from hf_efficient.recording.live import PREFIX, LiveRun, Outlook
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.text import clock, short_count, short_seconds, usd
@@ -24,14 +25,15 @@ _SMALLEST_BAR = 8
 def progress_text(live: LiveRun, outlook: Outlook | None, room: int | None) -> str:
     """``2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80``; without room the later parts go first. Tokens are without
     padding, of all ranks."""
-    speed, peak, spent = live.figures.rates(), live.peak_flops_per_second, live.spent().usd
+    recent, spent = live.figures.recent(), live.spent().usd
+    seconds = recent.training_seconds
     more = ">" if outlook is not None and outlook.lower_bound else ""
-    rate = "" if speed.step_seconds is None else f"{short_seconds(speed.step_seconds)} a step"
-    if speed.non_padding_tokens_per_second is not None:
-        rate = f"{short_count(speed.non_padding_tokens_per_second * live.world_size)} tok/s"
+    rate = f"{short_seconds(seconds / recent.steps)} a step" if recent.steps else ""
+    if recent.non_padding is not None and seconds > 0:
+        rate = f"{short_count(recent.non_padding / seconds * live.world_size)} tok/s"
     left = "" if outlook is None else f"{more}{clock(outlook.seconds_left)} left"
-    flops = speed.model_flops_per_second
-    mfu = f"{100 * flops / peak:.2g}% MFU" if flops is not None and peak and flops <= peak else ""
+    share = utilization(recent.model_flops, seconds, live.peak_flops_per_second).share
+    mfu = f"{100 * share:.2g}% MFU" if share is not None and share <= 1 else ""
     short = "" if spent is None else usd(spent)
     total = None if outlook is None else outlook.total.usd
     money = short if not short or total is None else f"{short} of {more}{usd(total)}"
@@ -102,12 +104,12 @@ class FigurelessPrinter(PrinterCallback):
         super().on_log(*args, **{**kwargs, "logs": without_figures(kwargs.get("logs") or {})})
 
 
-def show_figures(trainer: Trainer) -> None:
+def show_figures(trainer: Trainer, bar: type[FigureBar] = FigureBar) -> None:
     """Give the Trainer's own bar the figures, and keep them out of its printed logs; another bar stays as it is."""
     callbacks = trainer.callback_handler.callbacks
     for index, callback in enumerate(callbacks):
-        if type(callback) is ProgressCallback:
-            callbacks[index] = FigureBar(callback.max_str_len)
+        if type(callback) in (ProgressCallback, FigureBar):
+            callbacks[index] = bar(callback.max_str_len)
         elif type(callback) is PrinterCallback:
             callbacks[index] = FigurelessPrinter()
 
@@ -142,11 +144,3 @@ def log_line(step: int, of: int, logs: Mapping[str, Any]) -> str:
     ]
     head = f"step {step:>{len(str(of))}}/{of}"
     return "  ".join([head, "evaluation:" if evaluation else "", *shown]).replace("    ", "  ")
-
-
-def use_progress_lines(trainer: Trainer) -> None:
-    """Put ``ProgressLines`` in the place of the Trainer's own bar, where it shows one."""
-    callbacks = trainer.callback_handler.callbacks
-    for index, callback in enumerate(callbacks):
-        if type(callback) in (ProgressCallback, FigureBar):
-            callbacks[index] = ProgressLines()

@@ -14,9 +14,9 @@ from transformers.trainer_utils import has_length
 
 from hf_efficient.callbacks.checks import gradients_elsewhere, parameters_without_gradient
 from hf_efficient.estimate.forecast import schedule_of
-from hf_efficient.facts.environment import allowed_cpus, cpu_multiplies_bf16
+from hf_efficient.facts.environment import allowed_cpus
 from hf_efficient.model.structure import base_model, whole_shape
-from hf_efficient.profilers.calibration import cpu_matmul_peak
+from hf_efficient.profilers.calibration import cpu_is_faster_in_float32, cpu_matmul_peak
 from hf_efficient.recording.activations import is_compiled
 from hf_efficient.recording.compilation import compile_counts
 from hf_efficient.recording.guard import guard
@@ -68,7 +68,7 @@ def note_settings(
                 trainable_parameters, vocabulary_size, compiled; bfloat16_weights: trained values in bfloat16 (a
                 sample) by the exponent of their size, absent where there are none or they are elsewhere
     optimizer   class, fused
-    device      type, index, name, memory_bytes, supports_bf16, count
+    device      type, index, name, memory_bytes, supports_bf16 (on a CPU: is about as fast in it, or faster), count
     host        cores (that this process may use), torch_threads
     peaks       FLOP/s of matrix products on this CPU by dtype, where bfloat16 could be float32, or the reverse
     """
@@ -144,12 +144,12 @@ def _device(device: torch.device, count: int) -> Mapping[str, Any]:
         return {"type": "cuda", "count": count, **known, "supports_bf16": torch.cuda.is_bf16_supported()}
     if device.type == "cpu":
         memory = psutil.virtual_memory().total
-        return {"type": "cpu", "count": 1, "memory_bytes": memory, "supports_bf16": cpu_multiplies_bf16()}
+        return {"type": "cpu", "count": 1, "memory_bytes": memory, "supports_bf16": not cpu_is_faster_in_float32()}
     return {"type": device.type, "count": count}
 
 
 def _peaks(device: torch.device, dtype: str | None) -> dict[str, float]:
-    faster_elsewhere = "fp32" if cpu_multiplies_bf16() else "bf16"
+    faster_elsewhere = "bf16" if cpu_is_faster_in_float32() else "fp32"
     if device.type != "cpu" or dtype != faster_elsewhere:
         return {}
     kinds = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -24,7 +24,7 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from hf_efficient.cli.output import bare_switches, json_alone, old_spelling, unknown_flag
+from hf_efficient.cli.output import bare_switches, json_alone, misplaced_argument, unknown_flag
 from hf_efficient.errors import HfEfficientError, SetupError
 from hf_efficient.facts.environment import missing_package, quieten_libraries
 from hf_efficient.reporting.terminal import last_streams, lost_output
@@ -39,11 +39,6 @@ COMMANDS = {name: line for commands in _PANELS.values() for name, (_, line) in c
 """Name and the line in the list."""
 
 
-def command_of(name: str) -> Any:
-    module = importlib.import_module(f"hf_efficient.cli.{_FILES.get(name, name)}")
-    return getattr(module, name.replace("-", "_"))
-
-
 class _LazyGroup(TyperGroup):
     """Imports a command's module when the command is used, not to list it."""
 
@@ -53,7 +48,8 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        found = command_of(cmd_name)
+        module = importlib.import_module(f"hf_efficient.cli.{_FILES.get(cmd_name, cmd_name)}")
+        found = getattr(module, cmd_name.replace("-", "_"))
         if not isinstance(found, typer.Typer):
             function, found = found, typer.Typer(add_completion=False, rich_markup_mode="rich")
             found.command(cmd_name)(function)
@@ -75,7 +71,7 @@ class _LazyGroup(TyperGroup):
         self.commands = names  # of which typer names the nearest
         name, command, rest = super().resolve_command(ctx, args)
         # the script of `run` has flags of its own
-        wrong = None if name is None or name == "run" else old_spelling(name, rest) or unknown_flag(command, rest)
+        wrong = None if name is None or name == "run" else misplaced_argument(name, rest) or unknown_flag(command, rest)
         if wrong is not None:
             raise SetupError(wrong)
         # --debug may stand anywhere; a command that passes it on gets it back.

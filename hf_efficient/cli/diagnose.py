@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from hf_efficient.cli.output import RunDir, print_json
 from hf_efficient.errors import SetupError
+from hf_efficient.reporting.terminal import show
 
 _TRACES = (".json", ".json.gz")
 
@@ -38,7 +39,6 @@ def diagnose(
     from hf_efficient.estimate.statistics import WARM_UP_STEPS
     from hf_efficient.recipe.load import check_new_file, write_new_file
     from hf_efficient.reporting.diagnosis import diagnosis_renderables, gain_words, remedy_words
-    from hf_efficient.reporting.terminal import show
     from hf_efficient.run_dir.json_file import strict_json
     from hf_efficient.run_dir.paths import records_folder
 
@@ -99,7 +99,6 @@ def trace(
     from hf_efficient.diagnosis.engine import findings_of_trace
     from hf_efficient.reporting.diagnosis import OF_THE_TRACE, finding_renderables
     from hf_efficient.reporting.profile_tables import trace_renderables
-    from hf_efficient.reporting.terminal import show
     from hf_efficient.trace.breakdown import trace_breakdown
 
     file = file.expanduser()

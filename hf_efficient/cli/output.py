@@ -6,12 +6,14 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 from typer import Argument, Option
 
 from hf_efficient.errors import ModelError, OutputError, SetupError, writing
+from hf_efficient.reporting.terminal import Lasting, show
 
 
 def _recipe_names(incomplete: str) -> list[str]:
@@ -55,7 +57,7 @@ def run_or_model(name: str) -> str:
 
 
 def run_folder(folder: Path) -> Path:
-    """Likewise."""
+    """Likewise, for what reads runs alone."""
     if not folder.expanduser().exists():
         raise ModelError(f"{folder} does not exist. Write the output directory of a run.")
     return folder
@@ -116,8 +118,6 @@ def json_alone(wanted: bool) -> Iterator[None]:
     if kept is None or error is None:
         _answers = sys.stdout
     else:
-        from hf_efficient.reporting.terminal import Lasting
-
         _answers = Lasting(os.fdopen(os.dup(kept), "wb"), encoding="utf-8")
         os.dup2(error, kept)
     try:
@@ -144,11 +144,15 @@ def print_json(data: Any) -> None:
     print(text.rstrip("\n"), file=_answers, flush=True)
 
 
-def print_record(record: Any) -> None:
-    """A dataclass as JSON, null for what is not finite."""
+def print_found(found: Any, renderables: Callable[[Any], Any], *, as_json: bool, **more: Any) -> None:
+    """A dataclass on the terminal; or as JSON, which holds ``more`` besides, and null for what is not finite."""
     import msgspec
 
-    print_json(msgspec.json.format(msgspec.json.encode(record), indent=2).decode())
+    if as_json:
+        encoder = msgspec.json.Encoder(enc_hook=lambda one: float(one) if isinstance(one, float) else str(one))
+        print_json(msgspec.json.format(encoder.encode({**asdict(found), **more}), indent=2).decode())
+    else:
+        show(renderables(found))
 
 
 def command_line() -> str:
@@ -187,9 +191,11 @@ MARKDOWN = "<!-- written by hf-efficient -->"
 _HEAD_BYTES = 4096
 
 
-def check_file(flag: str, path: Path, mark: str = "") -> None:
-    """Refuse, before long work, a file that ``flag`` names: ``OutputError`` for a missing folder, and for anything that
+def check_file(flag: str, path: Path | None, mark: str = "") -> None:
+    """Refuse, before long work, a file that ``flag`` names, if any: ``OutputError`` for a missing folder, and for what
     is there already, but a file whose head holds ``mark``, which an earlier command wrote."""
+    if path is None:
+        return
     path = path.expanduser()
     if path.is_dir():
         raise OutputError(f"{flag}: {path} is a folder. {_REMEDY}")
@@ -241,43 +247,17 @@ _RENAMED = {
     **dict.fromkeys(("--nproc-per-node", "--nproc_per_node"), (_NUMBER,)),
 }
 """Names of other tools, each with our flags and what to write."""
-_OF_SUBMIT = frozenset((
-    "--on", "--submit", "--cluster", "--gpu", "--time", "--shared", "--partition", "--account", "--image", "--infra",
-    "--namespace",
-))  # fmt: skip
-_OF_ISOLATE = frozenset(("--isolate", "--steps"))
 
 
-def old_spelling(name: str, args: Sequence[str]) -> str | None:
-    """The error for a flag that another command has by now, with the whole command to write. Also for a recipe that is
-    to be shown, and for several runs of ``report``."""
+def misplaced_argument(name: str, args: Sequence[str]) -> str | None:
+    """The error for a recipe that is to be shown by ``recipes``, or several runs of ``report``, with what to write."""
     if name == "recipes" and args and "/" in args[0]:
         return f"{args[0]}: is no command. Write hf-efficient recipes show {shlex.join(args)}"
-    if name == "report" and (several := _run_dirs(args))[1:]:
-        return f"{several[1]}: report shows one run. Write {shlex.join(['hf-efficient', 'compare', *several])}"
-    flags = [arg.partition("=")[0] for arg in _before_dashes(args)]
-    moved = {"train": _OF_SUBMIT, "diagnose": _OF_ISOLATE}.get(name, frozenset())
-    found = next((flag for flag in flags if flag in moved), None)
-    if found is None:
-        return None
-    if name == "diagnose":
-        written = _command("isolate", args, "--isolate")
-        return f"{found}: is about variants of a recipe, and diagnose reads a run. Write {written}"
-    is_named = "--on" in flags
-    target = [] if is_named else ["--on", "slurm"]
-    prints = [] if {"--submit", "--output", "--dry-run"} & set(flags) else ["--dry-run"]
-    remedy = f"{'Write' if is_named else 'Leave it out, or write'} "
-    remedy += _command("submit", [*args, *target, *prints], "--submit")
-    return f"{found}: is for the job of a cluster, and train runs on this machine. {remedy}"
-
-
-def _run_dirs(args: Sequence[str]) -> list[str]:
     before = ["", *args]
-    return [arg for place, arg in enumerate(args) if not arg.startswith("-") and before[place] != "--html"]
-
-
-def _command(name: str, args: Sequence[str], without: str) -> str:
-    return shlex.join(["hf-efficient", name, *(arg for arg in args if arg != without)])
+    runs = [arg for place, arg in enumerate(args) if not arg.startswith("-") and before[place] != "--html"]
+    if name == "report" and runs[1:]:
+        return f"{runs[1]}: report shows one run. Write {shlex.join(['hf-efficient', 'compare', *runs])}"
+    return None
 
 
 def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
@@ -285,9 +265,9 @@ def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
 
     ``command`` is click's; one that passes its arguments on takes any flag.
     """
-    if command is None or command.ignore_unknown_options or (command.allow_extra_args and not _below(command)):
+    below = getattr(command, "commands", {})
+    if command is None or command.ignore_unknown_options or (command.allow_extra_args and not below):
         return None
-    below = _below(command)
     if args and args[0] in below:
         return unknown_flag(below[args[0]], args[1:])
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
@@ -308,10 +288,6 @@ def unknown_flag(command: Any, args: Sequence[str]) -> str | None:
         if meant:
             return f"{name}: is no flag. Write {', '.join(meant)}."
     return None
-
-
-def _below(command: Any) -> dict[str, Any]:
-    return getattr(command, "commands", {})
 
 
 def _before_dashes(args: Sequence[str]) -> Iterator[str]:

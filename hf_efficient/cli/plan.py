@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from typer import Option
 from hf_efficient.cli import output as shared
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.reporting.terminal import show
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
@@ -94,13 +94,11 @@ def plan(
         from hf_efficient.recipe.load import check_new_file
 
         check_new_file(fix, "--fix")
-    if html is not None:
-        shared.check_file("--html", html, shared.PAGE)
+    shared.check_file("--html", html, shared.PAGE)
     with lean_imports():
         from hf_efficient.planning.plan import plan as make_plan
     planned = make_plan(loaded, names, read_data=read_data)
     from hf_efficient.reporting.plan import advice_renderables, largest_renderables, show_plan
-    from hf_efficient.reporting.terminal import show
 
     if not as_json:  # each part as soon as it is there
         show_plan(planned, notes=notes)
@@ -134,8 +132,7 @@ def plan(
         again = shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])
         from hf_efficient.reporting.html.compare_page import plan_page
 
-        now = datetime.now().astimezone()
-        shared.write_page(html, html, lambda: plan_page(planned, again, now), sys.stderr if as_json else None)
+        shared.write_page(html, html, lambda: plan_page(planned, again), sys.stderr if as_json else None)
     if fix is not None:
         fits = _write_fix(loaded, planned, fix)
     if not fits:

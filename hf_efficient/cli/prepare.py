@@ -5,28 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from hf_efficient.cli.output import (
-    PAGE,
-    Overrides,
-    RecipeArgument,
-    check_file,
-    command_line,
-    print_json,
-    tell_remarks,
-    write_page,
-)
+from hf_efficient.cli import output as shared
 from hf_efficient.errors import SetupError
+from hf_efficient.reporting.terminal import show
 
 
 def prepare(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
+    recipe: shared.RecipeArgument,
+    overrides: shared.Overrides = None,
     tokens_per_second: Annotated[
         float | None, Option(metavar="N", min=0.001, help="Speed of the training, for what removed tokens would cost.")
     ] = None,
@@ -45,35 +36,33 @@ def prepare(
     loaded = load_recipe(recipe, overrides or [])
     if loaded.data.pipeline is None:
         raise SetupError("data.pipeline: is not set. Write `data.pipeline: {}` for the stages by default.")
-    if html is not None:
-        check_file("--html", html, PAGE)
+    shared.check_file("--html", html, shared.PAGE)
     check_data_files(loaded)
     from hf_efficient.curation.pipeline import prepare as run_pipeline
     from hf_efficient.curation.worth import training_rate
     from hf_efficient.model.load import load_tokenizer
     from hf_efficient.reporting.prepared import prepared_renderables, stage_bars
-    from hf_efficient.reporting.terminal import show
 
-    tell_remarks(loaded)
+    shared.tell_remarks(loaded)
     tokenizer = load_tokenizer(loaded.model, loaded.train)
     with stage_bars() as tell:
         done = run_pipeline(loaded, tokenizer, tell)
     rate = training_rate(loaded, tokens_per_second)
     if as_json:
-        print_json({"folder": str(done.folder), "fresh": done.fresh, **dataclasses.asdict(done.manifest)})
+        shared.print_json({"folder": str(done.folder), "fresh": done.fresh, **dataclasses.asdict(done.manifest)})
     else:
         show(["", *prepared_renderables(done.manifest, done.folder, rate, fresh=done.fresh)])
     if html is not None:
-        from hf_efficient.reporting.html.prepared_page import prepared_page
+        from hf_efficient.reporting.html.run_page import prepared_page
 
-        page = prepared_page(done.manifest, done.folder, rate, command_line(), datetime.now().astimezone())
-        write_page(html, html, lambda: page, sys.stderr if as_json else None)
+        page = prepared_page(done.manifest, done.folder, rate, shared.command_line())
+        shared.write_page(html, html, lambda: page, sys.stderr if as_json else None)
 
 
 def prune(
-    recipe: RecipeArgument,
+    recipe: shared.RecipeArgument,
     output: Annotated[Path, Option(metavar="DIR", help="Where to write the model: an empty folder, or a new one.")],
-    overrides: Overrides = None,
+    overrides: shared.Overrides = None,
     layers: Annotated[float, Option(min=0.0, metavar="N", help="Blocks to take out: a number, or a share.")] = 0.2,
     mlp: Annotated[
         float | None, Option(min=0.01, max=0.99, metavar="SHARE", help="Of each MLP's neurons to take out.")
@@ -99,6 +88,6 @@ def prune(
     section = PruneSection(layers=count, mlp=mlp, calibration_rows=calibration_rows)
     found = write_pruned(loaded, section, output)
     if as_json:
-        print_json({**dataclasses.asdict(found), "output": str(output)})
+        shared.print_json({**dataclasses.asdict(found), "output": str(output)})
     else:
         print(f"{found.line()}: {output}")

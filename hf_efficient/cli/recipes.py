@@ -10,19 +10,22 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.table import Table
+from rich.text import Text
 from typer import Option
 
-from hf_efficient.cli.output import Overrides, RecipeArgument, print_json, tell_remarks, write_text
+from hf_efficient.cli.output import Overrides, RecipeArgument, print_found, print_json, tell_remarks, write_text
+from hf_efficient.reporting import terminal
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hf_efficient.data.examples import FirstRows
     from hf_efficient.recipe.files import ShippedPlan, ShippedRecipe
+    from hf_efficient.recipe.load import ResolvedValue
     from hf_efficient.recipe.schema import Origin, Recipe
 
 recipes = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -96,9 +99,7 @@ def _show_list(
     gpu_memory: float | None,
     usable: tuple[float, float] | None,
 ) -> None:
-    from hf_efficient.reporting.terminal import show, table
-
-    listed = table("recipe", "GiB", "GPU", "tokens/s", "licence", words=(0, 2, 4))
+    listed = terminal.table("recipe", "GiB", "GPU", "tokens/s", "licence", words=(0, 2, 4))
     for column in listed.columns:
         column.no_wrap = True
     for one, plan in found:
@@ -115,7 +116,7 @@ def _show_list(
             f"GPUs with {gpu_memory:g} GB have {usable[0]:.1f} to {usable[1]:.1f} GiB usable. Check yours: "
             "`hf-efficient plan RECIPE --gpu NAME`."
         )
-    show([listed, *remarks])
+    terminal.show([listed, *remarks])
 
 
 def _figures(plan: ShippedPlan | None) -> list[str]:
@@ -143,33 +144,27 @@ def show(
     if explain and as_json:
         print_json([row._asdict() for row in explained(loaded)])
     elif explain:
-        from hf_efficient.reporting.terminal import show as show_table
-
-        show_table([explanation_table(explained(loaded))], width=max(shutil.get_terminal_size((120, 24)).columns, 80))
+        width = max(shutil.get_terminal_size((120, 24)).columns, 80)
+        terminal.show([explanation_table(explained(loaded))], width=width)
     elif as_json:
         print_json(loaded.resolved())
     else:
         print(dump_yaml(loaded.resolved()), end="")
 
 
-class ExplainedValue(NamedTuple):
-    key: str
-    value: Any
-    set_by: str
-
-
-def explained(recipe: Recipe) -> list[ExplainedValue]:
+def explained(recipe: Recipe) -> list[ResolvedValue]:
+    from hf_efficient.recipe.load import ResolvedValue
     from hf_efficient.recipe.train_fields import train_defaults, train_versions
     from hf_efficient.recipe.tree import flat
 
-    rows: dict[str, list[ExplainedValue]] = {section: [] for section in type(recipe).model_fields}
+    rows: dict[str, list[ResolvedValue]] = {section: [] for section in type(recipe).model_fields}
     for key, value in flat(recipe.resolved()).items():
-        rows[key.partition(".")[0]].append(ExplainedValue(key, value, _set_by(recipe.provenance[key])))
+        rows[key.partition(".")[0]].append(ResolvedValue(key, value, _set_by(recipe.provenance[key])))
     if not recipe.train:
         rows["train"].clear()
     default = f"default of trl {train_versions()['trl']}"
     others = flat({"train": train_defaults(recipe)})
-    rows["train"] += [ExplainedValue(key, value, default) for key, value in others.items()]
+    rows["train"] += [ResolvedValue(key, value, default) for key, value in others.items()]
     return [row for of_section in rows.values() for row in of_section]
 
 
@@ -181,18 +176,15 @@ def _set_by(origin: Origin) -> str:
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{origin.line}"
 
 
-def explanation_table(rows: list[ExplainedValue]) -> Table:
-    from rich.text import Text
-
+def explanation_table(rows: list[ResolvedValue]) -> Table:
     from hf_efficient.recipe.load import dump_yaml
-    from hf_efficient.reporting.terminal import table
 
-    made = table("key", "value", "set by", words=(0, 1, 2))
+    made = terminal.table("key", "value", "set by", words=(0, 1, 2))
     for column in made.columns:
         column.overflow = "fold"
     for row in rows:
         value = dump_yaml([row.value]).removeprefix("- ").removesuffix("\n")
-        made.add_row(*map(Text, (row.key, value, row.set_by)))
+        made.add_row(*map(Text, (row.key, value, row.set_by or "")))
     return made
 
 
@@ -283,9 +275,6 @@ def data(
         with process_kept():
             look = look_at(loaded, tokenizer, run_arguments(loaded, directory), examples)
     from hf_efficient.reporting.prepared import data_renderables
-    from hf_efficient.reporting.terminal import has_colour, show
 
-    if as_json:
-        print_json({**dataclasses.asdict(look), "target_share": look.target_share})
-    else:
-        show(data_renderables(look, colour=has_colour()))
+    drawn = partial(data_renderables, colour=terminal.has_colour())
+    print_found(look, drawn, as_json=as_json, target_share=look.target_share)

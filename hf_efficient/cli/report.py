@@ -6,19 +6,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.text import Text
 from typer import Argument, Option
 
 from hf_efficient.cli import output as shared
 from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.reporting.terminal import Console, show
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from hf_efficient.accounting.live import RunView
     from hf_efficient.reporting.run_data import RunData
 
@@ -54,44 +55,33 @@ def report(
         return
     if html is not None and no_html:
         raise OutputError("--no-html: --html FILE is given too. Leave one of them out.")
-    if not as_json:
-        _print_account(run_dir, html, page=not no_html)
-        return
-    from hf_efficient.accounting.account import load_run
+    from hf_efficient.reporting.finish_run import REPORT_HTML
+    from hf_efficient.reporting.html.run_page import run_page
     from hf_efficient.reporting.run_data import read_run
     from hf_efficient.run_dir.json_file import strict_json
     from hf_efficient.run_dir.paths import records_folder
 
-    shared.print_json(strict_json(load_run(run_dir)))
-    if html is not None:
-        run = read_run(records_folder(run_dir), trace=True)
-        shared.write_page(html, html, lambda: _page(run), stream=sys.stderr)
+    directory = records_folder(run_dir)
+    has_page = html is not None or not (as_json or no_html)
+    run = read_run(directory, trace=has_page)
+    if as_json:
+        shared.print_json(strict_json(run.account))
+    else:
+        _print_run(run, run_dir)
+    if has_page:
+        shared.write_page(html, directory / REPORT_HTML, lambda: run_page(run), sys.stderr if as_json else None)
 
 
-def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
+def _print_run(run: RunData, run_dir: Path) -> None:
     from hf_efficient.reporting.console import account_renderables, damage_lines
     from hf_efficient.reporting.diagnosis import diagnosis_hint
-    from hf_efficient.reporting.finish_run import REPORT_HTML
-    from hf_efficient.reporting.run_data import read_run
-    from hf_efficient.reporting.terminal import drawn, show
-    from hf_efficient.reporting.trained_model import scores_lines, scores_table
-    from hf_efficient.run_dir.paths import records_folder
+    from hf_efficient.reporting.trained_model import scores_renderables
 
-    directory = records_folder(run_dir)
-    run = read_run(directory, trace=page)
     show(account_renderables(run.account))
     if run.task_scores is not None:
-        show([drawn(scores_table(run.task_scores)), *scores_lines(run.task_scores)])
+        show(scores_renderables(run.task_scores))
     show(damage_lines(run_dir.expanduser()))
     show(diagnosis_hint(run.diagnosis, run.directory))
-    if page:
-        shared.write_page(html, directory / REPORT_HTML, lambda: _page(run))
-
-
-def _page(run: RunData) -> str:
-    from hf_efficient.reporting.html.run_page import run_page
-
-    return run_page(run, datetime.now().astimezone())
 
 
 def watch(run_dir: Path) -> None:
@@ -99,8 +89,6 @@ def watch(run_dir: Path) -> None:
     and so is its folder where its parent is there. Without a terminal, only the last look is printed. Raises
     ``OutputError``: there is neither such a folder nor its parent, or its records cannot be read."""
     from rich.live import Live
-
-    from hf_efficient.reporting.terminal import Console
 
     console = Console(highlight=False)
     looks = _looks(run_dir)
@@ -159,8 +147,6 @@ def _last_written(directory: Path) -> float:
 
 
 def _screen(view: RunView | None, run_dir: Path) -> RenderableType:
-    from rich.text import Text
-
     from hf_efficient.reporting.console import live_screen
 
     if view is not None:
@@ -188,7 +174,6 @@ def checkpoints(
     Example: hf-efficient checkpoints outputs/quickstart-qlora --verify
     """
     from hf_efficient.reporting.console import checkpoint_table
-    from hf_efficient.reporting.terminal import show
     from hf_efficient.run_dir import checkpoints as held
 
     directory = run_dir.expanduser()
@@ -241,7 +226,6 @@ def compare(
     """
     from hf_efficient.accounting.comparison import compare_runs, with_regressions
     from hf_efficient.reporting.comparison import comparison_renderables, markdown
-    from hf_efficient.reporting.terminal import show
 
     if not 2 <= len(run_dirs) <= _MOST_SIDES:
         what = "one run is no comparison" if len(run_dirs) < 2 else f"{len(run_dirs)} runs are too many"
@@ -250,8 +234,7 @@ def compare(
     prints_markdown = str(to_markdown) == "-"
     if prints_markdown and as_json:
         raise SetupError("--markdown: - and --json both print. Write --markdown FILE.")
-    if html is not None:
-        shared.check_file("--html", html, shared.PAGE)
+    shared.check_file("--html", html, shared.PAGE)
     if to_markdown is not None and not prints_markdown:
         shared.check_file("--markdown", to_markdown, shared.MARKDOWN)
     sides = [_read(given) for given in run_dirs]
@@ -264,17 +247,12 @@ def compare(
             print(text, end="")
         else:
             shared.write_text("--markdown", to_markdown, f"{shared.MARKDOWN}\n{text}", shared.MARKDOWN)
-    if as_json:
-        shared.print_record(found)
-    elif not prints_markdown:
-        show(comparison_renderables(found, accounts))
+    if not prints_markdown:
+        shared.print_found(found, partial(comparison_renderables, accounts=accounts), as_json=as_json)
     if html is not None:
         from hf_efficient.reporting.html.compare_page import compare_page
 
-        now = datetime.now().astimezone()
-        shared.write_page(
-            html, html, lambda: compare_page(found, firsts, now, shared.command_line()), stream=sys.stderr
-        )
+        shared.write_page(html, html, lambda: compare_page(found, firsts, shared.command_line()), stream=sys.stderr)
     if found.regressions:
         raise typer.Exit(1)
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,21 +133,11 @@ def _end_of(launcher: subprocess.Popen[bytes], status: Path, signals: _Signals) 
         try:
             return launcher.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
-            failed = status.is_file() and not (begins_again and _workers(launcher.pid))
+            failed = status.is_file() and not (begins_again and _processes(launcher.pid)[1])
             failed_for = failed_for + 1 if failed else 0
     with ended(launcher):
         pass
     return launcher.returncode
-
-
-def _workers(launcher: int) -> list[psutil.Process]:
-    """The processes that train; none after the launcher's end."""
-    import psutil
-
-    try:
-        return _accelerate(psutil.Process(launcher)).children()
-    except psutil.NoSuchProcess:
-        return []
 
 
 def _pass_on(launcher: int, received: int, status: Path) -> None:
@@ -156,17 +147,20 @@ def _pass_on(launcher: int, received: int, status: Path) -> None:
     from hf_efficient.launch.exits import announce_end
 
     announce_end(status)
-    number = signal.SIGTERM if received == signal.SIGHUP else received
+    own, workers = _processes(launcher)
+    with suppress(psutil.NoSuchProcess):
+        for target in workers or own:
+            target.send_signal(received if workers and received != signal.SIGHUP else signal.SIGTERM)
+
+
+def _processes(launcher: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """accelerate's own process, under Nsight the innermost of those whose command line holds its ``launch``; and those
+    that train. None after the launcher's end."""
+    import psutil
+
     try:
-        process = _accelerate(psutil.Process(launcher))
-        workers = process.children()
-        for target in workers or [process]:
-            target.send_signal(number if workers else signal.SIGTERM)
+        process = psutil.Process(launcher)
+        found = [one for one in (process, *process.children(recursive=True)) if "launch" in one.cmdline()]
+        return (found or [process])[-1:], (found or [process])[-1].children()
     except psutil.NoSuchProcess:
-        return
-
-
-def _accelerate(process: psutil.Process) -> psutil.Process:
-    """accelerate's own process: under Nsight the innermost of those whose command line holds its ``launch``."""
-    found = [one for one in (process, *process.children(recursive=True)) if "launch" in one.cmdline()]
-    return found[-1] if found else process
+        return [], []

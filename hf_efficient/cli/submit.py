@@ -7,7 +7,7 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -23,11 +23,6 @@ from hf_efficient.cli.output import (
 )
 from hf_efficient.errors import SetupError
 from hf_efficient.text import counted
-
-if TYPE_CHECKING:
-    from hf_efficient.jobs.job import Job, Target
-    from hf_efficient.recipe.schema import Recipe
-
 
 _of_cluster = partial(Option, rich_help_panel="The cluster")
 
@@ -71,7 +66,9 @@ def submit(
     hf-efficient submit llama3.1-8b/lora distributed.nodes=2 distributed.processes=auto --on slurm --cluster my.yaml
     """
     from hf_efficient.jobs.job import TARGETS, job_of, load_cluster, target_of
-    from hf_efficient.launch.again import starts_of
+    from hf_efficient.jobs.targets import TEXTS, WRITTEN_MARK, check_program, submit_command, submit_job
+    from hf_efficient.launch.output import plan_output
+    from hf_efficient.launch.restart import starts_of
     from hf_efficient.launch.started import parse_flags
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.tree import any_of
@@ -93,38 +90,22 @@ def submit(
     flags_of_train = ["--keep-going"] * keep_going + ["--debug"] * debug
     directory, switches = str(Path.cwd()), "".join(switch)
     job = job_of(target, resolved, held, source=recipe, directory=directory, switch=switches, flags=flags_of_train)
-    code = 0
-    if dry_run or output is not None:
-        _print_job(target, job, output, yes=yes)
+    text, code = TEXTS[target](job), 0
+    if dry_run:
+        print(text, end="")
+    elif output is not None:
+        write_text("--output", output, text, mark=WRITTEN_MARK)
+        command = shlex.join(submit_command(target, job, str(output), yes=yes))
+        print(f"{output} is written. Submit it by: {command}", file=sys.stderr)
     else:
-        code = _submit(target, job, resolved, yes=yes)
+        check_program(target)
+        if target == "slurm":
+            plan_output(resolved)  # the login machine sees the storage: refuse now, not after days in the queue
+        code = submit_job(target, job, text, yes=yes)
     if job.gpus is None:
         print("The job asks for no GPUs. --num-gpus N asks for N on each machine.", file=sys.stderr)
     if code:
         raise SystemExit(code)
-
-
-def _print_job(target: Target, job: Job, output: Path | None, *, yes: bool) -> None:
-    from hf_efficient.jobs.targets import TEXTS, WRITTEN_MARK, submit_command
-
-    text = TEXTS[target](job)
-    if output is None:
-        print(text, end="")
-    else:
-        write_text("--output", output, text, mark=WRITTEN_MARK)
-        command = shlex.join(submit_command(target, job, str(output), yes=yes))
-        print(f"{output} is written. Submit it by: {command}", file=sys.stderr)
-
-
-def _submit(target: Target, job: Job, recipe: Recipe, *, yes: bool) -> int:
-    from hf_efficient.jobs.targets import TEXTS, check_program, submit_job
-    from hf_efficient.launch.output import plan_output
-
-    text = TEXTS[target](job)
-    check_program(target)
-    if target == "slurm":
-        plan_output(recipe)  # the login machine sees the storage: refuse now, not after days in the queue
-    return submit_job(target, job, text, yes=yes)
 
 
 def check_node(
@@ -144,7 +125,8 @@ def check_node(
     Example: hf-efficient check-node /mnt/runs/a --job 7 --attempt 0 --nodes 2 --node-rank 1 --num-gpus 8
     """
     from hf_efficient.jobs.nodes import Machine, answer, check_gpus, same_versions, started_before
-    from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
+    from hf_efficient.launch.checkpoints import EFFICIENCY
+    from hf_efficient.run_dir.paths import RESOLVED
     from hf_efficient.version import __version__
 
     own = Machine(node_rank, socket.gethostname(), __version__)

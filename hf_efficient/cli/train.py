@@ -20,10 +20,11 @@ from typer import Argument, Option
 from hf_efficient.cli.output import NumGpus, Overrides, Overwrite, RecipeArgument, Resume, check_switches, with_num_gpus
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe.objectives import OBJECTIVES
+from hf_efficient.reporting.terminal import Console, show
 
 if TYPE_CHECKING:
-    from hf_efficient.launch.again import Starts
     from hf_efficient.launch.machine import NsightTool
+    from hf_efficient.launch.restart import Starts
     from hf_efficient.launch.script import Instrumented
     from hf_efficient.recipe.schema import Recipe
 
@@ -56,24 +57,14 @@ def train(
 
     Example: hf-efficient train quickstart/qlora train.learning_rate=1e-4
     """
-    from hf_efficient.launch.started import parse_flags
-    from hf_efficient.recipe.load import load_recipe
-
     switches = check_switches(resume=resume, overwrite=overwrite) + ["--debug"] * debug
     tail = [*with_num_gpus(overrides or [], num_gpus), *switches]
-    flags = parse_flags([recipe, *tail])
-    resolved = load_recipe(flags.recipe, flags.overrides)
     if nsys and ncu:
         raise SetupError("--ncu: --nsys is given too. Leave one of them out.")
     tool: NsightTool | None = "nsys" if nsys else "ncu" if ncu else None
-    if tool is not None:
-        from hf_efficient.launch.machine import nsight_overrides
-
-        tail = [*tail, *nsight_overrides(resolved)]
-        resolved = load_recipe(flags.recipe, parse_flags([recipe, *tail]).overrides)
     if tool is not None and keep_going:
         raise SetupError("--keep-going: a profiler's run is given too (--nsys, --ncu). Leave one of them out.")
-    resolved, command, environment = _launch(recipe, resolved, tail, tool, (node_rank, main_address), dry_run=dry_run)
+    resolved, command, environment = _launch(recipe, tail, tool, (node_rank, main_address), dry_run=dry_run)
     if dry_run:
         return
     if preflight_only:
@@ -83,7 +74,7 @@ def train(
         from hf_efficient.cli.run_command import run_command
 
         raise SystemExit(run_command(command, resolved.output_dir, environment, resolved.faults.hang_minutes))
-    from hf_efficient.launch.again import starts_of
+    from hf_efficient.launch.restart import starts_of
 
     starts = starts_of(resolved, command, keep_going=keep_going)
     code = run_checked(resolved, command, environment, debug=debug)
@@ -93,29 +84,27 @@ def train(
 def _started_again(code: int, starts: Starts, resolved: Recipe, recipe: str, tail: Sequence[str]) -> int:
     """The exit code of the last start; after crashes the run is started from its last checkpoint."""
     from hf_efficient.cli.run_command import run_command
-    from hf_efficient.launch.again import next_tail
-    from hf_efficient.launch.started import parse_flags
-    from hf_efficient.recipe.load import load_recipe
+    from hf_efficient.launch.restart import next_tail
 
     while (pause := starts.pause_after(code)) is not None:
         print(f"{starts.words(pause)}.", file=sys.stderr, flush=True)
         time.sleep(pause)
         again = next_tail(tail, resolved, starts.step)
-        flags = parse_flags([recipe, *again])
-        resumed = load_recipe(flags.recipe, flags.overrides)
-        resumed, command, environment = _launch(recipe, resumed, again, None, (0, None), dry_run=False)
+        resumed, command, environment = _launch(recipe, again, None, (0, None), dry_run=False)
         code = run_command(command, resumed.output_dir, environment, resumed.faults.hang_minutes)
     return code
 
 
+def _resolved(argument: str, tail: Sequence[str]) -> Recipe:
+    from hf_efficient.launch.started import parse_flags
+    from hf_efficient.recipe.load import load_recipe
+
+    flags = parse_flags([argument, *tail])
+    return load_recipe(flags.recipe, flags.overrides)
+
+
 def _launch(
-    argument: str,
-    recipe: Recipe,
-    tail: Sequence[str],
-    tool: NsightTool | None,
-    node: tuple[int, str | None],
-    *,
-    dry_run: bool,
+    argument: str, tail: Sequence[str], tool: NsightTool | None, node: tuple[int, str | None], *, dry_run: bool
 ) -> tuple[Recipe, list[str], Mapping[str, str]]:
     """Refuse at once what the run would refuse after its imports; only ``dry_run`` prints the command here. ``tail``
     follows the recipe on the command line. Returns the recipe with its accumulation, the command, and the variables to
@@ -130,6 +119,10 @@ def _launch(
     from hf_efficient.recipe.load import check_data_files
     from hf_efficient.recipe.rules.distributed import with_accumulation
 
+    recipe = _resolved(argument, tail)
+    if tool is not None:
+        tail = [*tail, *machine.nsight_overrides(recipe)]
+        recipe = _resolved(argument, tail)
     devices = accelerator_count()
     automatic = recipe.distributed.processes == "auto"
     place = node_place(recipe, *node)
@@ -158,7 +151,6 @@ def run_preflight(recipe: Recipe, command: Sequence[str], environment: Mapping[s
     from rich.markup import escape
 
     from hf_efficient.preflight.launches import PreflightLaunch, check_run
-    from hf_efficient.reporting.terminal import Console
 
     if recipe.distributed.nodes > 1:
         raise SetupError(
@@ -238,7 +230,6 @@ def _show(instrumented: Instrumented, target: str) -> None:
         return
     from hf_efficient.reporting.console import headline, short_findings
     from hf_efficient.reporting.finish_run import REPORT_HTML
-    from hf_efficient.reporting.terminal import show
 
     for directory, run in instrumented.finished.items():
         found = [] if run.diagnosis is None else short_findings(run.diagnosis)

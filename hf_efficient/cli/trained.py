@@ -4,7 +4,7 @@
 import json
 import sys
 from dataclasses import asdict
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,12 +12,14 @@ from typer import Argument, Option
 
 from hf_efficient.cli import output as shared
 from hf_efficient.errors import SetupError
+from hf_efficient.reporting.terminal import show, table
 
 MaxNewTokens = Annotated[int, Option(min=1, metavar="N", help="Tokens of an answer at most.")]
 Temperature = Annotated[float, Option(min=0.0, help="0: the most likely token each time.")]
 TopP = Annotated[float, Option(min=0.0, max=1.0, help="Draw from the likeliest tokens of this sum.")]
 System = Annotated[str | None, Option(metavar="TEXT", help="The system's message, before all others.")]
 
+_of_run = partial(Argument, metavar="RUN_DIR", callback=shared.run_folder)
 _END, _RESET = "/exit", "/reset"
 
 
@@ -44,7 +46,6 @@ def chat(
 
     from hf_efficient.errors import DataError
     from hf_efficient.launch.trained import Answerer, Conversation, Sampling, read_prompts
-    from hf_efficient.reporting.terminal import show, table
 
     if as_json and prompts is None:
         raise SetupError("--json: a chat is no JSON. Write --prompts FILE with it.")
@@ -144,24 +145,15 @@ def eval(
     Example: hf-efficient eval outputs/llama3.2-1b-qlora --tasks gsm8k --tasks my_task.yaml --limit 200
     """
     from hf_efficient.launch.evaluate import Evaluation, evaluate_model
-    from hf_efficient.reporting.terminal import drawn, show
-    from hf_efficient.reporting.trained_model import scores_lines, scores_table
+    from hf_efficient.reporting.trained_model import scores_renderables
 
     how = Evaluation(tuple(tasks), few_shot, limit, batch_size, chat_template)
     found = evaluate_model(target, how, with_base=base, trust_remote_code=trust_remote_code)
-    if as_json:
-        shared.print_json(asdict(found))
-        return
-    show([drawn(scores_table(found)), *scores_lines(found)])
+    shared.print_found(found, scores_renderables, as_json=as_json)
 
 
 def merge(
-    run_dir: Annotated[
-        Path,
-        Argument(
-            metavar="RUN_DIR", help="Output directory of a run, or one of its checkpoints.", callback=shared.run_folder
-        ),
-    ],
+    run_dir: Annotated[Path, _of_run(help="Output directory of a run, or one of its checkpoints.")],
     output: Annotated[Path | None, Option(metavar="DIR", help="Where to write. Default: RUN_DIR/merged.")] = None,
     base: Annotated[
         Literal["dequantized", "dense"] | None,
@@ -228,7 +220,6 @@ def export(
     from hf_efficient.export.agreement import QUESTIONS
     from hf_efficient.export.export import export_run, export_sizes, parse_form
     from hf_efficient.launch.trained import read_prompts
-    from hf_efficient.reporting.terminal import show
     from hf_efficient.reporting.trained_model import export_lines, sizes_lines
 
     form = parse_form(to)
@@ -242,19 +233,11 @@ def export(
     asked = [row.get("messages") or row["prompt"] for row in read_prompts(prompts)] if prompts else list(QUESTIONS)
     how: Any = {"questions": asked[:limit], "max_new_tokens": max_new_tokens, "evaluate": evaluate, "python": python}
     path, report = export_run(target, form, output, **how, trust_remote_code=trust_remote_code)
-    if as_json:
-        shared.print_json(asdict(report) | {"output": str(path)})
-        return
-    show(export_lines(path, report))
+    shared.print_found(report, partial(export_lines, path), as_json=as_json, output=str(path))
 
 
 def push(
-    run_dir: Annotated[
-        Path,
-        Argument(
-            metavar="RUN_DIR", help="Output directory of a run, a checkpoint, or `merged`.", callback=shared.run_folder
-        ),
-    ],
+    run_dir: Annotated[Path, _of_run(help="Output directory of a run, a checkpoint, or `merged`.")],
     to: Annotated[str, Option(metavar="NAME", help="The repository, as YOUR_NAME/MODEL_NAME.")],
     private: Annotated[bool, Option("--private", help="Where the repository is new: only you see it.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Print the files and the card; upload nothing.")] = False,
@@ -266,7 +249,7 @@ def push(
 
     Example: hf-efficient push outputs/my --to me/my-model --private
     """
-    from hf_efficient.launch.push import push as upload
+    from hf_efficient.launch.card import push as upload
     from hf_efficient.text import counted, size
 
     found = upload(run_dir, to, private=private, dry_run=dry_run)
@@ -305,11 +288,9 @@ def latency(
     from hf_efficient.export.latency import Load
     from hf_efficient.export.latency import latency as measure
     from hf_efficient.reporting.html.compare_page import latency_page
-    from hf_efficient.reporting.latency import latency_renderables
-    from hf_efficient.reporting.terminal import show
+    from hf_efficient.reporting.trained_model import latency_renderables
 
-    if html is not None:
-        shared.check_file("--html", html, shared.PAGE)
+    shared.check_file("--html", html, shared.PAGE)
     load = Load(
         prompt_tokens=_numbers("--prompt-tokens", prompt_tokens),
         new_tokens=_numbers("--new-tokens", new_tokens),
@@ -321,12 +302,9 @@ def latency(
     )
     found = measure(models, load, lambda name: print(f"{name} ...", file=sys.stderr))
     if html is not None:
-        page = latency_page(found, shared.command_line(), datetime.now().astimezone())
+        page = latency_page(found, shared.command_line())
         shared.write_page(html, html, lambda: page, sys.stderr)
-    if as_json:
-        shared.print_record(found)
-    else:
-        show(latency_renderables(found))
+    shared.print_found(found, latency_renderables, as_json=as_json)
 
 
 def _numbers(flag: str, text: str) -> tuple[int, ...]:

@@ -2,8 +2,6 @@
 (all values of some), ``bench`` (beside other trainers)."""
 
 import sys
-from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,15 +10,6 @@ from typer import Option
 
 from hf_efficient.cli import output as shared
 from hf_efficient.errors import SetupError
-
-
-def _print(found: Any, renderables: Callable[[Any], Any], *, as_json: bool) -> None:
-    from hf_efficient.reporting.terminal import show
-
-    if as_json:
-        shared.print_record(found)
-    else:
-        show(renderables(found))
 
 
 def isolate(
@@ -35,7 +24,7 @@ def isolate(
 
     Example: hf-efficient isolate quickstart/lora --steps 8
     """
-    from hf_efficient.preflight.launches import ends_on_signals
+    from hf_efficient.launch.exits import ends_on_signals
     from hf_efficient.reporting.trials import isolation_renderables
     from hf_efficient.trials.isolate import FEWEST_STEPS
     from hf_efficient.trials.isolate import isolate as run_variants
@@ -45,7 +34,7 @@ def isolate(
     shared.check_is_recipe(recipe, "isolate")
     with ends_on_signals():
         found = run_variants(recipe, overrides or [], steps, shared.Lines())
-    _print(found, isolation_renderables, as_json=as_json)
+    shared.print_found(found, isolation_renderables, as_json=as_json)
 
 
 def tune(
@@ -85,7 +74,7 @@ def tune(
     Example: hf-efficient tune quickstart/lora --minutes 20
     """
     from hf_efficient.jobs.job import load_cluster
-    from hf_efficient.preflight.launches import ends_on_signals
+    from hf_efficient.launch.exits import ends_on_signals
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.reporting.html.compare_page import tune_page
     from hf_efficient.reporting.trials import tuning_renderables
@@ -107,9 +96,8 @@ def tune(
         machines = load_cluster(cluster, {}) if on else None
         found = run_trials(recipe, overrides or [], goal, shared.Lines(), place, machines)
     text = (place / TUNED).read_text(encoding="utf-8") if found.changes else ""
-    now = datetime.now().astimezone()
-    shared.write_page(None, place / PAGE, lambda: tune_page(found, shared.command_line(), text, now), sys.stderr)
-    _print(found, tuning_renderables, as_json=as_json)
+    shared.write_page(None, place / PAGE, lambda: tune_page(found, shared.command_line(), text), sys.stderr)
+    shared.print_found(found, tuning_renderables, as_json=as_json)
     if found.changes and not as_json:
         print(f"\nThe tuned recipe is {place / TUNED}\nTrain it: hf-efficient train {place / TUNED}")
 
@@ -142,10 +130,10 @@ def sweep(
 
     Example: hf-efficient sweep quickstart/lora --over per_device_train_batch_size=1,2,4,max_length=128,256
     """
-    from hf_efficient.preflight.launches import ends_on_signals
+    from hf_efficient.launch.exits import ends_on_signals
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.reporting.html.compare_page import sweep_page
-    from hf_efficient.reporting.sweep import sweep_renderables
+    from hf_efficient.reporting.trials import sweep_renderables
     from hf_efficient.trials.goal import Goal
     from hf_efficient.trials.sweep import sweep as run_trials
     from hf_efficient.trials.tune import folder_of
@@ -156,9 +144,9 @@ def sweep(
     place = folder or folder_of(load_recipe(recipe, overrides or []), "sweep")
     with ends_on_signals():
         found = run_trials(recipe, overrides or [], over, goal, shared.Lines(), place)
-    page = sweep_page(found, shared.command_line(), datetime.now().astimezone())
+    page = sweep_page(found, shared.command_line())
     shared.write_page(None, place / "sweep.html", lambda: page, sys.stderr)
-    _print(found, sweep_renderables, as_json=as_json)
+    shared.print_found(found, sweep_renderables, as_json=as_json)
     if p95_step_seconds is not None and found.answer is None:
         raise typer.Exit(1)
 
@@ -195,7 +183,7 @@ def bench(
 
     Example: hf-efficient bench quickstart/lora --against trl,bare --rounds 3
     """
-    from hf_efficient.preflight.launches import ends_on_signals
+    from hf_efficient.launch.exits import ends_on_signals
     from hf_efficient.reporting.trials import comparison_renderables, markdown, picture
     from hf_efficient.trials.arms import named_arms, peer_pythons
     from hf_efficient.trials.bench import compare
@@ -210,7 +198,10 @@ def bench(
     unused = sorted(set(pythons) - set(names))
     if unused:
         raise SetupError(f"--peer-python: {unused[0]} does not run. Write --against {','.join([*names, unused[0]])}.")
-    _check_files(to_markdown, plot)
+    shared.check_file("--markdown", to_markdown, shared.MARKDOWN)
+    shared.check_file("--plot", plot)
+    if plot is not None and plot.suffix != ".svg":
+        raise SetupError(f"--plot: {plot} is no SVG file. Write {plot.with_suffix('.svg')}.")
     options: dict[str, Any] = {"rounds": rounds, "steps": steps, "random_weights": random_weights}
     with ends_on_signals():
         found = compare(recipe, overrides or [], arms, shared.Lines(), pythons=pythons, **options)
@@ -220,15 +211,6 @@ def bench(
         )
     if plot is not None:
         shared.write_text("--plot", plot, picture(found))
-    _print(found, comparison_renderables, as_json=as_json)
+    shared.print_found(found, comparison_renderables, as_json=as_json)
     if found.arms[-1].reason:
         raise typer.Exit(1)
-
-
-def _check_files(to_markdown: Path | None, plot: Path | None) -> None:
-    """Before minutes of work."""
-    for flag, path, mark in (("--markdown", to_markdown, shared.MARKDOWN), ("--plot", plot, "")):
-        if path is not None:
-            shared.check_file(flag, path, mark)
-    if plot is not None and plot.suffix != ".svg":
-        raise SetupError(f"--plot: {plot} is no SVG file. Write {plot.with_suffix('.svg')}.")

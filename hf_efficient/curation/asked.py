@@ -62,8 +62,7 @@ Ask = Callable[[Sequence[str], Sampling, int], list[Reply]]
 
 @dataclass
 class Asked:
-    """A model with its budget. What was kept counts as it did when it was paid, so that a run that goes on ends as
-    one that was never stopped."""
+    """What was kept counts as when it was paid, so that a run that goes on ends as one that was never stopped."""
 
     section: AskedSection
     name: str
@@ -78,8 +77,7 @@ class Asked:
         ``salt`` keeps apart two questions of the same words. Raises ``ModelError``: no answer."""
         keys = [hash_of([self.section.url, self.name, sampling, salt, number, prompt])
                 for number, prompt in enumerate(prompts)]  # fmt: skip
-        found = [self.kept.get(one) for one in keys]
-        open_ones = [number for number, one in enumerate(found) if one is None]
+        open_ones = [number for number, one in enumerate(keys) if self.kept.get(one) is None]
         if open_ones and not self._suffices([prompts[number] for number in open_ones], sampling):
             return None
         for start in range(0, len(open_ones), self.section.at_a_time):
@@ -87,9 +85,7 @@ class Asked:
             self._ask = self._ask or self.engine()
             made = self._ask([prompts[number] for number in batch], sampling, int(keys[batch[0]][:7], 16))
             self.kept.put([(keys[number], reply) for number, reply in zip(batch, made, strict=True)])
-            for number, reply in zip(batch, made, strict=True):
-                found[number] = reply
-        replies = [Reply(*one) for one in found]
+        replies = [Reply(*self.kept.get(one)) for one in keys]
         self.tokens += sum(one.prompt_tokens + one.new_tokens for one in replies)
         self.usd += sum(one.usd or 0.0 for one in replies)
         return [one.text for one in replies]

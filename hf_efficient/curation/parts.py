@@ -1,8 +1,9 @@
 """The stages that judge each row by itself, over parts of the sources: one part after the other in this process, or in
 tasks that an executor of datatrove starts on this machine, on Slurm or on Ray. A finished part is not done again."""
 
-import ctypes
+import functools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,13 +15,14 @@ import msgspec
 
 from hf_efficient.curation.funnel import StageCount
 from hf_efficient.curation.private_data import replace_private
-from hf_efficient.curation.rows import LARGEST, Gone, Row, chunks, count_tokens, encoded, is_enormous, source_rows
+from hf_efficient.curation.rows import LARGEST, Gone, Row, chunks, count_tokens, encoded, source_rows
 from hf_efficient.curation.stages import Judge, Rows, Stage, stages_of
 from hf_efficient.data.documents import needed
 from hf_efficient.data.examples import Opened, open_sources, peek
 from hf_efficient.data.formats import common_kind
 from hf_efficient.data.sources import Piece
 from hf_efficient.errors import DataError, HfEfficientError, SetupError, cause
+from hf_efficient.facts.environment import end_with_parent
 from hf_efficient.recipe.schema import ExecutorSection, Recipe
 from hf_efficient.run_dir.json_file import write_whole
 
@@ -33,6 +35,8 @@ Part = list[tuple[int, Piece]]
 """Pieces of sources, each with the number of its source."""
 Told = Callable[[int, int | None], object]
 """Told how much is done, and of how much where that is known."""
+Public = Callable[[str], str]
+"""Takes private data out of samples, where the recipe takes them out of rows."""
 
 
 def open_train(recipe: Recipe) -> list[Opened]:
@@ -58,12 +62,14 @@ def parts_of(opened: Sequence[Opened]) -> list[Part]:
 
 
 def judged_chunk(
-    stage: StageCount, judge: Judge, rows: Sequence[Row], tokenise: Callable[[Sequence[Row]], object]
+    stage: StageCount, judge: Judge, rows: Sequence[Row], tokenise: Callable[[Sequence[Row]], object], public: Public
 ) -> list[Row | Gone]:
-    """What a stage makes of rows that come together; a changed row gets its new count of tokens."""
+    """What a stage makes of rows that come together, counted; a changed row gets its new count of tokens."""
     judged = [judge(stage.rows_in + index, row) for index, row in enumerate(rows)]
     tokenise([one for one, row in zip(judged, rows, strict=True) if isinstance(one, Row) and one is not row])
-    return [one if isinstance(one, Gone) or one.text.strip() else Gone("nothing is left") for one in judged]
+    judged = [one if isinstance(one, Gone) or one.text.strip() else Gone("nothing is left") for one in judged]
+    stage.add(rows, judged, public)
+    return judged
 
 
 class RowWork:
@@ -85,9 +91,6 @@ class RowWork:
             write_whole(self.folder / _FAULT, str(error))
             raise
 
-    def folder_of(self, part: int) -> Path:
-        return self.folder / f"{part:05}"
-
     @property
     def done(self) -> list[Path]:
         """The finished parts, in order."""
@@ -107,7 +110,7 @@ class RowWork:
     def run(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Work on the parts that are not done; tell part and count of rows after each chunk."""
         assert self.recipe.data.pipeline is not None
-        left = [number for number in numbers if not (self.folder_of(number) / _COUNTS).is_file()]
+        left = [number for number in numbers if not (self.folder / f"{number:05}" / _COUNTS).is_file()]
         opened = open_train(self.recipe) if left else []
         stages = [Stage("read", lambda _: _read), *stages_of(self.recipe.data.pipeline)] if left else []
         judges = [(one.name, one.judge(Rows(lambda: iter(())))) for one in stages if one.name in self.stages]
@@ -115,7 +118,7 @@ class RowWork:
             yield from ((number, told) for told in self._part(number, opened, judges))
 
     def _part(self, number: int, opened: Sequence[Opened], judges: Sequence[tuple[str, Judge]]) -> Iterator[int]:
-        folder = self.folder_of(number)
+        folder = self.folder / f"{number:05}"
         folder.mkdir(exist_ok=True)
         counts, public = [StageCount(name) for name, _ in judges], public_of(self.recipe)
         draft = folder / f".{_ROWS}.{os.getpid()}"
@@ -124,8 +127,7 @@ class RowWork:
                 told = len(rows)
                 for count, (_, judge) in zip(counts, judges, strict=True):
                     began = time.perf_counter()
-                    judged = judged_chunk(count, judge, rows, self._tokenise)
-                    count.add(rows, judged, public)
+                    judged = judged_chunk(count, judge, rows, self._tokenise, public)
                     count.seconds += time.perf_counter() - began
                     rows = [one for one in judged if isinstance(one, Row)]
                 file.write(encoded(rows))
@@ -137,22 +139,18 @@ class RowWork:
         kind = common_kind({one.name: one.kind for one in opened})
         for source, piece in self.parts[number]:
             found = chunks(source_rows(source, opened[source], opened[source].piece(piece), kind))
-            while True:
-                began = time.perf_counter()
-                rows = next(found, None)
-                if rows is not None:
-                    self._tokenise(rows)
+            began = time.perf_counter()
+            for rows in found:
+                self._tokenise(rows)
                 count.seconds += time.perf_counter() - began
-                if rows is None:
-                    break
                 yield rows
+                began = time.perf_counter()
 
     def _tokenise(self, rows: Sequence[Row]) -> None:
         count_tokens(rows, self.tokenizer, self.recipe.data.system)
 
 
-def public_of(recipe: Recipe) -> Callable[[str], str]:
-    """Takes private data out of samples, where the recipe takes them out of rows."""
+def public_of(recipe: Recipe) -> Public:
     section = recipe.data.pipeline.private_data if recipe.data.pipeline else None
     if section is None:
         return str
@@ -161,7 +159,7 @@ def public_of(recipe: Recipe) -> Callable[[str], str]:
 
 
 def _read(_: int, row: Row) -> Row | Gone:
-    if is_enormous(row):
+    if len(row.text) > LARGEST:
         return Gone(f"more than {LARGEST:,} characters")
     return row if row.text else Gone("empty")
 
@@ -176,10 +174,7 @@ def run_here(work: RowWork, tell: Told) -> None:
 
 def run_by_executor(work: RowWork, section: ExecutorSection, name: str, tell: Told) -> None:
     """In tasks of a datatrove executor, which a process of its own starts, since it logs much; waits for all parts.
-
-    Raises:
-        SetupError: datatrove refuses its options.
-        DataError: what a task said, or that tasks ended without their parts.
+    Raises ``SetupError``: datatrove refuses its options; ``DataError``: what a task said, or tasks ended without parts.
     """
     tasks = min(section.tasks or len(work.parts), len(work.parts))
     log = work.folder / f"{section.kind}-{tasks}"
@@ -192,7 +187,8 @@ def run_by_executor(work: RowWork, section: ExecutorSection, name: str, tell: To
     command = [sys.executable, "-m", "datatrove.tools.launch_pickled_pipeline", str(pickled)]
     queued = section.kind == "slurm" and _is_queued(name)
     with (log / "launch.log").open("wb") as out:
-        process = None if queued else subprocess.Popen(command, stdout=out, stderr=out, preexec_fn=_end_with_parent)
+        own: Any = {"preexec_fn": functools.partial(end_with_parent, signal.SIGTERM)}  # which ends its own helpers
+        process = None if queued else subprocess.Popen(command, stdout=out, stderr=out, **own)
         try:
             while not _is_done(work, process, section.kind, name, log, tell):
                 time.sleep(_SECONDS_BETWEEN_LOOKS[section.kind])
@@ -243,8 +239,3 @@ def _is_queued(name: str) -> bool:
     except subprocess.CalledProcessError:  # a controller that does not answer now
         return True
     return any(one != "DependencyNeverSatisfied" for one in reasons)
-
-
-def _end_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 15)

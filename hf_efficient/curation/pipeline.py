@@ -10,8 +10,10 @@ import heapq
 import itertools
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
@@ -21,18 +23,9 @@ from typing import Any, NamedTuple
 import msgspec
 from filelock import FileLock
 
+from hf_efficient.curation import parts
 from hf_efficient.curation.asked import Kept
-from hf_efficient.curation.blend import blended, copies, epochs_of
 from hf_efficient.curation.funnel import StageCount
-from hf_efficient.curation.parts import (
-    RowWork,
-    judged_chunk,
-    open_train,
-    parts_of,
-    public_of,
-    run_by_executor,
-    run_here,
-)
 from hf_efficient.curation.rows import (
     Gone,
     Row,
@@ -50,28 +43,19 @@ from hf_efficient.data.formats import Kind, common_kind
 from hf_efficient.data.sources import Source
 from hf_efficient.errors import DataError, writing
 from hf_efficient.facts.environment import is_installed
-from hf_efficient.recipe.schema import (
-    ExactDuplicatesSection,
-    NearDuplicatesSection,
-    PipelineSection,
-    Recipe,
-    SyntheticSection,
-)
-from hf_efficient.records.prepared import (
-    HELD_OUT,
-    MANIFEST_JSON,
-    MANIFEST_VERSION,
-    SYNTHETIC,
-    PreparedSet,
-    PreparedSource,
-    StageFunnel,
-)
+from hf_efficient.recipe import schema
+from hf_efficient.recipe.schema import PipelineSection, Recipe, SyntheticSection
+from hf_efficient.records import prepared
+from hf_efficient.records.prepared import SYNTHETIC, PreparedSource, StageFunnel
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
 from hf_efficient.version import __version__
 
 KEPT_FILE = ".models.sqlite"  # what models answered and scored, beside the versions: other options ask again for less
 _PACKAGES = ("datasets", "datatrove", "ftfy", "py3langid", "pyarrow", "tokenizers", "trafilatura", "transformers")
 _TOLD_ROWS = 500
+_BUCKET_BYTES = 64 << 20  # of rows that are sorted in memory together
+_MOST_BUCKETS = 500  # files that are open together
+_ORDERS = 1 << 64
 
 Progress = Callable[[str, int, int | None, StageFunnel | None], object]
 """Told the stage, its rows so far and in all, None while they are read, and what it did, once it is done."""
@@ -81,7 +65,7 @@ class Prepared(NamedTuple):
     """A version of a data set; ``fresh``: it was there already."""
 
     folder: Path
-    manifest: PreparedSet
+    manifest: prepared.PreparedSet
     fresh: bool
 
 
@@ -100,7 +84,8 @@ def prepare(recipe: Recipe, tokenizer: Any, progress: Progress) -> Prepared:
             fresh = found.is_there
             if not fresh:
                 _Run(recipe, pipeline, tokenizer, found, progress).write(sources[1])
-    manifest = read_record(found.folder / MANIFEST_JSON, PreparedSet, MANIFEST_VERSION, "the manifest of a data set")
+    path = found.folder / prepared.MANIFEST_JSON
+    manifest = read_record(path, prepared.PreparedSet, prepared.MANIFEST_VERSION, "the manifest of a data set")
     return Prepared(found.folder, manifest, fresh)
 
 
@@ -122,7 +107,7 @@ class _Run:
             if other != self.work:
                 shutil.rmtree(other, ignore_errors=True)
         self.work.mkdir(exist_ok=True)
-        opened = open_train(self.recipe)
+        opened = parts.open_train(self.recipe)
         kind = common_kind({one.name: one.kind for one in opened})
         stages = stages_of(self.pipeline)
         by_row = list(itertools.takewhile(lambda one: one.by_row, stages))
@@ -132,7 +117,7 @@ class _Run:
             rows = self._staged(stage, rows)
         held = self.work / "held_out.jsonl"
         if not evaluation and self.recipe.data.eval_fraction is not None:
-            rows = self._staged(Stage(HELD_OUT, self._draw(self.recipe.data.eval_fraction)), rows, held)
+            rows = self._staged(Stage(prepared.HELD_OUT, self._draw(self.recipe.data.eval_fraction)), rows, held)
         if evaluation or held.is_file() or self.pipeline.contamination.against:
             texts = functools.partial(self._evaluation_texts, evaluation, held)
             last.append(contamination(self.pipeline.contamination, texts))
@@ -160,10 +145,10 @@ class _Run:
         writer = Writer(self.recipe, section, self.kept, kind, len(epochs), seed, room)
         drafts = functools.partial(self._told, "synthetic, written", total=writer.count, every=1)
         out = [self._ran(SYNTHETIC, lambda: self._tokenised(drafts(writer.rows(real))), writer.judge)]
-        near = self.pipeline.near_duplicates or NearDuplicatesSection(shingle_words=3, bands=20, rows=5)
+        near = self.pipeline.near_duplicates or schema.NearDuplicatesSection(shingle_words=3, bands=20, rows=5)
         always = PipelineSection(
             normalise=None,
-            exact_duplicates=self.pipeline.exact_duplicates or ExactDuplicatesSection(),
+            exact_duplicates=self.pipeline.exact_duplicates or schema.ExactDuplicatesSection(),
             near_duplicates=near.model_copy(update={"keep": "first"}),  # which is always the real one
         )
         copies_go = {one.name: one for one in stages_of(always)}
@@ -185,15 +170,15 @@ class _Run:
 
     def _by_row(self, opened: Sequence[Opened], names: list[str]) -> Sequence[Path]:
         (self.work / "parts").mkdir(exist_ok=True)
-        work = RowWork(self.recipe, self.tokenizer, self.work / "parts", parts_of(opened), names)
+        work = parts.RowWork(self.recipe, self.tokenizer, self.work / "parts", parts.parts_of(opened), names)
         label = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         self.progress(label, 0, None, None)
         if self.pipeline.executor is None:
-            run_here(work, lambda rows, total: self.progress(label, rows, total, None))
+            parts.run_here(work, lambda rows, total: self.progress(label, rows, total, None))
         else:
             name = f"prepare-{self.version.key[:16]}"
             tell = functools.partial(self.progress, f"parts, {label}")
-            run_by_executor(work, self.pipeline.executor, name, lambda done, total: tell(done, total, None))
+            parts.run_by_executor(work, self.pipeline.executor, name, lambda done, total: tell(done, total, None))
         paths, counts = work.result()
         for count in counts:
             self._done(count.funnel())
@@ -248,14 +233,13 @@ class _Run:
             funnel = msgspec.json.decode(done.read_bytes(), type=StageFunnel)
         else:
             total = self.stages[-1].rows_out
-            begun, count, public = time.perf_counter(), StageCount(name), public_of(self.recipe)
+            begun, count, public = time.perf_counter(), StageCount(name), parts.public_of(self.recipe)
             arriving = Rows(lambda: self._told(f"{name}, first look", rows(), total))
             judge = judge_of(arriving)
             self.progress(name, 0, total, None)
             with out.open("wb") as file, (removed or Path(os.devnull)).open("wb") as others:
                 for chunk in chunks(rows()):
-                    judged = judged_chunk(count, judge, chunk, self._count)
-                    count.add(chunk, judged, public)
+                    judged = parts.judged_chunk(count, judge, chunk, self._count, public)
                     file.write(encoded(one for one in judged if isinstance(one, Row)))
                     others.write(encoded(row for row, one in zip(chunk, judged, strict=True) if isinstance(one, Gone)))
                     self.progress(name, count.rows_in, total, None)
@@ -302,14 +286,14 @@ class _Run:
         out = (sum(one.rows for one in sources), sum(one.tokens for one in sources))
         seconds, tokens_in = round(time.perf_counter() - begun, 3), sum(one.tokens_out for one in before)
         self._done(StageFunnel("blend", rows_in, out[0], tokens_in, out[1], seconds))
-        write_whole(draft / MANIFEST_JSON, strict_json(self._manifest(sources)))
+        write_whole(draft / prepared.MANIFEST_JSON, strict_json(self._manifest(sources)))
         shutil.rmtree(self.version.folder, ignore_errors=True)  # without a manifest
         draft.replace(self.version.folder)
         shutil.rmtree(self.work, ignore_errors=True)  # a task of an executor that was killed may still write
 
-    def _manifest(self, sources: list[PreparedSource]) -> PreparedSet:
-        return PreparedSet(
-            schema_version=MANIFEST_VERSION,
+    def _manifest(self, sources: list[PreparedSource]) -> prepared.PreparedSet:
+        return prepared.PreparedSet(
+            schema_version=prepared.MANIFEST_VERSION,
             key=self.version.key,
             recipe=self.recipe.name,
             written=datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -321,3 +305,37 @@ class _Run:
             versions={"hf_efficient": __version__, **{name: version(name) for name in _PACKAGES if is_installed(name)}},
             facts=self.version.facts,
         )
+
+
+def epochs_of(blend: schema.BlendSection, weights: Sequence[float], tokens: Sequence[int]) -> list[float]:
+    """How often each row of a source is seen. By temperature T the share of a source with n tokens is n^(1/T) of the
+    sum of all, and the data set has as many tokens as without it."""
+    if blend.temperature is None:
+        return list(weights)
+    scaled = [count ** (1 / blend.temperature) for count in tokens]
+    total, whole = sum(tokens), sum(scaled)
+    return [total * one / whole / count if count else 0.0 for one, count in zip(scaled, tokens, strict=True)]
+
+
+def copies(row: Row, epochs: Sequence[float], seed: int) -> int:
+    """How often a row is in the data set: whole epochs, and for the rest of one the rows with the lowest hashes."""
+    whole, rest = divmod(epochs[row.source], 1)
+    return int(whole) + (order_of(seed, "part", row.id) / _ORDERS < rest)
+
+
+def blended(rows: Sequence[Path], epochs: Sequence[float], seed: int) -> Iterator[Row]:
+    """All copies of each row, in the order of a hash of seed, row and copy, by buckets that fit into memory."""
+    count = min(-(-sum(path.stat().st_size for path in rows) // _BUCKET_BYTES), _MOST_BUCKETS)
+    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(tuple[int, Row])
+    with tempfile.TemporaryDirectory(dir=rows[0].parent) as folder, ExitStack() as opened:
+        paths = [Path(folder) / str(number) for number in range(count)]
+        files = [opened.enter_context(path.open("wb")) for path in paths]
+        for row in read_rows(rows):
+            for copy in range(copies(row, epochs, seed)):
+                order = order_of(seed, "order", row.id, copy)
+                files[order * count // _ORDERS].write(encoder.encode((order, row)) + b"\n")
+        opened.close()
+        for path in paths:
+            with path.open("rb") as file:
+                placed = sorted(map(decoder.decode, file), key=lambda one: one[0])
+            yield from (row for _, row in placed)

@@ -4,6 +4,7 @@ Patterns are bounded, so that time grows with the length of the text. What was r
 """
 
 import functools
+import importlib.util
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -63,24 +64,19 @@ def replace_private(
     text: str, kinds: Iterable[str], *, region: str | None = "US", language_model: str = LANGUAGE_MODEL
 ) -> tuple[str, dict[str, int]]:
     """The text with ``[MAIL]``, ``[PHONE]`` and so on in place of what was found, and the count of each kind found.
-
-    Args:
-        text: of any length.
-        kinds: of ``KINDS``.
-        region: country (ISO 3166) whose phone numbers are found without the country's code; None: only with the code.
-        language_model: a package of spaCy, for names and places; its name begins with its language.
-
-    Raises:
-        DataError: an unknown kind.
-        SetupError: ``name`` or ``place``, and Presidio's language model is missing.
-    """
+    ``region``: country (ISO 3166) whose phone numbers are found without the country's code; None: only with the code.
+    ``language_model``: a package of spaCy, for names and places; its name begins with its language. Raises
+    ``DataError``: an unknown kind; ``SetupError``: names or places, and Presidio's language model is missing."""
     wanted = set(kinds)
     if unknown := sorted(wanted - set(KINDS)):
         raise DataError(f"private data: {unknown[0]!r} is no kind. Write some of {', '.join(KINDS)}.")
     counts: dict[str, int] = {}
     for kind in (kind for kind in KINDS if kind in wanted):
+        spans: Iterator[Span]
         if kind in _ENTITIES:
-            spans = _by_presidio(text, _ENTITIES[kind], language_model)
+            analyse = _presidio(language_model).analyze
+            found = analyse(text=text, language=language_model[:2], entities=[_ENTITIES[kind]])
+            spans = ((one.start, one.end) for one in found)
         else:
             spans = _phones(text, region) if kind == "phone" else _FINDERS[kind](text)
         parts, end, count = [], 0, 0
@@ -98,8 +94,7 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[str], Iterator[Span]]:
 
 
 def _ibans(text: str) -> Iterator[Span]:
-    """Country, length and form by the registry, and the checksum modulo 97 (ISO 13616); a word in capitals that
-    follows is left out."""
+    """By the registry's country, length and form, and the checksum modulo 97 (ISO 13616); no word that follows."""
     from stdnum import iban
 
     for found in _IBAN.finditer(text):
@@ -145,15 +140,8 @@ def _phones(text: str, region: str | None) -> Iterator[Span]:
             yield found.start, found.end
 
 
-def _by_presidio(text: str, entity: str, language_model: str) -> Iterator[Span]:
-    results = _presidio(language_model).analyze(text=text, language=language_model[:2], entities=[entity])
-    return ((result.start, result.end) for result in results)
-
-
 @functools.cache
 def _presidio(language_model: str) -> Any:
-    import importlib.util
-
     if importlib.util.find_spec(language_model) is None:  # Presidio would download it
         raise SetupError(
             f"private data: names and places need the language model {language_model}, which is not here. "

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hf_efficient.curation.asked import Kept, Sampling, asked_model
+from hf_efficient.curation.duplicates import PACKAGED, sentence_encoder
 from hf_efficient.curation.rows import Gone, Row, text_of
 from hf_efficient.curation.stages import Judge, Rows, Stage
 from hf_efficient.data import formats
@@ -79,8 +80,6 @@ def _above(values: np.ndarray, least: float, why: str) -> Judge:
 
 
 def _classifier(section: schema.ClassifierSection, kept: Kept, examples: Examples, rows: Rows) -> Judge:
-    from hf_efficient.curation.sentence_encoder import PACKAGED, sentence_encoder
-
     encoder = section.encoder or PACKAGED
     good, bad = (list(examples(f"quality.classifier.{side}")) for side in ("good", "bad"))
     for side, texts in (("good", good), ("bad", bad)):
@@ -132,8 +131,7 @@ def _perplexity(section: schema.PerplexitySection, recipe: schema.Recipe, kept: 
 
 @torch.inference_mode()
 def perplexities(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[float]:
-    """exp of the mean negative log-likelihood of a text's tokens, up to the 1,024th, each after those before it and
-    a token that begins a text."""
+    """exp of the mean negative log-likelihood of a text's tokens, up to the 1,024th, after a token that begins it."""
     begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     found = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=_LONGEST)["input_ids"]
     ids = [[*([] if begin is None else [begin]), *one] for one in found]

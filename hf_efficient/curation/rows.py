@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hf_efficient.curation.duplicates import batches
 from hf_efficient.data import formats
 from hf_efficient.data.examples import Opened
 from hf_efficient.data.sources import Row as SourceRow
@@ -54,7 +55,7 @@ def count_tokens(rows: Sequence[Row], tokenizer: Any, system: str | None) -> Non
     if not rows:
         return
     is_chat = any(isinstance(value, list) for value in rows[0].example.values())
-    texts = ["" if is_enormous(row) else _trained_text(row.example, tokenizer, system) for row in rows]
+    texts = ["" if len(row.text) > LARGEST else _trained_text(row.example, tokenizer, system) for row in rows]
     # A chat template writes the beginning of a sequence itself.
     for row, count in zip(rows, _counts(tokenizer, texts, add_special_tokens=not is_chat), strict=True):
         row.tokens = count
@@ -68,10 +69,6 @@ def _counts(tokenizer: Any, texts: list[str], *, add_special_tokens: bool) -> li
     backend.no_truncation()
     backend.no_padding()
     return [len(one) for one in backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
-
-
-def is_enormous(row: Row) -> bool:
-    return len(row.text) > LARGEST
 
 
 def _trained_text(example: dict[str, Any], tokenizer: Any, system: str | None) -> str:
@@ -109,18 +106,7 @@ def source_rows(number: int, one: Opened, rows: Iterable[SourceRow], kind: forma
 
 
 def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Bounded in rows and characters; a single row may be larger."""
-    held: list[Row] = []
-    characters = 0
-    for row in rows:
-        size = len(row.text)
-        if held and (len(held) == _CHUNK_ROWS or characters + size > _CHUNK_CHARACTERS):
-            yield held
-            held, characters = [], 0
-        held.append(row)
-        characters += size
-    if held:
-        yield held
+    return batches(rows, lambda row: len(row.text), _CHUNK_ROWS, _CHUNK_CHARACTERS)
 
 
 def order_of(seed: int, *parts: object) -> int:
@@ -146,8 +132,7 @@ def read_rows(paths: Iterable[Path]) -> Iterator[Row]:
 def write_parquet(
     path: Path, rows: Iterable[Row], kind: formats.Kind, names: Sequence[str]
 ) -> dict[int, tuple[int, int]]:
-    """The rows with their provenance: ``id``, ``source`` (of ``names``), ``where`` and ``tokens``; returns the rows and
-    the tokens of each source."""
+    """Rows with ``id``, ``source`` (of ``names``), ``where``, ``tokens``; returns rows and tokens of each source."""
     path.parent.mkdir(parents=True)
     own = [pa.field("id", pa.string()), pa.field("source", pa.string()), pa.field("tokens", pa.int64())]
     schema = pa.schema([*formats.features_of(kind).arrow_schema, *own])

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hf_efficient.curation.contamination import shared_words
-from hf_efficient.curation.duplicates import exact_duplicates, keep_best, near_duplicates, semantic_duplicates
+from hf_efficient.curation import duplicates
 from hf_efficient.curation.private_data import replace_private
 from hf_efficient.curation.rows import Gone, Row, mapped
 from hf_efficient.data.documents import MOST_HTML, needed, text_of_html
@@ -64,7 +63,10 @@ def _normalise(section: schema.NormaliseSection, rows: Rows) -> Judge:
 
     def change(text: str) -> str:
         text = unicodedata.normalize(section.form, fix(page(text) if _PAGE.match(text) else text))
-        return _plain_spaces(text) if section.spaces else text
+        if not section.spaces:
+            return text
+        text = _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+        return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t\u00a0]+(?=\n|$)", "", text)).strip("\n")
 
     def judge(_: int, row: Row) -> Row | Gone:
         if section.html and len(row.text) > MOST_HTML and _PAGE.match(row.text):
@@ -76,11 +78,6 @@ def _normalise(section: schema.NormaliseSection, rows: Rows) -> Judge:
 
 _PAGE = re.compile(r"\s*<(!doctype html|html|head|body|div|p)\b", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u200b\u2060]")
-
-
-def _plain_spaces(text: str) -> str:
-    text = _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t\u00a0]+(?=\n|$)", "", text)).strip("\n")
 
 
 def _with(row: Row, example: dict[str, Any]) -> Row:
@@ -145,7 +142,7 @@ def _length(section: schema.LengthSection, rows: Rows) -> Judge:
 
 def _exact_duplicates(section: schema.ExactDuplicatesSection, rows: Rows) -> Judge:
     found = ("".join(text.casefold().split()) for text in rows.texts()) if section.fold else rows.texts()
-    return _removed(exact_duplicates(found), "an exact copy")
+    return _removed(duplicates.exact_duplicates(found), "an exact copy")
 
 
 def _removed(found: dict[int, int], reason: str) -> Judge:
@@ -162,17 +159,15 @@ def _removed(found: dict[int, int], reason: str) -> Judge:
 
 def _near_duplicates(section: schema.NearDuplicatesSection, rows: Rows) -> Judge:
     needed("rensa")
-    found = near_duplicates(rows.texts(), **section.model_dump(exclude={"keep"}))
+    found = duplicates.near_duplicates(rows.texts(), **section.model_dump(exclude={"keep"}))
     if section.keep == "longest":
-        found = keep_best(found, [len(text) for text in rows.texts()].__getitem__)
+        found = duplicates.keep_best(found, [len(text) for text in rows.texts()].__getitem__)
     return _removed(found, "a near copy")
 
 
 def _semantic_duplicates(section: schema.SemanticDuplicatesSection, rows: Rows) -> Judge:
-    from hf_efficient.curation.sentence_encoder import PACKAGED, sentence_encoder
-
-    encode = sentence_encoder(section.encoder or PACKAGED)
-    return _removed(semantic_duplicates(rows.texts(), section.threshold, encode), "means the same")
+    encode = duplicates.sentence_encoder(section.encoder or duplicates.PACKAGED)
+    return _removed(duplicates.semantic_duplicates(rows.texts(), section.threshold, encode), "means the same")
 
 
 def _private_data(section: schema.PrivateDataSection, rows: Rows) -> Judge:
@@ -202,7 +197,7 @@ def contamination(section: schema.ContaminationSection, evaluation: Callable[[],
     """Removes rows that share text with the evaluation texts."""
 
     def made(rows: Rows) -> Judge:
-        shared = shared_words(evaluation(), ngram=section.ngram)
+        shared = duplicates.shared_words(evaluation(), ngram=section.ngram)
 
         def judge(_: int, row: Row) -> Row | Gone:
             words = shared(row.text)

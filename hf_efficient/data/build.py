@@ -91,23 +91,17 @@ def _load_or_build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
     entry = load_entry(folder, key)
     if entry is not None:
         return entry, True
-    entry = _build(recipe, tokenizer, args, sources)
-    save_entry(folder, key, entry)
-    return entry, False
-
-
-def _build(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, sources: tuple[list[Source], list[Source]]
-) -> Entry:
     raw = read_raw(recipe, args, sources)
     train, evaluation = prepare_both(recipe, raw, tokenizer, args)
-    return Entry(
+    entry = Entry(
         train=train.dataset,
         eval=None if evaluation is None else evaluation.dataset,
         stats=replace(train.stats, small_sources=raw.small_sources),
         eval_stats=None if evaluation is None else evaluation.stats,
         eval_examples=_for_generation(raw, recipe.evaluate.generate.examples, args.seed),
     )
+    save_entry(folder, key, entry)
+    return entry, False
 
 
 def prepare_both(

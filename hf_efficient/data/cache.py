@@ -6,10 +6,8 @@ An unreadable entry is made again; a cache that cannot be written is done withou
 import hashlib
 import json
 import logging
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -23,11 +21,11 @@ from trl import SFTConfig
 
 from hf_efficient.data import docstrings
 from hf_efficient.data.prepare import progress_bars
-from hf_efficient.data.sources import Source
+from hf_efficient.data.sources import Source, open_bytes
 from hf_efficient.data.stats import DataStats
-from hf_efficient.errors import DataError
 from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.run_dir.json_file import published
 from hf_efficient.version import __version__
 
 FORMAT_VERSION = 4  # raised whenever the same inputs would be prepared, or an entry laid out, differently
@@ -96,7 +94,8 @@ def source_identity(source: Source) -> dict[str, Any]:
         return {**settings, "files": digests}
     if source.dataset is not None:
         return {**settings, "hub": section.path, "name": section.name, "fingerprint": source.dataset._fingerprint}
-    return {**settings, "builtin": section.path, "made_by": docstrings.identity()}
+    made_by = {"python": sys.version, "algorithm": docstrings.ALGORITHM_VERSION}
+    return {**settings, "builtin": section.path, "made_by": made_by}
 
 
 def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -139,29 +138,13 @@ def save_entry(folder: Path, key: str, entry: Entry) -> None:
         "eval_examples": entry.eval_examples,
     }
     try:
-        with _published(folder / key) as draft, progress_bars(len(entry.train)):
+        with published(folder / key) as draft, progress_bars(len(entry.train)):
             entry.train.save_to_disk(str(draft / "train"))
             if entry.eval is not None:
                 entry.eval.save_to_disk(str(draft / "eval"))
             (draft / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     except OSError as error:
         _warn_once(f"The tokenised data cannot be cached in {folder}: {error}.")
-
-
-@contextmanager
-def _published(home: Path) -> Iterator[Path]:
-    """A folder to write to, which is called ``home`` once it is whole."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{home.name[:16]}-", dir=home.parent))
-    try:
-        yield draft
-        if home.exists():  # an unreadable entry, or another process's same one
-            aside = Path(tempfile.mkdtemp(prefix=".old-", dir=home.parent))
-            home.replace(aside)
-            shutil.rmtree(aside, ignore_errors=True)
-        draft.replace(home)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def kept_on_disk(dataset: datasets.Dataset, folder: Path, settings: Sequence[Any]) -> datasets.Dataset:
@@ -174,7 +157,7 @@ def kept_on_disk(dataset: datasets.Dataset, folder: Path, settings: Sequence[Any
     home = folder / "references" / digest.hexdigest()[:32]
     try:
         if not (home / "state.json").is_file():
-            with _published(home) as draft, progress_bars(len(dataset)):
+            with published(home) as draft, progress_bars(len(dataset)):
                 dataset.save_to_disk(str(draft))
         held = datasets.load_from_disk(str(home))
     except _UNREADABLE as error:
@@ -190,11 +173,8 @@ def _warn_once(message: str) -> None:
 
 
 def digest_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+    digest = hashlib.sha256()
+    with open_bytes(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()

@@ -9,7 +9,6 @@ import ast
 import hashlib
 import inspect
 import re
-import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ _BOILERPLATE = frozenset(["internal", "not implemented", "see base class", "depr
 _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
+@cache
 def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
     """In the order of the sorted module paths, then of the source lines: dicts with ``prompt`` (a user message),
     ``completion`` (an assistant message), ``module``, ``qualname`` and ``split``. No two have the same docstring,
@@ -44,7 +44,7 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
 
 
 def docstring_split(split: str) -> list[dict[str, Any]]:
-    return [chat for chat in _of_this_python() if chat["split"] == split]
+    return [chat for chat in build_docstring_chats() if chat["split"] == split]
 
 
 def docstring_pairs(split: str) -> list[dict[str, Any]]:
@@ -61,16 +61,6 @@ def docstring_pairs(split: str) -> list[dict[str, Any]]:
         {"prompt": one["prompt"], "chosen": one["completion"], "rejected": other["completion"]}
         for one, other in zip(chats, others, strict=True)
     ]
-
-
-@cache
-def _of_this_python() -> list[dict[str, Any]]:
-    return build_docstring_chats()
-
-
-def identity() -> dict[str, Any]:
-    """What decides the examples: this Python's build, and the version of our way to read it."""
-    return {"python": sys.version, "algorithm": ALGORITHM_VERSION}
 
 
 def split_of(module: str, qualname: str) -> Literal["train", "eval"]:

@@ -107,8 +107,7 @@ def build_raw(
 
 @dataclass(frozen=True)
 class FirstRows:
-    """What was read of a source before a run: its first ``rows``, of a ``format``; ``whole``: there are no more. A data
-    set of the hub was not read, and has no ``format``."""
+    """The first ``rows`` of a source; ``whole``: there are no more. Those of the hub are not read: no ``format``."""
 
     path: str
     format: str | None = None
@@ -258,8 +257,7 @@ _PAIRS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Of a data file: a ``format`` of ``formats.FORMATS``; the ``rows`` that were read, of which 1000 stands for 1000
-    or more; renames that make the ``columns`` fit, empty where they do."""
+    """Of a data file. ``rows``: that were read; 1000 stands for 1000 or more. ``columns``: renames that make it fit."""
 
     format: str
     objective: ObjectiveName
@@ -315,8 +313,7 @@ class NotPreparedError(DataError):
 
 
 class Version(NamedTuple):
-    """A version of a data set: its folder, which is there once it is whole, and the hash of the ``facts`` that decide
-    what is in it."""
+    """Of a data set: its folder, there once it is whole, and the hash of the ``facts`` that decide what is in it."""
 
     folder: Path
     key: str

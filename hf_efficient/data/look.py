@@ -60,16 +60,10 @@ class Packing:
 
 @dataclass(frozen=True)
 class DataLook:
-    """What a run would train on.
-
-    Attributes:
-        examples, tokens, target_tokens: of the training data, after everything is cut and left out. A preference pair
-            is one example; its prompt counts with each of its two answers.
-        lengths: tokens of an example before it is cut, at p50, p95 and max.
-        dropped: examples left out, for their length, or because no target token is left.
-        without_target: examples that are trained on and teach nothing.
-        generations, completion_tokens: completions of each prompt, and the most that each may have; 0 without prompts.
-    """
+    """What a run would train on, after everything is cut and left out. A preference pair is one example; its prompt
+    counts with each of its two answers. ``lengths``: tokens of an example before it is cut, at p50, p95 and max.
+    ``dropped``: for their length, or without a target token; ``without_target``: trained on, and teach nothing.
+    ``generations``: completions of each prompt, of at most ``completion_tokens`` each; 0 without prompts."""
 
     name: str
     max_length: int | None

@@ -2,7 +2,6 @@
 preparation of TRL's trainers; prompts that a model is to answer, and what an answer is worth (``grpo``)."""
 
 import copy
-import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +19,9 @@ from hf_efficient.data.examples import RawData, build_raw, recipe_sources
 from hf_efficient.data.formats import TEMPLATE_FAULTS, kind_of
 from hf_efficient.data.prepare import check_tokenizer, progress_bars, refused_chat, set_pad_token
 from hf_efficient.data.stats import LeftOut, answer_columns, answer_lengths, largest_token_id, lengths
-from hf_efficient.errors import DataError, SetupError, first_line
+from hf_efficient.errors import DataError, SetupError
 from hf_efficient.facts.environment import replaced
+from hf_efficient.profilers.instrument import imported
 from hf_efficient.recipe.objectives import OBJECTIVES, ObjectiveName
 from hf_efficient.recipe.schema import Recipe, RewardSection
 from hf_efficient.recipe.train_fields import trl_class
@@ -132,8 +132,7 @@ def _tokenised(
     with replaced(module, "global_then_local_main_first", nullcontext), progress_bars(len(rows)):
         if hasattr(trainer_class, "_prepare_dataset"):
             asked = name if objective != "kto" else f"{name}ing"  # TRL would advise on weights by the labels of `train`
-            prepared: datasets.Dataset = trainer._prepare_dataset(rows, tokenizer, uncut, asked)
-            return prepared
+            return trainer._prepare_dataset(rows, tokenizer, uncut, asked)
         settings = {"fn_kwargs": {"processing_class": tokenizer}, "num_proc": args.dataset_num_proc}
         return rows.map(module.maybe_apply_chat_template, **settings).map(
             trainer.tokenize_row, num_proc=args.dataset_num_proc
@@ -273,8 +272,7 @@ def prompt_ids(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, args:
     """The tokens of a row's prompt, as TRL's ``_tokenize_prompts`` (1.16) has them."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
-        ids: list[int] = tokenizer(prompt)["input_ids"]
-        return ids
+        return tokenizer(prompt)["input_ids"]
     settings: dict[str, Any] = dict(args.chat_template_kwargs or {})  # type: ignore[arg-type]
     try:
         rendered: Any = tokenizer.apply_chat_template(
@@ -334,7 +332,11 @@ def check_answers(sections: Sequence[RewardSection], rows: datasets.Dataset) -> 
 
 def _reward(section: RewardSection, index: int) -> Reward:
     if section.function is not None:
-        return _own(section.function, f"rewards.{index}.function")
+        key = f"rewards.{index}.function"
+        found: Any = imported(key, section.function)
+        if not callable(found):
+            raise SetupError(f"{key}: {section.function} is no function. Write module:function.")
+        return found
     if section.name == "format":
         reward = _format(section.pattern or "")
         reward.__name__ = f"format_{index}" if index else "format"  # there may be several
@@ -360,22 +362,6 @@ def _length(most: int) -> Reward:
         return [min(1.0, max(0.0, 2 - len(ids) / most)) for ids in completion_ids]
 
     return length
-
-
-def _own(name: str, key: str) -> Reward:
-    module, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise SetupError(
-            f"{key}: {module} cannot be imported: {first_line(error)}. Install it, or name its folder in PYTHONPATH."
-        ) from error
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise SetupError(f"{key}: {module} has no function {path}. Write module:function.")
-    own: Reward = found
-    return own
 
 
 def _text(completion: Any) -> str:

@@ -46,22 +46,17 @@ def progress_bars(rows: int) -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-class _Preparation(SFTTrainer):
+def _by_trl(
+    rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, packing: bool, name: str, **more: Any
+) -> datasets.Dataset:
     """SFTTrainer's data preparation without a trainer: only what ``_prepare_dataset`` reads is set."""
-
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, completion_only_loss: bool, chat_template: str | None
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._is_vlm = False
-        self.completion_only_loss = completion_only_loss
-        self.chat_template = chat_template
-
-    def run(self, dataset: datasets.Dataset, args: SFTConfig, packing: bool, name: str) -> datasets.Dataset:
-        # TRL lets one process after the other through with barriers; we decide that for the whole build, and
-        # a barrier in here would wait for processes that never come.
-        with replaced(sft_trainer, "global_then_local_main_first", nullcontext):
-            return self._prepare_dataset(dataset, self._tokenizer, args, packing, None, name)
+    trainer: Any = object.__new__(SFTTrainer)
+    settings = {"_tokenizer": tokenizer, "_is_vlm": False, "completion_only_loss": False, "chat_template": None}
+    vars(trainer).update({**settings, **more})
+    # TRL lets one process after the other through with barriers; we decide that for the whole build, and a barrier in
+    # here would wait for processes that never come.
+    with replaced(sft_trainer, "global_then_local_main_first", nullcontext):
+        return cast("datasets.Dataset", trainer._prepare_dataset(rows, tokenizer, args, packing, None, name))
 
 
 def is_packed(args: SFTConfig, name: Literal["train", "eval"]) -> bool:
@@ -107,7 +102,7 @@ def prepare(
     packing = is_packed(args, name)
     with progress_bars(len(whole)):
         fitting = _apply_overlong(whole, args.max_length, overlong, name)
-        final = _finish(_Preparation(tokenizer, False, None), fitting, args, packing, name)
+        final = _finish(fitting, tokenizer, args, packing, name)
     stats = replace(_statistics(whole, fitting, final, args, packing), empty=sum(is_empty(row) for row in examples))
     _check_something_to_learn(stats, args, name)
     return Prepared(final, stats, whole)
@@ -134,23 +129,18 @@ def tokenise(
         try:
             if targets.assistant and template is None:
                 return tokenise_by_beginnings(examples, tokenizer, targets.completion, args.dataset_num_proc)
-            by_marks = _changed(args, assistant_only_loss=targets.assistant)
-            return _tokenise(_Preparation(tokenizer, targets.completion, template), examples, by_marks, name)
+            changes = {"assistant_only_loss": targets.assistant, "max_length": None, "shuffle_dataset": False}
+            by_marks = _changed(args, dataset_text_field="text", **changes)
+            only = {"completion_only_loss": targets.completion, "chat_template": template}
+            tokenised = _by_trl(examples, tokenizer, by_marks, False, name, **only)
         except TEMPLATE_FAULTS as error:
             raise refused_chat(examples, tokenizer, template, error) from error
-
-
-def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTConfig, name: str) -> datasets.Dataset:
-    settings = _changed(args, max_length=None, shuffle_dataset=False, dataset_text_field="text")
-    try:
-        tokenised = preparation.run(examples, settings, False, name)
-    except RuntimeError as error:
-        if "assistant_only_loss" not in str(error):
-            raise
-        raise DataError(
-            f"At least one of the {name} examples has no assistant token under the chat template's {{% generation %}} "
-            "markers. Correct the template, or write `data.targets: last` or `all`."
-        ) from error
+        except RuntimeError as error:
+            if "assistant_only_loss" not in str(error):
+                raise
+            why = "has no assistant token under the chat template's {% generation %} markers"
+            remedy = "Correct the template, or write `data.targets: last` or `all`."
+            raise DataError(f"At least one of the {name} examples {why}. {remedy}") from error
     return tokenised.select_columns(["input_ids", "labels", "where"])
 
 
@@ -175,14 +165,14 @@ def _apply_overlong(whole: datasets.Dataset, max_length: int | None, overlong: s
 
 
 def _finish(
-    preparation: _Preparation, fitting: datasets.Dataset, args: SFTConfig, packing: bool, name: str
+    fitting: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, packing: bool, name: str
 ) -> datasets.Dataset:
     """TRL's second half: it skips what is done. It cuts row by row, so it is not asked to in vain."""
     columns = fitting.select_columns(["input_ids", "labels"])
     if args.max_length is not None and not packing:
         nothing_to_cut = lengths(columns).max() <= args.max_length and target_counts(columns).min() > 0
         args = _changed(args, max_length=None) if nothing_to_cut else args
-    return preparation.run(columns, args, packing, name)
+    return _by_trl(columns, tokenizer, args, packing, name)
 
 
 def _statistics(

@@ -28,6 +28,7 @@ from hf_efficient.facts.environment import hub_reachable, replaced
 from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.load import missing_file
 from hf_efficient.recipe.schema import SourceSection
+from hf_efficient.run_dir.json_file import published
 from hf_efficient.text import counted
 
 
@@ -50,7 +51,7 @@ class Piece(NamedTuple):
 
 
 def _read_jsonl(path: Path, piece: Piece | None = None) -> Iterator[Row]:
-    with _open_bytes(path) as file:
+    with open_bytes(path) as file:
         if piece is not None:
             file.seek(piece.start)
         for number, raw in enumerate(file, start=1 if piece is None else piece.first):
@@ -63,7 +64,7 @@ def _read_jsonl(path: Path, piece: Piece | None = None) -> Iterator[Row]:
 
 
 def _read_json(path: Path) -> Iterator[Row]:
-    with _open_bytes(path) as file:
+    with open_bytes(path) as file:
         text = _decode(file.read(), str(path))
     if not text.strip():
         return
@@ -83,7 +84,7 @@ def _read_json(path: Path) -> Iterator[Row]:
 def _read_csv(path: Path) -> Iterator[Row]:
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        with io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline="") as file:
             records = csv.reader(file, strict=True)
             header = next(records, None)
             if header is None:
@@ -91,8 +92,11 @@ def _read_csv(path: Path) -> Iterator[Row]:
             _check_header(path, header)
             line = records.line_num + 1
             for record in records:
+                if len(record) not in (0, len(header)):
+                    found, named = counted(len(record), "field"), counted(len(header), "column")
+                    raise DataError(f"{path}:{line}: {found}, but the header names {named}.")
                 if record:
-                    yield Row(f"{path}:{line}", _fields(path, line, header, record))
+                    yield Row(f"{path}:{line}", dict(zip(header, record, strict=True)))
                 line = records.line_num + 1
     except csv.Error as error:
         raise DataError(f"{path}:{records.line_num}: not valid CSV: {error}.") from error
@@ -104,7 +108,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 def _read_parquet(path: Path, piece: Piece | None = None) -> Iterator[Row]:
     """In batches, so that the file need not fit into memory as Python objects."""
-    _open_bytes(path).close()
+    open_bytes(path).close()
     groups = None if piece is None else range(piece.start, piece.end)
     try:
         batches = pq.ParquetFile(path).iter_batches(batch_size=1000, row_groups=groups)
@@ -116,7 +120,7 @@ def _read_parquet(path: Path, piece: Piece | None = None) -> Iterator[Row]:
 
 
 def _read_document(path: Path) -> Iterator[Row]:
-    with _open_bytes(path) as file:
+    with open_bytes(path) as file:
         extract = EXTRACTORS.get(path.suffix.lower())
         text = _decode(file.read(), str(path)) if extract is None else extract(path)
     if "\0" in text:
@@ -160,7 +164,7 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 }
 
 
-def _open_bytes(path: Path) -> io.BufferedReader:
+def open_bytes(path: Path) -> io.BufferedReader:
     try:
         file = path.open("rb")
     except OSError as error:
@@ -199,13 +203,10 @@ def _parse_line(text: str, where: str, number: int) -> Any:
     except json.JSONDecodeError as error:
         is_json = number == 1 and text.lstrip().startswith("[")
         hint = " It looks like one JSON list over several lines: name the file .json." if is_json else ""
-        excerpt = _excerpt(text.rstrip(), error.pos)
+        text = text.rstrip()
+        start = max(0, min(error.pos, len(text)) - 40)
+        excerpt = f"`{'…' if start else ''}{text[start : start + 60].rstrip()}{'…' if len(text) > start + 60 else ''}`"
         raise DataError(f"{where}: not valid JSON (column {error.colno}: {error.msg}): {excerpt}.{hint}") from error
-
-
-def _excerpt(text: str, position: int) -> str:
-    start = max(0, min(position, len(text)) - 40)
-    return f"`{'…' if start else ''}{text[start : start + 60].rstrip()}{'…' if len(text) > start + 60 else ''}`"
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -231,13 +232,6 @@ def _check_header(path: Path, header: list[str]) -> None:
                 f"{path}:1: the header names one column, {header[0]!r}: it seems to be separated by {name}. Save the "
                 "file with commas."
             )
-
-
-def _fields(path: Path, line: int, header: list[str], record: list[str]) -> dict[str, Any]:
-    if len(record) != len(header):
-        found, named = counted(len(record), "field"), counted(len(header), "column")
-        raise DataError(f"{path}:{line}: {found}, but the header names {named}.")
-    return dict(zip(header, record, strict=True))
 
 
 BUILTINS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
@@ -339,11 +333,10 @@ def _fetched(section: SourceSection, key: str) -> Source:
         home = cache_dir() / "sources" / hashlib.sha256(marks.encode()).hexdigest()[:16]
         names = [f"{number}/{one.rpartition('/')[2]}" for number, one in enumerate(places)]
         if not home.is_dir():
-            draft = home.with_suffix(".part")
-            for number in range(len(places)):
-                (draft / str(number)).mkdir(parents=True, exist_ok=True)
-            system.get(places, [str(draft / name) for name in names])
-            draft.replace(home)
+            with published(home, replaces=False) as draft:
+                for number in range(len(places)):
+                    (draft / str(number)).mkdir(parents=True)
+                system.get(places, [str(draft / name) for name in names])
     except (OSError, ValueError, ImportError, ClientError) as error:
         raise DataError(f"{key}.path: {section.path}: cannot be fetched: {cause(error)}") from error
     return Source(key, section, files=tuple(home / name for name in names))

@@ -16,17 +16,11 @@ _BATCH = 10_000
 
 @dataclass(frozen=True)
 class DataStats:
-    """Counts of a prepared data set.
-
-    Attributes:
-        examples: before packing.
-        dropped_masked: left out because all their labels are -100 (after truncation).
-        masked: kept although they have no target token.
-        longest: tokens of the longest example, before any truncation.
-        fill_rate: share of the packs' places (packs times max_length) that hold a token.
-        empty: examples whose text, completion or last answer is blank, before any is left out.
-        small_sources: of sources with fewer than ten training examples, their number by key (``data.train.0``).
-    """
+    """``examples``: before packing. ``dropped_masked``: left out because all their labels are -100 (after truncation);
+    ``masked``: kept although they have no target token. ``longest``: tokens of the longest example, before any
+    truncation. ``fill_rate``: share of the packs' places (packs times max_length) that hold a token. ``empty``: those
+    whose text, completion or last answer is blank, before any is left out. ``small_sources``: of sources with fewer
+    than ten training examples, their number by key (``data.train.0``)."""
 
     examples: int
     dropped_overlong: int

@@ -7,6 +7,7 @@ the template does. Where none does, the beginnings of a chat are rendered, and w
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import datasets
@@ -61,17 +62,13 @@ def marked_template(examples: Collection[_Row] | datasets.Dataset, tokenizer: Pr
     own = tokenizer.get_chat_template()
     if has_generation_markers(own):
         return own
-    made = with_markers(own)
-    made = made if made is not None and _marks_whole_turns(tokenizer, made) else None
-    versions = (version for version in (_version_of_trl(tokenizer), made) if version is not None)
-    return next((one for one in versions if _renders_alike(tokenizer, map(chat_of, examples), own, one)), None)
-
-
-def _version_of_trl(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    try:
-        return get_training_chat_template(tokenizer)
-    except (ValueError, *TEMPLATE_FAULTS):  # no version of it, or a probe of TRL that it cannot render
-        return None
+    versions: list[str | None] = []
+    with suppress(ValueError, *TEMPLATE_FAULTS):  # no version of it, or a probe of TRL that it cannot render
+        versions.append(get_training_chat_template(tokenizer))
+    if (made := with_markers(own)) is not None and _marks_whole_turns(tokenizer, made):
+        versions.append(made)
+    found = (one for one in versions if one is not None)
+    return next((one for one in found if _renders_alike(tokenizer, map(chat_of, examples), own, one)), None)
 
 
 def _renders_alike(tokenizer: PreTrainedTokenizerBase, chats: Iterable[_Chat], own: str, other: str) -> bool:
@@ -149,8 +146,7 @@ def tokenise_by_beginnings(
     examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, completion: bool, workers: int | None
 ) -> datasets.Dataset:
     """``input_ids``, ``labels`` and ``where`` of chats whose template has no version with markers; ``completion``: only
-    its turns are targets. Raises ``DataError``: the template renders the beginning of a chat otherwise than the whole;
-    names the example."""
+    its turns are targets. ``DataError``: the template renders the beginning of a chat otherwise than the whole."""
 
     def tokenised(row: dict[str, Any]) -> dict[str, Any]:
         chat = chat_of(row)

@@ -21,12 +21,11 @@ from hf_efficient.records import findings as rec
 from hf_efficient.records.account import Band, RunAccount, RunSeries
 from hf_efficient.records.isolation import Isolation
 from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
-from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
+from hf_efficient.run_dir.paths import RESOLVED, RUN_JSON, has_only_account
 from hf_efficient.trace.breakdown import trace_breakdown
 
 logger = logging.getLogger(__name__)
 
-RESOLVED = "recipe.resolved.yaml"
 _MOST_TRACE_BYTES = 64 << 20
 """Of the compressed file; a larger one takes longer than a diagnosis at the end of a run may."""
 
@@ -224,6 +223,16 @@ class Case(Subject):
     def compute_seconds(self) -> float:
         return self.over_the_run(self.first.compute_seconds)
 
+    @property
+    def flops_beyond(self) -> float | None:
+        """Share of the FLOPs computed that is neither the model's nor of padding, which is taken out by its share of
+        the positions: masked pairs, and recompute. None where FLOPs are not counted. Hand-worked: 800 computed, 300 of
+        the model, half of the positions padding: 300 / 0.5 = 600; 200 / 800 = 0.25."""
+        work, padded = self.account.work, self.account.tokens.padding_share
+        if not work.hardware_flops or not work.model_flops or padded is None or padded >= 1:
+            return None
+        return max(0.0, 1 - work.model_flops / (1 - padded) / work.hardware_flops)
+
     def argument(self, name: str, default: Any = None) -> Any:
         return self.settings("arguments").get(name, default)
 
@@ -298,28 +307,23 @@ class Case(Subject):
         if self.series is None:
             return None
         mean = self.series.system.host.get(name, Band()).mean
-        known = [mean[place] for place in self.system_in_the_loop if place < len(mean)]
-        values = [value for value in known if value is not None]
-        return sum(values) / len(values) if values else None
+        read = (mean[place] for place in self.system_in_the_loop if place < len(mean))
+        known = [value for value in read if value is not None]
+        return sum(known) / len(known) if known else None
 
-    @property
+    @cached_property
     def traced_device(self) -> DeviceBreakdown | None:
         """The busiest device in the trace that rank 0's profiler left last; None without a readable one."""
         files = Path(self.directory, "profile").glob("trace.rank0.*.json*")
         last = max(files, key=lambda path: path.stat().st_mtime, default=None)
         if last is None or last.stat().st_size > _MOST_TRACE_BYTES:
             return None
-        return _busiest_device(last, last.stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=2)
-def _busiest_device(path: Path, _changed_ns: int) -> DeviceBreakdown | None:
-    try:
-        devices = trace_breakdown(path).devices
-    except OutputError as error:
-        logger.debug("A trace is left out of the diagnosis: %s", error)
-        return None
-    return max(devices, key=lambda device: device.busy.busy_seconds, default=None)
+        try:
+            devices = trace_breakdown(last).devices
+        except OutputError as error:
+            logger.debug("A trace is left out of the diagnosis: %s", error)
+            return None
+        return max(devices, key=lambda device: device.busy.busy_seconds, default=None)
 
 
 def read_case(directory: Path) -> Case:

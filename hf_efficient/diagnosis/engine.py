@@ -3,12 +3,12 @@ a run that has nothing to fix."""
 
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from hf_efficient.diagnosis.case import Case, IsolatedRecipe, Rule, S, TracedDevice, read_case
-from hf_efficient.diagnosis.remedies import confirmations, for_script, with_global_batch
+from hf_efficient.diagnosis.remedies import asked_of, confirm, for_script, measured_run, with_global_batch
 from hf_efficient.diagnosis.rules import ISOLATED_RULES, RULES, TRACE_RULES
 from hf_efficient.records.findings import (
     DIAGNOSIS_SCHEMA_VERSION,
@@ -65,7 +65,9 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
     ordered = _ranked(findings)
     confirmed = []
     try:
-        confirmed = confirmations(case, ordered, abstentions)
+        asked = asked_of(case.recipe or {})
+        if asked is not None:
+            confirmed = confirm(asked, measured_run(case), ordered, abstentions, is_short=case.is_short)
     except Exception as error:
         logger.debug("The prediction could not be held against the run.", exc_info=True)
         faults.append(f"confirmations: {type(error).__name__}: {error}")
@@ -94,6 +96,11 @@ def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
 def diagnose_isolation(found: Isolation) -> Diagnosis:
     """Findings out of the variants of a recipe, what costs most first."""
     findings, abstentions, faults = _ask(ISOLATED_RULES, IsolatedRecipe(found))
+    parts = [found.part(name) for name in ("forward", "backward_optimizer")]
+    known = [part.seconds for part in parts if part is not None and part.seconds is not None]
+    text = "the model's own part of a step was not measured"
+    if len(known) == 2:
+        text = f"{share(sum(known) / found.step_seconds)} of a step is the model's own forward, backward and update"
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -103,19 +110,10 @@ def diagnose_isolation(found: Isolation) -> Diagnosis:
         loop_seconds=found.loop_seconds,
         findings=_ranked(findings),
         abstentions=abstentions,
-        limit=None if findings else _isolated_limit(found),
+        limit=None if findings else Limit("unknown", text),
         rules=[rule.__name__ for rule in ISOLATED_RULES],
         faults=faults,
     )
-
-
-def _isolated_limit(found: Isolation) -> Limit:
-    parts = [found.part(name) for name in ("forward", "backward_optimizer")]
-    known = [part.seconds for part in parts if part is not None and part.seconds is not None]
-    if len(known) < 2:
-        return Limit("unknown", "the model's own part of a step was not measured")
-    model = share(sum(known) / found.step_seconds)
-    return Limit("unknown", f"{model} of a step is the model's own forward, backward and update")
 
 
 def findings_of_trace(breakdown: TraceBreakdown) -> list[Finding]:
@@ -148,16 +146,7 @@ _MOST = 0.5
 _PRODUCTS = ("matmul", "attention")
 _MOVING = ("elementwise", "reduction", "normalisation", "embedding", "optimizer", "copy", "memset")
 """Families that do a few FLOPs per byte: the memory's bandwidth is their roof (``estimate/roofline.py``)."""
-_TRACE = "profile/trace.rank0"
-
-
-class _Parts(NamedTuple):
-    """Shares of the time, by what it is bound by; ``outside`` is, on a CPU, that of Python and the Trainer."""
-
-    products: float
-    moving: float
-    outside: float
-    source: str
+_TRACE, _OPERATORS = "profile/trace.rank0", "profile/operators.rank0.json"
 
 
 def limit_of(case: Case) -> Limit:
@@ -177,9 +166,9 @@ def limit_of(case: Case) -> Limit:
     if used is not None and used >= _MOST:
         text = f"it is bound by arithmetic: {share(used)} of the dense peak in {case.account.work.dtype}"
         return Limit("math", text, evidence)
-    parts = _of_device(device) if device is not None else _of_operators(case)
-    if parts is not None:
-        return _of_parts(parts, used, evidence)
+    by_operators = _by_operators(case, device, used, evidence)
+    if by_operators is not None:
+        return by_operators
     if used is None:
         why = case.account.work.reason or "the FLOPs of its steps or the device's peak are not known"
         return Limit("unknown", f"no limit is known: {why}", evidence)
@@ -211,47 +200,45 @@ def _waiting(case: Case, device: DeviceBreakdown | None, evidence: list[Evidence
     return Limit("host", f"the device waits for the host in {share(host)} of the time", evidence)
 
 
-def _of_device(device: DeviceBreakdown) -> _Parts | None:
-    if device.busy.window_seconds <= 0:
-        return None
-    shares: dict[str, float] = {one.family: one.seconds / device.busy.window_seconds for one in device.families}
-    products, moving = (sum(shares.get(name, 0.0) for name in names) for names in (_PRODUCTS, _MOVING))
-    return _Parts(products, moving, 0.0, _TRACE)
-
-
-def _of_operators(case: Case) -> _Parts | None:
+def _by_operators(
+    case: Case, device: DeviceBreakdown | None, used: float | None, evidence: list[Evidence]
+) -> Limit | None:
+    """By the shares of the time in a trace, or on a CPU in the table of operators, which shows the time of Python and
+    the Trainer too; None without either."""
     table = case.account.profile.operators if case.account.profile is not None else None
-    if table is None or case.on_cuda or table.wall_seconds <= 0:
+    seconds: Counter[str] = Counter()
+    if device is not None:
+        whole, idle, source = device.busy.window_seconds, 0.0, _TRACE
+        seconds.update({one.family: one.seconds for one in device.families})
+    elif table is not None and not case.on_cuda:
+        whole, idle, source = table.wall_seconds, table.wall_seconds - table.self_cpu_seconds, _OPERATORS
+        for one in table.operators:
+            seconds.update({operator_family(one.name): one.self_cpu_seconds})
+    else:
         return None
-    wall, seconds = table.wall_seconds, {_PRODUCTS: 0.0, _MOVING: 0.0}
-    for one in table.operators:
-        for families in seconds:
-            if operator_family(one.name) in families:
-                seconds[families] += one.self_cpu_seconds
-    outside = max(0.0, 1 - table.self_cpu_seconds / wall)
-    return _Parts(seconds[_PRODUCTS] / wall, seconds[_MOVING] / wall, outside, "profile/operators.rank0.json")
-
-
-def _of_parts(parts: _Parts, used: float | None, evidence: list[Evidence]) -> Limit:
-    evidence.append(Evidence("matrix products and attention, of the time", parts.products, "share", parts.source))
-    evidence.append(Evidence("operators that move memory, of the time", parts.moving, "share", parts.source))
-    if parts.outside:
-        evidence.append(Evidence("outside of any operator", parts.outside, "share", parts.source))
-    if parts.moving >= _MOST:
-        text = f"it is bound by memory bandwidth: operators that move memory take {share(parts.moving)} of the time"
+    if whole <= 0:
+        return None
+    products, moving = (sum(seconds[name] for name in names) / whole for names in (_PRODUCTS, _MOVING))
+    outside = max(0.0, idle / whole)
+    evidence.append(Evidence("matrix products and attention, of the time", products, "share", source))
+    evidence.append(Evidence("operators that move memory, of the time", moving, "share", source))
+    if outside:
+        evidence.append(Evidence("outside of any operator", outside, "share", source))
+    if moving >= _MOST:
+        text = f"it is bound by memory bandwidth: operators that move memory take {share(moving)} of the time"
         return Limit("bandwidth", text, evidence)
-    if parts.products >= _MOST:
-        text = f"it is bound by arithmetic: matrix products take {share(parts.products)} of the time"
-        if used is not None and parts.products > 0:
-            reached = min(1.0, used / parts.products)
+    if products >= _MOST:
+        text = f"it is bound by arithmetic: matrix products take {share(products)} of the time"
+        if used is not None:
+            reached = min(1.0, used / products)
             evidence.append(Evidence("the products' own rate over the peak", reached, "share", "run.json: work.hfu"))
             text += f", at {share(reached)} of the peak: larger ones come closer to it"
         return Limit("math", text, evidence)
-    if parts.outside >= _MOST:
-        text = f"it is bound by the host: {share(parts.outside)} of the time is spent outside of any operator"
+    if outside >= _MOST:
+        text = f"it is bound by the host: {share(outside)} of the time is spent outside of any operator"
         return Limit("host", text, evidence)
     text = (
-        f"nothing binds it alone: products take {share(parts.products)} of the time, moving memory "
-        f"{share(parts.moving)}, the host outside of operators {share(parts.outside)}"
+        f"nothing binds it alone: products take {share(products)} of the time, moving memory "
+        f"{share(moving)}, the host outside of operators {share(outside)}"
     )
     return Limit("unknown", text, evidence)

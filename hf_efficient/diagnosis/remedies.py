@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from hf_efficient.accounting.steps import StepColumns
-from hf_efficient.diagnosis.case import RESOLVED, Case
+from hf_efficient.diagnosis.case import Case
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.significance import Outcome, judge_gain, rate_spread, saved_share, saved_spread
 from hf_efficient.facts.tables import key_table
@@ -19,6 +19,7 @@ from hf_efficient.recipe.load import dump_yaml, put_nested, resolved_parts, whol
 from hf_efficient.recipe.schema import DERIVED, ConfirmsSection
 from hf_efficient.recipe.tree import flat
 from hf_efficient.records.findings import Abstention, Confirmation, Diagnosis, Finding, Remedy, Verdict
+from hf_efficient.run_dir.paths import RESOLVED
 from hf_efficient.version import __version__
 
 _WORDS = key_table("diagnosis_words")
@@ -50,16 +51,13 @@ def with_global_batch(finding: Finding, case: Case) -> Finding:
     named = (case.recipe or {}).get(_GLOBAL_BATCH)
     if not isinstance(named, int):
         return finding
-    return dataclasses.replace(finding, remedies=[_with_batch(remedy, case, named) for remedy in finding.remedies])
-
-
-def _with_batch(remedy: Remedy, case: Case, named: int) -> Remedy:
-    rows = int(remedy.overrides.get("train.per_device_train_batch_size", case.rows))
-    after = rows * int(remedy.overrides.get("train.gradient_accumulation_steps", case.accumulated))
-    before = case.rows * case.accumulated
-    if after == before:
-        return remedy
-    return dataclasses.replace(remedy, overrides={**remedy.overrides, _GLOBAL_BATCH: named * after // before})
+    before, remedies = case.rows * case.accumulated, []
+    for remedy in finding.remedies:
+        rows = int(remedy.overrides.get("train.per_device_train_batch_size", case.rows))
+        after = rows * int(remedy.overrides.get("train.gradient_accumulation_steps", case.accumulated))
+        overrides = {**remedy.overrides, _GLOBAL_BATCH: named * after // before}
+        remedies.append(remedy if after == before else dataclasses.replace(remedy, overrides=overrides))
+    return dataclasses.replace(finding, remedies=remedies)
 
 
 def remedy_of(diagnosis: Diagnosis, number: int | None) -> tuple[Finding, Remedy]:
@@ -125,12 +123,22 @@ class MeasuredRun:
 
 
 def measured_run(case: Case) -> MeasuredRun:
-    tokens, memory = case.account.tokens.non_padding, case.account.memory
+    tokens, memory, recipe = case.account.tokens.non_padding, case.account.memory, case.recipe or {}
+    held = {
+        "objective": recipe.get("objective"),
+        "model": " ".join(str(recipe[key]) for key in _SETUP_KEYS["model"] if recipe.get(key)),
+        "adapter": recipe.get("adapter.method"),
+        "data": ", ".join(_sources(recipe)),
+        "processes": len(case.account.ranks),
+        "device": _device(case),
+    }
+    held = {name: value for name, value in held.items() if value}
+    held |= {key: value for key, value in recipe.items() if _bears_on_time(key)}
     return MeasuredRun(
         case.loop_seconds / tokens if tokens and case.loop_seconds > 0 else None,
         _spread(case.first) if case.has_steps else None,
         (memory.device_peak_allocated_bytes if case.on_cuda else memory.peak_rss_bytes) or None,
-        _setup(case),
+        {name: str(value) for name, value in held.items()},
     )
 
 
@@ -145,20 +153,6 @@ def _spread(steps: StepColumns) -> float | None:
     own = steps.wall_seconds - np.sum(kinds, axis=0)
     pauses = [kind[steady & (kind > 0)].tolist() for kind in kinds]
     return rate_spread(own[steady].tolist(), steps.non_padding[steady].tolist(), pauses)
-
-
-def _setup(case: Case) -> dict[str, str]:
-    recipe = case.recipe or {}
-    held = {
-        "objective": recipe.get("objective"),
-        "model": " ".join(str(recipe[key]) for key in _SETUP_KEYS["model"] if recipe.get(key)),
-        "adapter": recipe.get("adapter.method"),
-        "data": ", ".join(_sources(recipe)),
-        "processes": len(case.account.ranks),
-        "device": _device(case),
-    }
-    train = {key: str(value) for key, value in recipe.items() if _bears_on_time(key)}
-    return {name: str(value) for name, value in held.items() if value} | train
 
 
 def _bears_on_time(key: str) -> bool:
@@ -212,21 +206,12 @@ def _touches(changed: Mapping[str, Any], keys: Sequence[str]) -> bool:
     return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in changed for key in keys)
 
 
-def confirmations(case: Case, findings: Sequence[Finding], abstentions: Sequence[Abstention]) -> list[Confirmation]:
-    asked = asked_of(case.recipe or {})
-    return [] if asked is None else confirm(asked, measured_run(case), findings, abstentions, is_short=case.is_short)
-
-
 def asked_of(recipe: Mapping[str, Any]) -> ConfirmsSection | None:
     """The prediction that a recipe, given by dotted key, tests; None without one."""
-    values: dict[str, Any] = {}
-    for key, value in recipe.items():
-        name, _, part = key.removeprefix(_SECTION).partition(".")
-        if key.startswith(_SECTION) and part:
-            values.setdefault(name, {})[part] = value
-        elif key.startswith(_SECTION):
-            values[name] = value
-    return ConfirmsSection.model_validate(values) if values.get("rule") else None
+    held = {key.removeprefix(_SECTION): value for key, value in recipe.items() if key.startswith(_SECTION)}
+    values = {key: value for key, value in held.items() if not key.startswith("setup.")}
+    setup = {key.removeprefix("setup."): value for key, value in held.items() if key.startswith("setup.")}
+    return ConfirmsSection.model_validate({**values, "setup": setup}) if values.get("rule") else None
 
 
 def confirm(

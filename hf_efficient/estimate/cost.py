@@ -26,6 +26,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 SECONDS_PER_HOUR = 3600.0
 
 
@@ -119,6 +122,7 @@ _COUNTER_STEP_SECONDS = 1.0
 """Counters move in steps (NVML's every 20 to 100 ms): two readings close together may hold that of a whole step."""
 
 Unit = Literal["joules", "watts"]
+Readings = float | npt.NDArray[np.float64]
 
 
 def believable(value: float, unit: Unit, range_joules: float | None = None) -> float:
@@ -130,22 +134,23 @@ def believable(value: float, unit: Unit, range_joules: float | None = None) -> f
 
 
 def joules_between(
-    before: tuple[float, float], after: tuple[float, float], unit: Unit, range_joules: float | None = None
-) -> float | None:
-    """Energy between two readings, each the seconds of a monotonic clock and a value; None where they give none. Of
+    before: tuple[Readings, Readings], after: tuple[Readings, Readings], unit: Unit, range_joules: float | None = None
+) -> npt.NDArray[np.float64]:
+    """Energy between two readings, each the seconds of a monotonic clock and a value; NaN where they give none. Of
     power ``(t1 - t0) * (p0 + p1) / 2``, up to 10 s apart: beyond that the sampler died, or the machine slept. Of a
     counter the difference. A lower reading means that it wrapped once, where its range is known (RAPL's
     ``max_energy_range_uj``) and time allows no second wrap: ``range - before + after``. Without a range (NVML counts
     since the driver was loaded) it is a reset, and so is a difference that no device draws."""
     (start, low), (end, high) = before, after
+    passed = np.subtract(end, start)
     if unit == "watts":
-        return (end - start) * (low + high) / 2 if end - start <= _POWER_GAP_SECONDS else None
-    difference = high - low
-    if difference < 0 and range_joules is not None:
-        difference += range_joules
-    may_wrap_twice = range_joules is not None and end - start > range_joules / _WRAPS_AT_WATTS
-    too_much = difference > MOST_WATTS * max(end - start, _COUNTER_STEP_SECONDS)
-    return None if may_wrap_twice or too_much or difference < 0 else difference
+        return np.where(passed <= _POWER_GAP_SECONDS, passed * np.add(low, high) / 2, np.nan)
+    difference, too_long = np.subtract(high, low), np.inf
+    if range_joules is not None:
+        difference = np.where(difference < 0, difference + range_joules, difference)
+        too_long = range_joules / _WRAPS_AT_WATTS
+    most = MOST_WATTS * np.maximum(passed, _COUNTER_STEP_SECONDS)
+    return np.where((passed <= too_long) & (difference >= 0) & (difference <= most), difference, np.nan)
 
 
 def energy_from_tdp(tdp_watts: float, seconds: float, *, devices: int = 1) -> float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from hf_efficient.estimate.model_shape import Linear, ModelShape, Trained, head_linear, linears_of_layer
@@ -62,7 +62,7 @@ class StepFlops:
         return self.forward + self.input_gradient + self.weight_gradient + self.recompute
 
     def __add__(self, other: StepFlops) -> StepFlops:
-        return StepFlops(*map(operator.add, astuple(self), astuple(other)))
+        return StepFlops(*map(operator.add, vars(self).values(), vars(other).values()))
 
 
 def linear_flops(
@@ -102,36 +102,26 @@ def pass_flops(
     """One forward and backward. ``checkpointing``: None asks for the model's FLOPs, without a gradient only for it."""
     total = StepFlops()
     # A gradient that is only asked for so that checkpointing works is computed, but not needed.
-    flows = trained.everything or trained.embedding or (trained.input_gradient and checkpointing is not None)
-    alike: dict[tuple[int | None, bool, int, bool, Checkpointing], tuple[StepFlops, bool]] = {}
+    flows = trained.embedding or (trained.input_gradient and checkpointing is not None)
     for layer in range(shape.layers):
-        window, ranks = shape.windows[layer], trained.ranks_of_layer(layer)
-        off = checkpointing is None or (checkpointed_layers is not None and layer not in checkpointed_layers)
-        way: Checkpointing = "none" if off or checkpointing is None else checkpointing
-        key = (window, shape.is_mixture(layer), id(ranks) if ranks else 0, flows, way)
-        if key not in alike:
-            alike[key] = _layer(shape, trained, layer, amounts.tokens, amounts.pairs[window], flows, way)
-        flops, flows = alike[key]
+        way = checkpointing if checkpointed_layers is None or layer in checkpointed_layers else None
+        flops, flows = _layer(shape, trained, layer, amounts, flows, way)
         total += flops
-    head = linear_flops(
-        head_linear(shape),
-        amounts.head_tokens,
-        input_gradient=flows,
-        weight_gradient=trained.everything or trained.head,
-        rank=trained.head_rank,
-    )
+    tokens, rank = amounts.head_tokens, trained.head_rank
+    head = linear_flops(head_linear(shape), tokens, input_gradient=flows, weight_gradient=trained.head, rank=rank)
     return total + head + StepFlops(recompute=head.forward if head_recomputed else 0)
 
 
 def _layer(
-    shape: ModelShape, trained: Trained, layer: int, tokens: int, pairs: int, flows: bool, checkpointing: Checkpointing
+    shape: ModelShape, trained: Trained, layer: int, amounts: Amounts, flows: bool, checkpointing: Checkpointing | None
 ) -> tuple[StepFlops, bool]:
     """One layer, in the order of its computation, and whether its output asks for a gradient (``flows``: its input)."""
-    walk = _Walk(linears_of_layer(shape, layer), trained.ranks_of_layer(layer), trained.everything, tokens)
+    walk = _Walk(linears_of_layer(shape, layer), trained.ranks_of_layer(layer), trained.everything, amounts.tokens)
     if shape.fused:
         queries = keys = values = walk.through("qkv_proj", flows)
     else:
         queries, keys, values = (walk.through(name, flows) for name in ("q_proj", "k_proj", "v_proj"))
+    pairs = amounts.pairs[shape.windows[layer]]
     walk.flops += attention_flops(shape.query_features, pairs, (queries, keys), values)
     flows |= walk.through("o_proj", queries or keys or values)
     flowed = flows
@@ -190,10 +180,8 @@ class Coefficients:
     per_head_token: int
 
     def flops(self, amounts: Amounts) -> int:
-        total = self.per_token * amounts.tokens + self.per_head_token * amounts.head_tokens
-        for window, each in self.per_pair.items():
-            total += each * amounts.pairs[window]
-        return total
+        pairs = sum(each * amounts.pairs[window] for window, each in self.per_pair.items())
+        return self.per_token * amounts.tokens + self.per_head_token * amounts.head_tokens + pairs
 
     def __add__(self, other: Coefficients) -> Coefficients:
         windows = {**self.per_pair, **other.per_pair}

@@ -203,8 +203,7 @@ class Clearance:
 def clearance(
     limits: Limits, spent: Spent, price_usd_per_hour: float | None = None, watts: float | None = None
 ) -> Clearance | None:
-    """The limit that is reached first, and in how many seconds: the least of ``(limit - spent) / rate``. None where
-    what a limit counts, or how fast, is not known."""
+    """The limit reached first: the least of ``(limit - spent) / rate``; None where of no limit both are known."""
     per_second = {
         "usd": (price_usd_per_hour or 0.0) / SECONDS_PER_HOUR,
         "hours": 1 / SECONDS_PER_HOUR,

@@ -59,10 +59,10 @@ class ModelShape:
     norms_per_layer: int = 2
     normed_outputs: bool = False
     fused: bool = False
-    experts: int | None = None
-    active_experts: int | None = None
-    expert_intermediate: int | None = None
-    shared_intermediate: int | None = None
+    experts: int = 0
+    active_experts: int = 0
+    expert_intermediate: int = 0
+    shared_intermediate: int = 0
     dense_layers: frozenset[int] = frozenset()
 
     @property
@@ -70,7 +70,7 @@ class ModelShape:
         return self.heads * self.head_dim
 
     def is_mixture(self, layer: int) -> bool:
-        return self.experts is not None and layer not in self.dense_layers
+        return self.experts > 0 and layer not in self.dense_layers
 
 
 def linears_of_layer(shape: ModelShape, layer: int) -> dict[str, Linear]:
@@ -93,12 +93,8 @@ def _attention(shape: ModelShape) -> list[Linear]:
     output = Linear("o_proj", query, shape.hidden, shape.output_bias)
     if shape.fused:
         return [Linear("qkv_proj", shape.hidden, query + 2 * key, shape.qkv_bias), output]
-    return [
-        Linear("q_proj", shape.hidden, query, shape.qkv_bias),
-        Linear("k_proj", shape.hidden, key, shape.qkv_bias),
-        Linear("v_proj", shape.hidden, key, shape.qkv_bias),
-        output,
-    ]
+    widths = {"q_proj": query, "k_proj": key, "v_proj": key}
+    return [*(Linear(name, shape.hidden, width, shape.qkv_bias) for name, width in widths.items()), output]
 
 
 def _mlp(shape: ModelShape, layer: int) -> list[Linear]:
@@ -114,15 +110,12 @@ def _mlp(shape: ModelShape, layer: int) -> list[Linear]:
 
 def _mixture(shape: ModelShape) -> list[Linear]:
     experts, active, width = shape.experts, shape.active_experts, shape.expert_intermediate
-    if experts is None or active is None or width is None:
-        raise ValueError("a mixture has experts, active_experts and expert_intermediate, all three")
     parts = [
         Linear("router", shape.hidden, experts, is_module=False),
         Linear("experts.gate_up_proj", shape.hidden, 2 * width, copies=experts, active=active, is_module=False),
         Linear("experts.down_proj", width, shape.hidden, copies=experts, active=active, is_module=False),
     ]
-    if shape.shared_intermediate:
-        shared = shape.shared_intermediate
+    if shared := shape.shared_intermediate:
         parts += [
             Linear("gate_proj", shape.hidden, shared),
             Linear("up_proj", shape.hidden, shared),
@@ -163,25 +156,23 @@ class Trained:
         modules_to_save: Iterable[str] = (),
         input_gradient: bool = False,
     ) -> Trained:
-        """LoRA or QLoRA as it was built: every adapter by the dotted name of its module."""
+        """LoRA or QLoRA as it was built: every adapter by the dotted name of its module, a linear layer of the shape.
+        ``ModelError``: a module other than the embedding and the head is trained in full."""
         layers: list[dict[str, int]] = [{} for _ in range(shape.layers)]
+        head_rank = 0
         for module, rank in ranks.items():
-            if rank < 1:
-                raise ModelError(f"{module}: an adapter of rank {rank}; a rank is at least 1.")
-            name, layer = module.rsplit(".", 1)[-1], layer_of(module)
+            layer = layer_of(module)
             if layer is None:
-                _check(module if name != HEAD else name, (HEAD,), "adapter outside the layers")
-            elif layer >= shape.layers:
-                raise ModelError(f"{module}: the model has {shape.layers} layers, counted from 0.")
+                head_rank = rank
             else:
-                _check(name, [one.name for one in linears_of_layer(shape, layer).values() if one.is_module], "adapter")
-                layers[layer][name] = rank
+                layers[layer][module.rsplit(".", 1)[-1]] = rank
         saved = {name.rsplit(".", 1)[-1] for name in modules_to_save}
-        for name in saved:
-            _check(name, (EMBEDDING, HEAD), "module trained in full")
+        if unknown := sorted(saved - {EMBEDDING, HEAD}):
+            what, known = "module trained in full", f"{EMBEDDING}, {HEAD}"
+            raise ModelError(f"{unknown[0]}: no {what} whose FLOPs are known in this model; known are {known}.")
         return cls(
-            ranks=_shared(layers),
-            head_rank=next((rank for name, rank in ranks.items() if name.rsplit(".", 1)[-1] == HEAD), 0),
+            ranks=tuple(layers),
+            head_rank=head_rank,
             embedding=EMBEDDING in saved,
             head=HEAD in saved or (EMBEDDING in saved and shape.tied_embeddings),
             input_gradient=input_gradient,
@@ -199,18 +190,6 @@ def layer_of(name: str) -> int | None:
 
 def head_linear(shape: ModelShape) -> Linear:
     return Linear(HEAD, shape.hidden, shape.vocabulary)
-
-
-def _shared(layers: list[dict[str, int]]) -> tuple[Mapping[str, int], ...]:
-    """Layers that are adapted alike hold the same object, so that they are recognised as equal at no cost."""
-    seen: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-    return tuple(seen.setdefault(tuple(sorted(held.items())), held) for held in layers)
-
-
-def _check(name: str, known: Iterable[str], what: str) -> None:
-    if name in known:
-        return
-    raise ModelError(f"{name}: no {what} whose FLOPs are known in this model; known are {', '.join(known)}.")
 
 
 Extras = dict[str, Any]
@@ -259,6 +238,7 @@ def shape_of(config: Mapping[str, Any] | Any) -> ModelShape:
     heads, layers = read.need("num_attention_heads"), read.need("num_hidden_layers")
     window, kinds = read.get("sliding_window") or None, read.get("layer_types", ("sliding_attention",) * layers)
     windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    bias = bool(read.get("attention_bias"))
     shape: Extras = {
         "model_type": model_type,
         "layers": layers,
@@ -270,25 +250,23 @@ def shape_of(config: Mapping[str, Any] | Any) -> ModelShape:
         "vocabulary": read.need("vocab_size"),
         "tied_embeddings": read.flag("tie_word_embeddings"),
         "windows": windows,
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "mlp_bias": bool(read.get("mlp_bias")),
     }
     return ModelShape(**{**shape, **extras(read)})
 
 
-def _llama(read: _Config) -> Extras:
-    return {**_attention_bias(read), "mlp_bias": bool(read.get("mlp_bias", False))}
-
-
-def _attention_bias(read: _Config) -> Extras:
-    bias = bool(read.get("attention_bias", False))
-    return {"qkv_bias": bias, "output_bias": bias}
+def _nothing(_: _Config) -> Extras:
+    return {}
 
 
 def _qwen3(read: _Config) -> Extras:
-    return {**_attention_bias(read), "qk_norm": (read.head_dim(), read.head_dim())}
+    return {"qk_norm": (read.head_dim(), read.head_dim())}
 
 
-def _gemma2(read: _Config) -> Extras:
-    return {**_attention_bias(read), "norms_per_layer": 4, "normed_outputs": True}
+def _gemma2(_: _Config) -> Extras:
+    return {"norms_per_layer": 4, "normed_outputs": True}
 
 
 def _mixtral(read: _Config) -> Extras:
@@ -312,30 +290,26 @@ def _sparse(read: _Config) -> Extras:
 
 
 def _qwen2_moe(read: _Config) -> Extras:
-    bias = bool(read.get("qkv_bias", True))
-    return {"qkv_bias": bias, "shared_intermediate": read.need("shared_expert_intermediate_size"), **_sparse(read)}
+    shared = read.need("shared_expert_intermediate_size")
+    return {"qkv_bias": bool(read.get("qkv_bias", True)), "shared_intermediate": shared, **_sparse(read)}
 
 
 def _olmo2(read: _Config) -> Extras:
     heads = read.need("num_attention_heads")
     norms = (heads * read.head_dim(), read.get("num_key_value_heads", heads) * read.head_dim())
-    return {**_attention_bias(read), "qk_norm": norms, "normed_outputs": True}
+    return {"qk_norm": norms, "normed_outputs": True}
 
 
 ARCHITECTURES: Mapping[str, Callable[[_Config], Extras]] = {
-    "gemma": _attention_bias,
+    **dict.fromkeys(("gemma", "granite", "llama", "mistral", "smollm3"), _nothing),
     "gemma2": _gemma2,
     "gemma3_text": lambda read: {**_gemma2(read), **_qwen3(read)},
-    "granite": _llama,
-    "llama": _llama,
-    "mistral": lambda _: {},
     "mixtral": _mixtral,
     "olmo2": _olmo2,
     "phi3": lambda _: {"fused": True},
-    "qwen2": lambda _: {"qkv_bias": True},
+    "qwen2": lambda _: {"qkv_bias": True, "output_bias": False},
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": lambda read: {**_qwen3(read), **_sparse(read)},
-    "smollm3": _llama,
 }
 """``model_type`` to what its shape has beside the dimensions that all share."""

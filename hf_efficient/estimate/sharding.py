@@ -19,29 +19,15 @@ sends (n - 1) / n S; an all-gather the same; an all-reduce is one after the othe
 defined so that the time is the bytes that a rank sends over B, whatever n: B = S / t * 2 (n - 1) / n for an all-reduce.
 With a fixed overhead for each collective, ``t = overhead + sent / B``. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 
-What is sent in a step of A micro-batches, T trained elements of g bytes of gradient, W bytes of weights as gathered:
-
-    ddp     all-reduce of T g, once
-    zero1   all-reduce of T g, once; all-gather of the trained weights, once
-    zero2   all-reduce of T g, A times; all-gather of the trained weights, once
-    zero3   all-gather of W, A times forward, and again backward but for what is kept; reduce-scatter of T g, A times
-    fsdp2   as zero3, reduce-scatter once; final norm and head are gathered once
-
-Frozen weights are gathered where they are sharded, and never reduced. The ZeRO paper (arXiv 1910.02054, section 7) has
-a reduce-scatter in ZeRO-1 and 2; DeepSpeed at commit edaa72212 does an all-reduce by default, of which a rank then uses
-its part (``stage_1_and_2.py``, ``use_multi_rank_bucket_allreduce``): half as much again as DDP, not the same.
+What is sent in a step is in ``step_collectives``: weights that are sharded are gathered forward, and again backward but
+for what is kept; frozen ones are never reduced. The ZeRO paper (arXiv 1910.02054, section 7) has a reduce-scatter in
+ZeRO-1 and 2; DeepSpeed at commit edaa72212 does an all-reduce by default, of which a rank then uses its part
+(``stage_1_and_2.py``, ``use_multi_rank_bucket_allreduce``): half as much again as DDP, not the same.
 
 Exchange can hide behind computation, but for its first or last piece: of c seconds of communication in m messages, and
-w seconds of computation beside which it may run, min(w, c (1 - 1 / m)). It may run beside (torch 2.13; DeepSpeed
-0.19.8):
-
-    ddp           the backward of the last micro-batch, about two thirds of it
-    zero1         gradients as ddp's (``reduce_ready_partitions_and_remove_grads``), with ``overlap_comm``
-    zero2         gradients: the backward of every micro-batch, with ``overlap_comm``
-    zero3, fsdp2  everything but the optimizer's step, whose share is left in
-
-The weights of ZeRO-1 and 2 are gathered at the end of the optimizer's step (``all_gather_dp_groups``), beside nothing.
-Left out: that kernels which communicate slow those which compute down.
+w seconds of computation beside which it may run (``overlap_window_seconds``), min(w, c (1 - 1 / m)). The weights of
+ZeRO-1 and 2 are gathered at the end of the optimizer's step (``all_gather_dp_groups``), beside nothing. Left out: that
+kernels which communicate slow those which compute down.
 """
 
 import math
@@ -60,10 +46,9 @@ WEIGHTS_SHARDED: tuple[Strategy, ...] = ("zero3", "fsdp2")
 class Sharding:
     """How it is spread; ``none`` is one process. ``offload_optimizer``: of DeepSpeed, its state and the step on the
     host. ``offload_parameters``: DeepSpeed's ``offload_param``, ZeRO-3 alone; FSDP2's ``CPUOffloadPolicy``, with
-    gradients and state. ``overlap_comm``: of DeepSpeed; takes a second bucket under ZeRO-1 and 2. DeepSpeed calls
-    ``bucket_elements`` ``reduce_bucket_size`` (transformers' ``auto``: hidden_size squared), the last three
-    ``stage3_max_reuse_distance``, ``stage3_prefetch_bucket_size``, and ``stage3_param_persistence_threshold``, up to
-    which ZeRO-3 keeps weights."""
+    gradients and state. ``overlap_comm``: takes a second bucket under ZeRO-1 and 2. DeepSpeed calls ``bucket_elements``
+    ``reduce_bucket_size`` (transformers' ``auto``: hidden_size squared), the last three ``stage3_max_reuse_distance``,
+    ``stage3_prefetch_bucket_size``, ``stage3_param_persistence_threshold``, up to which ZeRO-3 keeps weights."""
 
     strategy: Strategy
     ranks: int = 1
@@ -127,10 +112,6 @@ class ModelStates:
     def weight_bytes(self) -> float:
         return self.trained * self.trained_bytes + self.frozen * self.frozen_bytes
 
-    @property
-    def gathered_weight_bytes(self) -> float:
-        return self.weight_bytes if self.gathered_bytes is None else (self.trained + self.frozen) * self.gathered_bytes
-
 
 def host_bytes(states: ModelStates, sharding: Sharding) -> int:
     """What a rank has offloaded to the host's memory or disk."""
@@ -189,36 +170,32 @@ def sent_bytes(collective: Collective, ranks: int) -> float:
 
 def step_collectives(states: ModelStates, sharding: Sharding, layers: int = 1) -> tuple[Collective, ...]:
     """What the ranks do together in an optimizer step; nothing where there is one rank. Messages are buckets of 25 MiB
-    under DDP, of ``bucket_elements`` under ZeRO, and layers where weights are gathered, with one more for what is in
-    none. ZeRO-1 and 2 gather the weights of a parameter group at once, whatever its size
-    (``all_gather_into_tensor_dp_groups``)."""
-    if sharding.ranks == 1 or sharding.strategy == "none":
+    under DDP, of ``bucket_elements`` under ZeRO, and layers where weights are gathered, with one more for the rest.
+    ZeRO-1 and 2 gather a parameter group at once, whatever its size (``all_gather_into_tensor_dp_groups``)."""
+    strategy, micro_batches = sharding.strategy, sharding.micro_batches
+    if sharding.ranks == 1 or strategy == "none":
         return ()
-    made = _sharded(states, sharding, layers) if sharding.strategy in WEIGHTS_SHARDED else _replicated(states, sharding)
+    gradients = states.trained * states.gradient_bytes
+    buckets = -(-states.trained // max(sharding.bucket_elements, 1))
+    times = 1 if sharding.whole_gradients else micro_batches
+    if strategy in WEIGHTS_SHARDED:
+        elements, cut = states.trained + states.frozen, layers + 1 if strategy == "fsdp2" else buckets
+        weights = states.weight_bytes if states.gathered_bytes is None else elements * states.gathered_bytes
+        kept = kept_elements(states, sharding) / max(elements, 1)
+        made = [
+            Collective("all_gather", "weights", weights, layers + 1, micro_batches),
+            Collective("all_gather", "weights", weights * (1 - kept), layers, micro_batches),
+            Collective("reduce_scatter", "gradients", gradients, cut, times),
+        ]
+    elif strategy == "ddp":
+        made = [Collective("all_reduce", "gradients", gradients, math.ceil(gradients / DDP_BUCKET_BYTES), times)]
+    else:
+        weights = states.trained * states.trained_bytes
+        made = [
+            Collective("all_reduce", "gradients", gradients, buckets, times),
+            Collective("all_gather", "weights", weights, _PARAMETER_GROUPS, 1),
+        ]
     return tuple(one for one in made if one.payload_bytes > 0)
-
-
-def _replicated(states: ModelStates, sharding: Sharding) -> Iterable[Collective]:
-    gradients, weights = states.trained * states.gradient_bytes, states.trained * states.trained_bytes
-    if sharding.strategy == "ddp":
-        yield Collective("all_reduce", "gradients", gradients, math.ceil(gradients / DDP_BUCKET_BYTES), 1)
-        return
-    times, buckets = 1 if sharding.whole_gradients else sharding.micro_batches, _buckets(states, sharding)
-    yield Collective("all_reduce", "gradients", gradients, buckets, times)
-    yield Collective("all_gather", "weights", weights, _PARAMETER_GROUPS, 1)
-
-
-def _sharded(states: ModelStates, sharding: Sharding, layers: int) -> Iterable[Collective]:
-    kept = kept_elements(states, sharding) / max(states.trained + states.frozen, 1)
-    times = 1 if sharding.whole_gradients else sharding.micro_batches
-    cut = layers + 1 if sharding.strategy == "fsdp2" else _buckets(states, sharding)
-    yield Collective("all_gather", "weights", states.gathered_weight_bytes, layers + 1, sharding.micro_batches)
-    yield Collective("all_gather", "weights", states.gathered_weight_bytes * (1 - kept), layers, sharding.micro_batches)
-    yield Collective("reduce_scatter", "gradients", states.trained * states.gradient_bytes, cut, times)
-
-
-def _buckets(states: ModelStates, sharding: Sharding) -> int:
-    return -(-states.trained // max(sharding.bucket_elements, 1))
 
 
 def communication_seconds(
@@ -236,7 +213,9 @@ BACKWARD_SHARE = 2 / 3
 
 
 def overlap_window_seconds(sharding: Sharding, compute_seconds: float) -> float:
-    """Seconds of a step's computation beside which communication may run; of ZeRO-1 and 2, that of gradients alone."""
+    """Seconds of a step's computation beside which communication may run (torch 2.13; DeepSpeed 0.19.8). Of DDP and of
+    ZeRO-1's gradients (``reduce_ready_partitions_and_remove_grads``): the backward of the last micro-batch. Of ZeRO-2's
+    gradients: every backward. Of ZeRO-3 and FSDP2: all but the optimizer's step, whose share is left in."""
     if sharding.strategy in ("zero1", "zero2") and not sharding.overlap_comm:
         return 0.0
     if sharding.strategy in ("ddp", "zero1"):

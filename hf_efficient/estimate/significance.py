@@ -108,8 +108,7 @@ def _reach(spread: Column, ratio: float, blocks: float, error: float) -> tuple[f
 
 def _log_ratio(before: Steps, after: Steps, of: Statistic, first: Places, second: Places, paired: bool) -> Column:
     if paired and of == "median":
-        found: Column = np.median(np.log(after.rates / before.rates)[second], axis=1)
-        return found
+        return np.median(np.log(after.rates / before.rates)[second], axis=1)
     return _log_statistic(after, of, second) - _log_statistic(before, of, first)
 
 
@@ -119,8 +118,7 @@ def _log_statistic(steps: Steps, of: Statistic, places: Places) -> Column:
         found = steps.seconds[places].sum(1) / per
     else:
         found = np.quantile(steps.rates[places], 0.95 if of == "p95" else 0.5, axis=1)
-    logs: Column = np.log(found)
-    return logs
+    return np.log(found)
 
 
 def _resampled(count: int, block: int, generator: np.random.Generator) -> Places:
@@ -192,7 +190,7 @@ def looked_at_rounds(
     return compared_rounds(before, after, error=spent, earlier=earlier)
 
 
-def compared_runs(before: Sequence[float], after: Sequence[float], *, error: float = ERROR) -> Compared | None:
+def compared_runs(before: Sequence[float], after: Sequence[float]) -> Compared | None:
     """Medians of repeated runs, and Mann and Whitney's U test of them, as benchstat compares benchmarks. None without a
     run on a side. Fewer than ``fewest_runs`` on both sides show nothing, whatever they measured."""
     if not before or not after:
@@ -200,7 +198,7 @@ def compared_runs(before: Sequence[float], after: Sequence[float], *, error: flo
     first, second, p_value = statistics.median(before), statistics.median(after), mann_whitney(before, after)
     ratio = second / first
     count = min(len(before), len(after))
-    return Compared("runs", first, second, ratio, None, None, None, error, p_value <= error, count, p_value=p_value)
+    return Compared("runs", first, second, ratio, None, None, None, ERROR, p_value <= ERROR, count, p_value=p_value)
 
 
 def needed(found: Compared, difference: float) -> int | None:

@@ -33,12 +33,7 @@ WARM_UP_RULE = f"the first {WARM_UP_STEPS} steps of each train() call, or half i
 def percentile(ordered: Sequence[float], share: float) -> float | None:
     """The value below which this share of the others lies, linear between neighbours (definition 7 of Hyndman and Fan,
     1996); None of nothing. Hand-worked: [1, 2, 4, 8], 0.95: the position is 0.95 * 3 = 2.85, 4 + 0.85 * 4 = 7.4."""
-    if not len(ordered):
-        return None
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return float(ordered[below] + (ordered[above] - ordered[below]) * (position - below))
+    return float(np.quantile(ordered, share)) if len(ordered) else None
 
 
 def warm_up_count(steps: int) -> int:
@@ -148,6 +143,7 @@ def paired_test(before: Sequence[float], after: Sequence[float]) -> PairedTest |
     if len(first) < 2:
         return None
     differences = second - first
+    size = (_AT_ONCE, len(differences))
     generator = np.random.default_rng(0)
     binary = bool(np.isin(np.concatenate([first, second]), (0.0, 1.0)).all())
     if binary:
@@ -155,10 +151,11 @@ def paired_test(before: Sequence[float], after: Sequence[float]) -> PairedTest |
     else:
         observed, as_far = abs(differences.mean()), 0
         for _ in range(_RESAMPLES // _AT_ONCE):
-            signs = generator.choice((-1.0, 1.0), size=(_AT_ONCE, len(differences)))
+            signs = generator.choice((-1.0, 1.0), size)
             as_far += int((np.abs((signs * differences).mean(1)) >= observed - 1e-12).sum())
         p_value = (as_far + 1) / (_RESAMPLES + 1)  # the observed one is one of them
-    low, high = np.percentile(_resampled_means(differences, generator), (2.5, 97.5))
+    drawn = (generator.integers(0, len(differences), size) for _ in range(_RESAMPLES // _AT_ONCE))
+    low, high = np.percentile(np.concatenate([differences[places].mean(1) for places in drawn]), (2.5, 97.5))
     method = "McNemar, exact" if binary else "permutation"
     return PairedTest(float(differences.mean()), float(low), float(high), p_value, method)
 
@@ -167,14 +164,6 @@ def mcnemar(worse: int, better: int) -> float:
     """The two-sided p-value of so many examples that only the first, or only the second, got right."""
     n = worse + better
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(min(worse, better) + 1)) / 2**n)
-
-
-def _resampled_means(differences: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    parts = [
-        differences[generator.integers(0, len(differences), (_AT_ONCE, len(differences)))].mean(1)
-        for _ in range(_RESAMPLES // _AT_ONCE)
-    ]
-    return np.concatenate(parts)
 
 
 _NORMAL_FROM = 200

@@ -26,14 +26,7 @@ from hf_efficient.metrics.answers import end_of_answer_ids
 from hf_efficient.model.load import load_dense_base, load_tokenizer, on_accelerator
 from hf_efficient.planning.model_config import meta_model, model_config, weights_dtype
 from hf_efficient.recipe.schema import ModelSection
-from hf_efficient.records.trained_model import (
-    EXPORT_JSON,
-    EXPORT_VERSION,
-    Agreement,
-    Evaluation,
-    ExportReport,
-    Rounding,
-)
+from hf_efficient.records import trained_model as rec
 from hf_efficient.run_dir.json_file import strict_json
 from hf_efficient.text import counted, size
 
@@ -48,11 +41,7 @@ _CALIBRATION = 128
 """Training examples that GPTQ or AWQ sees, where the run's data are here."""
 _TOKEN_BYTES = 150
 """Of a token in the tokenizer's files at most; Llama 3's has 134."""
-
-
-_CALIBRATED_ON_ANSWERS = (
-    "warning: calibrated on the trained model's own answers, for the run's training data are not at hand."
-)
+_ON_ANSWERS = "warning: calibrated on the trained model's own answers, for the run's training data are not at hand."
 
 
 class Form(NamedTuple):
@@ -104,7 +93,7 @@ def export_run(
     evaluate: int = 64,
     python: Path | None = None,
     trust_remote_code: bool = False,
-) -> tuple[Path, ExportReport]:
+) -> tuple[Path, rec.ExportReport]:
     """Write the export to ``output`` (default: ``TARGET/exports/FORM``), read it back, and compare it with the trained
     model, also on the first ``evaluate`` examples of the recipe's evaluation data. The folder appears whole or not at
     all. An adapter on a quantized base is merged into the dequantized weights; for GGUF and ONNX in float32, 4 bytes a
@@ -132,7 +121,7 @@ def export_run(
     del trained
     logger.info("Writing %s, %s ...", form.quantization or form.format, size(predicted))
     with merge.written_whole(output) as folder:
-        roundings: list[Rounding] = []
+        roundings: list[rec.Rounding] = []
         if _is_gguf(form):
             path = folder / f"{name}-{form.quantization}.gguf"
             roundings = write_gguf(path, model, tokenizer, name, str(form.quantization), licence_of(section.id))
@@ -143,7 +132,7 @@ def export_run(
         logger.info("Reading it back, and comparing it on the same ...")
         found, evaluation, remarks = _compared(_read_back(folder, form, section, config, python), tokenizer, asked)
         if form.format in _PACKED and not held.training:
-            remarks.append(_CALIBRATED_ON_ANSWERS)
+            remarks.append(_ON_ANSWERS)
         _check_agreement(found.kl_mean, form, output)
         if _is_gguf(form):
             found = replace(found, **llama_cpp.compared(path, tokenizer, asked.reference))
@@ -151,11 +140,11 @@ def export_run(
             _write_modelfile(folder, tokenizer)
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         total = sum(files.values())
-        written = ExportReport(
-            EXPORT_VERSION, name, *form, predicted, parameters, total, list(files), found, remarks, evaluation
+        written = rec.ExportReport(
+            rec.EXPORT_VERSION, name, *form, predicted, parameters, total, list(files), found, remarks, evaluation
         )
         report = _with_roundings(written, roundings, changes)
-        (folder / EXPORT_JSON).write_text(strict_json(report), encoding="utf-8")
+        (folder / rec.EXPORT_JSON).write_text(strict_json(report), encoding="utf-8")
     return output, report
 
 
@@ -185,7 +174,7 @@ def _asked(trained: Any, tokenizer: Any, questions: Sequence[Any], max_new_token
     return _Asked(questions, reference, held, agreement.loss_of(forward, held.evaluation)[0], learnt, base)
 
 
-def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[Agreement, Evaluation | None, list[str]]:
+def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[rec.Agreement, rec.Evaluation | None, list[str]]:
     """``reading``: ``_read_back``."""
     rows, missing = asked.held.evaluation, asked.held.missing
     with reading as (forward, read, remarks):
@@ -194,7 +183,7 @@ def _compared(reading: Any, tokenizer: Any, asked: _Asked) -> tuple[Agreement, E
         del forward
     remarks += [f"Not evaluated: {missing.rstrip('.')}."] * bool(missing)
     found = replace(found, kl_learnt=asked.kl_learnt)
-    evaluation = Evaluation(len(rows), tokens, asked.loss, after, asked.loss_base) if rows else None
+    evaluation = rec.Evaluation(len(rows), tokens, asked.loss, after, asked.loss_base) if rows else None
     return found, evaluation, remarks
 
 
@@ -297,7 +286,9 @@ def _changes(trained: Any) -> dict[str, float]:
     }
 
 
-def _with_roundings(report: ExportReport, roundings: Sequence[Rounding], changes: Mapping[str, float]) -> ExportReport:
+def _with_roundings(
+    report: rec.ExportReport, roundings: Sequence[rec.Rounding], changes: Mapping[str, float]
+) -> rec.ExportReport:
     adapted = [replace(one, change=changes[one.tensor]) for one in roundings if changes.get(one.tensor)]
     if not adapted:
         return report

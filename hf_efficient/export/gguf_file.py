@@ -46,7 +46,7 @@ def write_gguf(
     shape = gguf_shape(config)
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     try:
-        _add_metadata(writer, config, shape, name, quantization, licence)
+        _add_metadata(writer, config, name, quantization, licence)
         add_vocabulary(writer, tokenizer, shape.vocabulary)
         tensors = list(_tensors(model, shape, quantization))
         for one in tensors:
@@ -147,13 +147,9 @@ def _write(writer: gguf.GGUFWriter, one: _Written) -> Rounding | None:
 
 
 def _add_metadata(
-    writer: gguf.GGUFWriter,
-    config: PretrainedConfig,
-    shape: ModelShape,
-    name: str,
-    quantization: str,
-    licence: str | None,
+    writer: gguf.GGUFWriter, config: PretrainedConfig, name: str, quantization: str, licence: str | None
 ) -> None:
+    shape = gguf_shape(config)
     writer.add_type("model")
     writer.add_name(name)
     if licence:

@@ -21,17 +21,10 @@ from hf_efficient.curation.served import answered, first_model
 from hf_efficient.errors import HfEfficientError, ModelError, SetupError, first_line
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.statistics import percentile
-from hf_efficient.export.llama_cpp import load_llama_cpp
+from hf_efficient.export.llama_cpp import greedy, load_llama_cpp
 from hf_efficient.facts.environment import describe_environment, quieten_libraries
 from hf_efficient.launch.trained import find_source, load_source
-from hf_efficient.recording.meters import (
-    cuda_devices,
-    current_device,
-    device_peaks,
-    gpu_meters,
-    host_meters,
-    peak_rss_bytes,
-)
+from hf_efficient.recording import meters
 from hf_efficient.records.latency import LATENCY_SCHEMA_VERSION, Latency, LatencyPoint, Percentiles, rising
 from hf_efficient.records.tuning import LEAST_DOUBLING
 from hf_efficient.version import __version__
@@ -59,9 +52,6 @@ class Load:
             raise SetupError(f"--seconds: {self.seconds:g} is no time. Write the seconds of a point, such as 5.")
         if self.price_usd_per_hour is not None and not 0 <= self.price_usd_per_hour < math.inf:
             raise SetupError(f"--price: {self.price_usd_per_hour:g} is no price. Write dollars per hour.")
-
-    def points(self) -> Iterator[tuple[int, int, int]]:
-        return itertools.product(self.prompt_tokens, self.new_tokens, sorted(self.at_a_time))
 
 
 class Answer(NamedTuple):
@@ -101,48 +91,48 @@ def _in_a_process(model: str, load: Load) -> list[LatencyPoint]:
     quiet = functools.partial(quieten_libraries, debug=False)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), quiet) as pool:
         try:
-            found = pool.submit(_measured, model, load).result()
+            return pool.submit(_measured, model, load).result()
         except BrokenProcessPool as error:
             raise ModelError(f"{model}: its process was killed, perhaps for want of memory. Measure less.") from error
-    if isinstance(found, str):
-        raise ModelError(found)
-    return found
 
 
-def _measured(model: str, load: Load) -> list[LatencyPoint] | str:
-    """In the model's own process; errors come back as their sentence."""
+def _measured(model: str, load: Load) -> list[LatencyPoint]:
+    """In the model's own process, out of which not every error can be carried."""
     try:
         return _points(model, load)
     except HfEfficientError as error:
-        return str(error)
+        raise ModelError(str(error)) from error
 
 
 def _points(model: str, load: Load) -> list[LatencyPoint]:
     name, engine = _engine(model, load)
-    return [_point(LatencyPoint(model, name, *point), engine, load) for point in load.points()]
+    points = itertools.product(load.prompt_tokens, load.new_tokens, sorted(load.at_a_time))
+    return [_point(LatencyPoint(model, name, *point), engine, load) for point in points]
 
 
 def _point(point: LatencyPoint, engine: Engine, load: Load) -> LatencyPoint:
     asked = (point.prompt_tokens, point.new_tokens, point.at_a_time)
     is_here = not _is_server(point.model)
-    meters = [*host_meters(), *gpu_meters(cuda_devices(current_device()))[0]] if is_here else []
-    meters = [one for one in meters if one.unit == "joules"]
+    read: list[meters.EnergyMeter] = []
+    if is_here:
+        gpus, _ = meters.gpu_meters(meters.cuda_devices(meters.current_device()))
+        read = [one for one in (*meters.host_meters(), *gpus) if one.unit == "joules"]
     try:
         engine(*asked)  # kernels are chosen and memory is taken
         answers: list[Answer] = []
-        before, began = [one.read() for one in meters], time.perf_counter()
+        before, began = [one.read() for one in read], time.perf_counter()
         while (spent := time.perf_counter() - began) < load.seconds or len(answers) < _FEWEST_ROUNDS * point.at_a_time:
             answers += engine(*asked)
-        used = [one.read() - start for one, start in zip(meters, before, strict=True)]
+        used = [one.read() - start for one, start in zip(read, before, strict=True)]
     except (HfEfficientError, torch.OutOfMemoryError, MemoryError) as error:
         point.failed = first_line(error)
         return point
     _add_figures(point, answers, spent)
     tokens = sum(one.tokens for one in answers)
     if is_here:
-        point.peak_bytes = device_peaks().get("device_peak_allocated_bytes") or peak_rss_bytes()
+        point.peak_bytes = meters.device_peaks().get("device_peak_allocated_bytes") or meters.peak_rss_bytes()
         point.joules_per_million = sum(used) / tokens * 1e6 if used else None
-        point.energy_is_estimated = any(one.source == "estimate" for one in meters)
+        point.energy_is_estimated = any(one.source == "estimate" for one in read)
     usd = cost_usd(spent, load.price_usd_per_hour)
     point.usd_per_million = None if usd is None else usd / tokens * 1e6
     return point
@@ -225,8 +215,6 @@ def _llama_cpp(path: Path) -> Engine:
         model = llama_cpp.LlamaModel(str(path), llama_cpp.LlamaModelParams())
     except Exception as error:
         raise ModelError(f"{path}: llama.cpp cannot read it: {first_line(error)}.") from error
-    greedy = llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams())
-    greedy.add_greedy()
 
     def ask(prompt_tokens: int, new_tokens: int, at_a_time: int) -> list[Answer]:
         if at_a_time > 1:
@@ -236,13 +224,9 @@ def _llama_cpp(path: Path) -> Engine:
         room.n_ctx = room.n_batch = prompt_tokens + new_tokens + 8
         room.n_threads = room.n_threads_batch = torch.get_num_threads()
         context = llama_cpp.LlamaContext(model, room)
-        ids, place, at = random.choices(range(10, model.get_vocab().n_vocab), k=prompt_tokens), 0, []
+        answer = greedy(llama_cpp, context, random.choices(range(10, model.get_vocab().n_vocab), k=prompt_tokens))
         began = time.perf_counter()
-        for _ in range(new_tokens):
-            context.decode(llama_cpp.llama_batch_get_one(ids, place))
-            place += len(ids)
-            ids = [greedy.sample(context, -1)]
-            at.append(time.perf_counter() - began)
+        at = [time.perf_counter() - began for _ in itertools.islice(answer, new_tokens)]
         return [Answer(at[0], at[-1], new_tokens, prompt_tokens)]
 
     return ask

@@ -47,14 +47,13 @@ def compared(path: Path, tokenizer: PreTrainedTokenizerBase, reference: Sequence
     room.n_threads = room.n_threads_batch = torch.get_num_threads()
     room.flash_attn_type = 0  # its flash attention rounds more, which decides ties
     model = llama_cpp.LlamaModel(str(path), weights)
-    context, greedy = llama_cpp.LlamaContext(model, room), llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams())
-    greedy.add_greedy()
+    context = llama_cpp.LlamaContext(model, room)
     same = ties = 0
     for one in reference:
         adds = not tokenizer.chat_template  # which writes its own
         ids = model.get_vocab().tokenize(one.prompt.text, add_special=adds, parse_special=True)
         context.kv_cache_clear()
-        answer = zip(_greedy(llama_cpp, context, greedy, ids), one.answer, one.log_probabilities, strict=False)
+        answer = zip(greedy(llama_cpp, context, ids), one.answer, one.log_probabilities, strict=False)
         others = (float(known[wanted] - known[token]) for token, wanted, known in answer if token != wanted)
         first = next(others, None)
         same += first is None
@@ -62,8 +61,10 @@ def compared(path: Path, tokenizer: PreTrainedTokenizerBase, reference: Sequence
     return {"llama_cpp_same_answers": same, "llama_cpp_ties": ties}
 
 
-def _greedy(llama_cpp: Any, context: Any, sampler: Any, ids: list[int]) -> Iterator[int]:
-    place = 0
+def greedy(llama_cpp: Any, context: Any, ids: list[int]) -> Iterator[int]:
+    """The most likely tokens after ``ids``, in an empty context, without end."""
+    sampler, place = llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams()), 0
+    sampler.add_greedy()
     while True:
         context.decode(llama_cpp.llama_batch_get_one(ids, place))
         place += len(ids)

@@ -1,13 +1,13 @@
 """What this machine is, how much of it this process may use, which packages it has and what they log; whether the hub
 can be reached. Imports no torch by itself. What cannot be found out is None or absent."""
 
+import ctypes
 import functools
 import importlib.metadata
 import importlib.util
 import logging
 import os
 import platform
-import shutil
 import socket
 import subprocess
 import sys
@@ -147,6 +147,12 @@ def allowed_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+def end_with_parent(number: int = 9) -> None:
+    """Let this process get a signal, SIGKILL by default, once the one that started it is gone; on Linux alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, number)
+
+
 def version_of(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -172,8 +178,6 @@ def _gpus() -> tuple[list[dict[str, Any]] | None, str | None]:
 
 
 def _output(command: list[str]) -> str | None:
-    if shutil.which(command[0]) is None:
-        return None
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_SECONDS, check=True

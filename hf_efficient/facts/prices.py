@@ -74,13 +74,9 @@ def _own_price(row: Mapping[str, Any], folder: Path | None) -> Price:
 
 def offers(accelerator_name: str, market: Market, provider: str | None = None) -> list[Price]:
     """What an accelerator costs, by its name in ``accelerators()``; the user's own prices alone where there are any."""
-    found = [
-        offer
-        for offer in prices()
-        if offer.accelerator == accelerator_name
-        and offer.market == market
-        and (provider is None or plain(offer.provider) == plain(provider))
-    ]
+    found = [offer for offer in prices() if (offer.accelerator, offer.market) == (accelerator_name, market)]
+    if provider is not None:
+        found = [offer for offer in found if plain(offer.provider) == plain(provider)]
     return [offer for offer in found if offer.own] or found
 
 

@@ -43,14 +43,12 @@ def _held(table: str) -> Any:
 
 
 def rows(table: str) -> list[dict[str, Any]]:
-    held: list[dict[str, Any]] = _held(table)
-    return held
+    return _held(table)
 
 
 def key_table(tool: str) -> dict[str, Any]:
     """How the keys of another tool are called in a recipe; ``recipe_words``: what is said of wrong ones."""
-    held: dict[str, Any] = _held(tool)
-    return held
+    return _held(tool)
 
 
 def plain(name: str) -> str:
@@ -73,6 +71,9 @@ def unknown(what: str, name: str, known: Iterable[str], remedy: str = "") -> Set
     hint = f"Did you mean {', '.join(close)}?" if close else f"Known: {', '.join(names)}."
     return SetupError(" ".join(part for part in (f"{name!r} is no {what} with known figures.", hint, remedy) if part))
 
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(min_length=1)]
@@ -98,7 +99,7 @@ class _AcceleratorRow(_Row):
     compute_capability: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
     bandwidth_gb_per_second: _Positive | None = None
     tdp_watts: _Positive | None = None
-    peak_tflops: dict[Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"], _Positive] = {}
+    peak_tflops: dict[Dtype, _Positive] = {}
 
 
 class _PriceRow(_Row):
@@ -162,9 +163,6 @@ def _problem(error: ErrorDetails, model: type[_Row]) -> str:
         return f"{row}: {key}: is no key of a row. {meant}"
     return f"{row}: {key}: is {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}."
 
-
-Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 CPU = "cpu"
 """In place of an accelerator's name: this machine's CPU."""
@@ -286,9 +284,8 @@ def matmul_efficiency(held: Accelerator, dtype: Dtype) -> float:
     alike = [row for row in known if _is_geforce(row["of"][0]) == _is_geforce(held.name)]
     sixteen = [row for row in alike if row["dtype"] in _SIXTEEN_BITS]
     one_of_each = {row["of"][0]: row for row in reversed(sixteen)}  # the first row of each card
-    peaks = {name: accelerator(name).peak(row["dtype"]) for name, row in one_of_each.items()}
-    shares = (row["measured_tflops"] * 1e12 / peak for name, row in one_of_each.items() if (peak := peaks[name]))
-    return statistics.median(shares)
+    peaks = ((row["measured_tflops"], accelerator(name).peak(row["dtype"])) for name, row in one_of_each.items())
+    return statistics.median(reached * 1e12 / peak for reached, peak in peaks if peak)
 
 
 def _is_geforce(name: str) -> bool:
@@ -330,8 +327,8 @@ def collective_bandwidth(name: str, ranks: int) -> float | None:
     if link is None:
         return None
     used = min(1.0, (ranks - 1) / link["neighbours"]) if "neighbours" in link else 1.0
-    rows_alike = [row for row in rows("links") if row["kind"] == link["kind"]]
-    alike = {one: row["gb_per_second"] * 1e9 for row in rows_alike for one in row["of"]}
+    same_kind = (row for row in rows("links") if row["kind"] == link["kind"])
+    alike = {one: row["gb_per_second"] * 1e9 for row in same_kind for one in row["of"]}
     return alike[name] * used * _share("collectives", name, alike.get)
 
 

@@ -4,6 +4,7 @@ what the three kinds of job have in common, checked before one is written."""
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
@@ -12,7 +13,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.launch.output import local_inputs
-from hf_efficient.recipe.files import file_tree
+from hf_efficient.recipe.files import file_tree, set_at
 from hf_efficient.recipe.load import change_recipe, dump_yaml, put_nested, whole_values
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.rules.training import only_on_the_command_line
@@ -52,7 +53,7 @@ def clock_time(seconds: int) -> str:
     return f"{days}-{text}" if days else text
 
 
-def gpus_of(text: int | str) -> Gpus | None:
+def gpus_of(text: int | str | None) -> Gpus | None:
     """``8``, ``H100:8``; None for anything else, and for none."""
     read = _GPUS.fullmatch(str(text).strip())
     return Gpus(read[1], int(read[2])) if read and int(read[2]) else None
@@ -124,19 +125,18 @@ class Cluster(Section):
 
     def where(self, key: str) -> str:
         """Where a key was set, or would be: file and line, the flag, the file, or the description as such."""
-        origin = self._origins.get(key)
-        return str(origin) if origin is not None else self._file or "the cluster"
+        return str(self._origins.get(key) or self._file or "the cluster")
 
 
-FLAGS: Mapping[str, tuple[str, ...]] = {
-    "--num-gpus": ("gpus",),
-    "--time": ("time_limit",),
-    "--shared": ("shared",),
-    "--image": ("image",),
-    "--partition": ("slurm", "partition"),
-    "--account": ("slurm", "account"),
-    "--infra": ("skypilot", "infra"),
-    "--namespace": ("kubernetes", "namespace"),
+FLAGS: Mapping[str, str] = {
+    "--num-gpus": "gpus",
+    "--time": "time_limit",
+    "--shared": "shared",
+    "--image": "image",
+    "--partition": "slurm.partition",
+    "--account": "slurm.account",
+    "--infra": "skypilot.infra",
+    "--namespace": "kubernetes.namespace",
 }
 """The flags of the command line that stand for a key, and the key."""
 
@@ -152,24 +152,16 @@ def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
             continue
         is_of_kind = flag == "--num-gpus" and kind is not None
         written = f"--gpu {kind} {flag} {text}" if is_of_kind else f"{flag} {text}"
-        _lay(tree, FLAGS[flag], f"{kind}:{text}" if is_of_kind else text, Origin("command line", text=written))
+        value = Node(f"{kind}:{text}" if is_of_kind else text, Origin("command line", text=written))
+        with suppress(RecipeError):  # a section that is no mapping is left for the checks to report
+            tree = set_at(tree, FLAGS[flag].split("."), value)
     findings = check_schema(tree, root=Cluster, kind="a cluster's description")
     if findings := findings or [*_wrong_amounts(tree), *_wrong_names(tree)]:
         raise RecipeError(to_problems(tree, findings))
     cluster = Cluster.model_validate(tree.plain(), strict=True)
     cluster._origins = {dotted(path): node.origin for path, node in tree.leaves()}
-    cluster._file = str(file) if file is not None else ""
+    cluster._file = str(file or "")
     return cluster
-
-
-def _lay(tree: Node, path: tuple[str, ...], text: str, origin: Origin) -> None:
-    """Put the value of a flag into the tree; a section that is no mapping is left for the checks to report."""
-    node = tree
-    for part in path[:-1]:
-        node = node.value.setdefault(part, Node({}, origin))
-        if not isinstance(node.value, dict):
-            return
-    node.value[path[-1]] = Node(text, origin)
 
 
 _ENVIRONMENT = ("a name of letters, digits and _", re.compile(r"[A-Za-z_][A-Za-z0-9_]*"))
@@ -257,16 +249,9 @@ def target_of(name: str) -> Target:
 
 
 def job_of(
-    target: Target,
-    recipe: Recipe,
-    cluster: Cluster,
-    *,
-    source: str,
-    directory: str,
-    switch: str = "",
-    flags: Sequence[str] = (),
+    target: Target, recipe: Recipe, cluster: Cluster, *, source: str, directory: str, switch: str, flags: Sequence[str]
 ) -> Job:
-    gpus = gpus_of(cluster.gpus) if cluster.gpus is not None else None
+    gpus = gpus_of(cluster.gpus)
     # The current folder is that of Slurm's machines as well.
     folder = directory if target == "slurm" and not recipe.output_dir.startswith("~") else ""
     output = posixpath.normpath(posixpath.join(folder, recipe.output_dir))
@@ -290,7 +275,7 @@ def job_of(
         nodes=recipe.distributed.nodes,
         processes=processes,
         gpus=gpus,
-        seconds=seconds_of(cluster.time_limit) if cluster.time_limit is not None else None,
+        seconds=seconds_of(cluster.time_limit or ""),
         switch=switch,
         overrides=only_on_the_command_line(recipe),
         flags=tuple(flags),
@@ -355,5 +340,4 @@ def _unreachable_inputs(target: Target, recipe: Recipe, cluster: Cluster, direct
 
 
 def _where(recipe: Recipe, key: str) -> str:
-    origin = recipe.provenance.get(key)
-    return str(origin) if origin is not None else str(recipe.path or recipe.name)
+    return str(recipe.provenance.get(key) or recipe.path or recipe.name)

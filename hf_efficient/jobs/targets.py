@@ -65,6 +65,9 @@ def sbatch_script(job: Job) -> str:
         raise RecipeError([_problem(job, "image", message, remedy)])
     remedy = "Give the lines that activate its environment: activate, in the cluster's file."
     node = f"set -euo pipefail\nnode_rank=$SLURM_NODEID\n{node_script(job, remedy=remedy)}"
+    # Without the processes of one machine a run cannot continue: --kill-on-bad-exit.
+    srun_options = [f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    srun_options += ["--cpu-bind=none", *cluster.slurm.srun_options]
     return rendered(
         _SCRIPTS / "slurm.sh",
         options="\n".join(f"#SBATCH {shlex.quote(option)}" for option in _sbatch_options(job)),
@@ -74,7 +77,7 @@ def sbatch_script(job: Job) -> str:
         port=cluster.port or _PORT,
         document=here_document(node, "END_OF_NODE", " || true"),
         grace=cluster.grace_seconds,
-        srun_options=" ".join(shlex.quote(option) for option in _srun_options(job)),
+        srun_options=shlex.join(srun_options),
         restarts=cluster.restarts,
     )
 
@@ -100,14 +103,14 @@ def _machine_options(cluster: Cluster, gpus: Gpus | None) -> Iterator[str]:
     for name in ("partition", "account", "qos", "constraint", "reservation"):
         if value := getattr(cluster.slurm, name):
             yield f"--{name}={value}"
-    if cluster.time_limit is not None and (seconds := seconds_of(cluster.time_limit)):
+    if seconds := seconds_of(cluster.time_limit or ""):
         yield f"--time={clock_time(seconds)}"
 
 
 def srun_command(cluster: Cluster, name: str, command: Sequence[str]) -> list[str]:
     """One process, with one GPU where the machines have some, as a job of Slurm's: ``srun`` waits in the queue and for
     its end, and cancels it where it is ended itself, or whoever started it was killed."""
-    gpus = gpus_of(cluster.gpus) if cluster.gpus is not None else None
+    gpus = gpus_of(cluster.gpus)
     options = [f"--job-name={name}", "--nodes=1", "--ntasks=1", "--quiet", "--cpu-bind=none"]
     options += _machine_options(cluster, None if gpus is None else replace(gpus, count=1))
     lines = [*_exports(cluster), *([cluster.activate] if cluster.activate else []), f"exec {shlex.join(command)}"]
@@ -117,12 +120,6 @@ def srun_command(cluster: Cluster, name: str, command: Sequence[str]) -> list[st
 
 def _exports(cluster: Cluster) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in cluster.env.items()]
-
-
-def _srun_options(job: Job) -> list[str]:
-    # Without the processes of one machine a run cannot continue: --kill-on-bad-exit.
-    own = [f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-    return [*own, "--cpu-bind=none", *job.cluster.slurm.srun_options]
 
 
 def skypilot_task(job: Job) -> str:

@@ -4,9 +4,6 @@ A file says which rank failed and how, in place of torch's traceback. ``SIGTERM`
 processes of a job, does not end the launcher while its processes save and end by themselves.
 """
 
-from __future__ import annotations
-
-import json
 import logging
 import os
 import re
@@ -14,21 +11,18 @@ import signal
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hf_efficient.early  # first of all
-
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from hf_efficient.run_dir.json_file import read_table, strict_json, write_whole
 
 FAILURE_FILE = "HF_EFFICIENT_FAILURE_FILE"
 """Environment variable: the file in which the launcher says which of its processes failed, and how."""
 
 _HANDLED = "SIGINT,SIGHUP,SIGQUIT"  # signals that torch's agent passes on and ends by: all of its own but SIGTERM
-
 _FAILURE = "failure.json"
 
 
@@ -65,8 +59,7 @@ def agent_environment(folder: Path) -> dict[str, str]:
 
 
 def failure_in(folder: Path) -> Failure | None:
-    path = folder / _FAILURE
-    return Failure(**json.loads(path.read_text(encoding="ascii"))) if path.is_file() else None
+    return read_table(folder / _FAILURE, Failure)
 
 
 def _launch() -> int:
@@ -93,14 +86,12 @@ def _launch() -> int:
     return 0
 
 
-def _report(failures: Mapping[int, ProcessFailure]) -> None:
-    """The one that failed first; one that was killed, before those that the agent, or its loss, ended."""
-    path = os.environ.get(FAILURE_FILE)
-    if not path:
-        return
+def _report(failures: Mapping[int, Any]) -> None:
+    """Of torch's ``ProcessFailure`` by rank, the first; one that was killed, before those that the agent, or its loss,
+    ended."""
     found = [(failures[rank].timestamp, Failure(rank, failures[rank].exitcode, _starts())) for rank in failures]
     first = min(found, key=lambda one: (not one[1].was_killed, one[0], one[1].rank))[1]
-    Path(path).write_text(json.dumps(asdict(first)), encoding="ascii")
+    write_whole(Path(os.environ[FAILURE_FILE]), strict_json(first))
 
 
 def _starts() -> int:

@@ -4,26 +4,23 @@ Sharding without a GPU: DeepSpeed on the CPU, and FSDP2, which accelerate (1.15)
 Trainer's then run with torch's ``fully_shard`` on gloo.
 """
 
-from __future__ import annotations
-
 import functools
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
+from transformers import TrainingArguments
+from trl import DPOConfig, SFTConfig
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
-from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.command import deepspeed_config, is_zero, largest_share
 from hf_efficient.launch.machine import check_use_cpu
 from hf_efficient.launch.started import started_engine, started_recipe
-from hf_efficient.model.recipe_trainer import settle_fast_step, settled_options
+from hf_efficient.model.recipe_trainer import preference_arguments, settle_fast_step, settled_options, sft_arguments
+from hf_efficient.profilers.calibration import cpu_is_faster_in_float32
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import TrainingArguments
-    from trl import DPOConfig, SFTConfig
 
 
 def keep_to_one_device(args: TrainingArguments) -> None:
@@ -44,12 +41,11 @@ def one_device_remark(args: TrainingArguments, device_count: int) -> str | None:
 
 def settle_compute_dtype(recipe: Recipe, device: torch.device) -> Recipe:
     """The recipe with what its 4-bit layers multiply in on this device, for ``compute_dtype: auto``."""
-    if recipe.distill is not None and (held := recipe.distill.teacher.quantization) is not None:
-        held = held.model_copy(
-            update={"compute_dtype": _multiplies_in(device) if held.compute_dtype == "auto" else held.compute_dtype}
-        )
-        teacher = recipe.distill.teacher.model_copy(update={"quantization": held})
-        recipe = recipe.model_copy(update={"distill": recipe.distill.model_copy(update={"teacher": teacher})})
+    distill = recipe.distill
+    if distill and (held := distill.teacher.quantization) and held.compute_dtype == "auto":
+        held = held.model_copy(update={"compute_dtype": _multiplies_in(device)})
+        teacher = distill.teacher.model_copy(update={"quantization": held})
+        recipe = recipe.model_copy(update={"distill": distill.model_copy(update={"teacher": teacher})})
     adapter = recipe.adapter
     section = adapter.quantization or QuantizationSection()
     if adapter.method != "qlora" or section.bits != 4 or section.compute_dtype != "auto":
@@ -59,13 +55,14 @@ def settle_compute_dtype(recipe: Recipe, device: torch.device) -> Recipe:
 
 
 def leave_bf16_off(options: dict[str, Any]) -> None:
-    """For a device without it, where the recipe is silent: TRL and the launcher's mixed precision would use it."""
-    if not options.get("fp16") and options.setdefault("bf16", False) is False:
+    """For a device no faster in it, where the recipe is silent: TRL and the launcher's mixed precision would use it."""
+    if not options.get("fp16") and not options.get("bf16"):
+        options["bf16"] = False
         os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 
 
-def emulation_remark(recipe: Recipe, device: torch.device) -> str:
-    if device.type != "cpu" or not cpu_emulates_bf16():
+def float32_remark(recipe: Recipe, device: torch.device) -> str:
+    if device.type != "cpu" or not cpu_is_faster_in_float32():
         return ""
     half = compute_dtype(recipe.adapter.quantization or QuantizationSection()) == "bfloat16"
     asked = {
@@ -74,15 +71,13 @@ def emulation_remark(recipe: Recipe, device: torch.device) -> str:
         "adapter.quantization.compute_dtype: auto": recipe.adapter.method == "qlora" and half,
     }
     remedies = ", ".join(key for key, is_asked in asked.items() if is_asked)
-    return remedies and f"this CPU emulates bfloat16, many times slower than float32: write {remedies}"
+    return remedies and f"this CPU multiplies float32 faster than bfloat16: write {remedies}"
 
 
 def _multiplies_in(device: torch.device) -> Literal["bfloat16", "float16", "float32"]:
-    import torch
-
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
-    return "float32" if device.type == "cpu" and cpu_emulates_bf16() else "bfloat16"
+    return "float32" if device.type == "cpu" and cpu_is_faster_in_float32() else "bfloat16"
 
 
 def settle(recipe: Recipe) -> tuple[Recipe, SFTConfig | DPOConfig]:
@@ -98,10 +93,6 @@ def settle_choices(recipe: Recipe, args: SFTConfig | DPOConfig) -> Recipe:
 def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     """With what the device needs where the recipe is silent: without an accelerator ``use_cpu``, no pinned memory.
     ``RecipeError``: values contradict each other; ``SetupError``: the device cannot do what is asked for (bf16)."""
-    import torch
-
-    from hf_efficient.model.recipe_trainer import preference_arguments, sft_arguments
-
     options: dict[str, Any] = {"output_dir": recipe.output_dir, **settled_options(recipe)}
     engine = started_engine(os.environ)
     has_accelerator = torch.accelerator.is_available()
@@ -177,8 +168,6 @@ def _open_fsdp2_on_cpu() -> None:
 
 
 def _check_gpu(options: dict[str, Any]) -> None:
-    import torch
-
     if not torch.cuda.is_available() or options.get("fp16") or torch.cuda.is_bf16_supported(including_emulation=False):
         return
     if options.get("bf16"):
@@ -198,7 +187,7 @@ def _copy_without_waiting(options: dict[str, Any]) -> None:
 
 
 def _check_cpu(options: dict[str, Any], attention: str | None) -> None:
-    if "bf16" not in options and cpu_emulates_bf16():
+    if options.get("bf16") is None and cpu_is_faster_in_float32():
         leave_bf16_off(options)
     for key, why in key_table("train_fields")["not_on_a_cpu"].items():
         if options.get(key):

@@ -22,7 +22,6 @@ from trl import DPOConfig, SFTConfig
 from hf_efficient.accounting.evaluations import answers_to_note
 from hf_efficient.callbacks import profilers
 from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
-from hf_efficient.callbacks.faults import FaultPolicy
 from hf_efficient.callbacks.stop import SaveCadence
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.objectives import PromptData, build_prompt_data, completions_of_each, make_rewards
@@ -113,9 +112,9 @@ def build(
     if on_data is not None:
         data = on_data(data, args, plan)
     model = _model(recipe, args, data, listener)
-    trainer: list[Trainer] = []
-    examples = data.eval_examples if isinstance(data, SftData) else []
-    answers = answer_evaluators(recipe.evaluate, tokenizer, examples, listener, lambda: trainer[0].state.global_step)
+    shown, examples = recipe.evaluate.generate, data.eval_examples if isinstance(data, SftData) else []
+    asked = list(examples[: shown.examples if "exact_match" in recipe.evaluate.metrics else shown.show])
+    answers = [AnswersInEvaluation(recipe.evaluate, tokenizer, asked, listener)] if asked else []
     common = {
         "model": model,
         "args": args,
@@ -125,7 +124,7 @@ def build(
         "record_steps": recipe.efficiency.record_steps,
         "check_gradients": recipe.efficiency.check_gradients,
         "log_metrics": recipe.efficiency.log_metrics,
-        "faults": FaultPolicy(**recipe.faults.model_dump(exclude={"hang_minutes"})),
+        "faults": recipe.faults,
         "saves": SavePolicy(recipe.checkpoints.background, recipe.checkpoints.mirror),
     }
     if recipe.distill is not None:
@@ -134,21 +133,19 @@ def build(
     with phase(recipe, "trainer_setup"):
         common["budget"] = recipe_budget(recipe, listener)
         if isinstance(data, SftData):
-            trainer.append(_sft_trainer(recipe, common, data, answers))
+            trainer = _sft_trainer(recipe, common, data, answers)
         elif isinstance(data, PromptData):
             from hf_efficient.trl_trainers import EfficientDistillationTrainer, EfficientGRPOTrainer
 
             # The base without its adapter is GRPO's reference model, where ``train.beta`` asks for one.
             kind: Any = EfficientGRPOTrainer if rewards else EfficientDistillationTrainer
             own = {"reward_funcs": list(rewards)} if rewards else {}
-            trainer.append(kind(callbacks=_callbacks(recipe), **own, **common))
+            trainer = kind(callbacks=_callbacks(recipe), **own, **common)
         else:
-            trainer.append(_preference_trainer(recipe, common))
+            trainer = _preference_trainer(recipe, common)
         if not isinstance(data, SftData) and recipe.adapter.method == "qlora":
-            from hf_efficient.model.recipe_trainer import train_in_float32
-
-            train_in_float32(model)
-    return Built(trainer[0], answers, _summary(data), plan)
+            recipe_trainer.train_in_float32(model)
+    return Built(trainer, answers, _summary(data), plan)
 
 
 def _summary(data: SftData | PreferenceData | PromptData) -> dict[str, Any]:
@@ -210,23 +207,17 @@ def _preference_lines(data: PreferenceData) -> Iterator[str]:
 
 
 def remarks(stats: DataStats, max_length: int | None) -> list[str]:
-    lines = []
+    one, many = "has no target token: it costs time and teaches", "have no target token: they cost time and teach"
+    examples = {
+        f"cut to train.max_length {max_length} (the longest has {count(stats.longest)} tokens)": stats.truncated,
+        f"left out: longer than train.max_length {max_length}": stats.dropped_overlong,
+        "left out: after cutting, no target token is left": stats.dropped_masked,
+        f"{'is' if stats.empty == 1 else 'are'} empty: a blank text, completion or last answer": stats.empty,
+        f"{one if stats.masked == 1 else many} nothing": stats.masked,
+    }
+    lines = [f"{counted(number, 'example')} {what}" for what, number in examples.items() if number]
     if stats.packs is not None and stats.fill_rate is not None:
-        lines.append(f"packed into {counted(stats.packs, 'row')}, {share(stats.fill_rate)} full")
-    if stats.truncated:
-        longest = f"the longest has {count(stats.longest)} tokens"
-        lines.append(f"{counted(stats.truncated, 'example')} cut to train.max_length {max_length} ({longest})")
-    if stats.dropped_overlong:
-        left_out = counted(stats.dropped_overlong, "example")
-        lines.append(f"{left_out} left out: longer than train.max_length {max_length}")
-    if stats.dropped_masked:
-        lines.append(f"{counted(stats.dropped_masked, 'example')} left out: after cutting, no target token is left")
-    if stats.empty:
-        are = "is" if stats.empty == 1 else "are"
-        lines.append(f"{counted(stats.empty, 'example')} {are} empty: a blank text, completion or last answer")
-    if stats.masked:
-        one, many = "has no target token: it costs time and teaches", "have no target token: they cost time and teach"
-        lines.append(f"{counted(stats.masked, 'example')} {one if stats.masked == 1 else many} nothing")
+        lines.insert(0, f"packed into {counted(stats.packs, 'row')}, {share(stats.fill_rate)} full")
     return lines + _small(stats.small_sources)
 
 
@@ -273,56 +264,44 @@ def _model(
 class AnswersInEvaluation:
     """Generates answers before the first step and after the last, and in every evaluation for ``exact_match``."""
 
-    def __init__(self, evaluator: AnswerEvaluator, *, in_every_evaluation: bool) -> None:
-        self._evaluator = evaluator
-        self._in_every_evaluation = in_every_evaluation
+    def __init__(
+        self,
+        section: EvaluateSection,
+        tokenizer: PreTrainedTokenizerBase,
+        examples: Sequence[Mapping[str, Any]],
+        listener: RunListener,
+    ) -> None:
         self.after_training = False
+        self._in_every_evaluation = "exact_match" in section.metrics
+        self._shown, self._listener, self._step = section.generate.show, listener, 0
+        most = section.generate.max_new_tokens
+        self._evaluator = AnswerEvaluator(tokenizer, examples, max_new_tokens=most, on_answers=self._show)
 
     def __call__(self, trainer: Trainer) -> dict[str, float]:
-        at_an_end = self.after_training or trainer.state.global_step in (0, trainer.state.max_steps)
-        if not (self._in_every_evaluation or at_an_end):
+        self._step = trainer.state.global_step
+        if not (self._in_every_evaluation or self.after_training or self._step in (0, trainer.state.max_steps)):
             return {}
         metrics = self._evaluator(trainer)
         return metrics if self._in_every_evaluation else {}
 
-
-def answer_evaluators(
-    section: EvaluateSection,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Sequence[Mapping[str, Any]],
-    listener: RunListener,
-    step: Callable[[], int],
-) -> list[AnswersInEvaluation]:
-    matched = "exact_match" in section.metrics
-    wanted = list(examples[: section.generate.examples if matched else section.generate.show])
-    if not wanted:
-        return []
-
-    def show(answers: list[Answer]) -> None:
+    def _show(self, answers: list[Answer]) -> None:
         timeline = process_timeline()
         if timeline.recording:
             sample = [(one.question, one.expected, one.generated) for one in answers[:_MOST_NOTED_ANSWERS]]
-            timeline.note("answers", step=step(), answers=answers_to_note(sample))
-        if section.generate.show:
-            listener.answers(step(), answers[: section.generate.show])
-
-    evaluator = AnswerEvaluator(tokenizer, wanted, max_new_tokens=section.generate.max_new_tokens, on_answers=show)
-    return [AnswersInEvaluation(evaluator, in_every_evaluation=matched)]
+            timeline.note("answers", step=self._step, answers=answers_to_note(sample))
+        if self._shown:
+            self._listener.answers(self._step, answers[: self._shown])
 
 
 def _callbacks(recipe: Recipe) -> list[TrainerCallback]:
-    stopping = recipe.evaluate.early_stopping
-    early = [] if stopping is None else [EarlyStoppingCallback(stopping.patience, stopping.threshold)]
-    return [*early, *_cadence(recipe), *instrument_callbacks(recipe.profile)]
-
-
-def _cadence(recipe: Recipe) -> list[TrainerCallback]:
-    if recipe.train.get("save_steps") != "auto":
-        return []
-    cost = recipe.cost
-    stated = recipe.checkpoints.hours_between_failures
-    hours, assumed = failure_hours(stated, cost.market, cost.spot.hours_between_preemptions)
-    return [SaveCadence(hours, stated=not assumed)]
+    found: list[TrainerCallback] = []
+    if (stopping := recipe.evaluate.early_stopping) is not None:
+        found.append(EarlyStoppingCallback(stopping.patience, stopping.threshold))
+    if recipe.train.get("save_steps") == "auto":
+        stated, cost = recipe.checkpoints.hours_between_failures, recipe.cost
+        hours, assumed = failure_hours(stated, cost.market, cost.spot.hours_between_preemptions)
+        found.append(SaveCadence(hours, stated=not assumed))
+    return [*found, *instrument_callbacks(recipe.profile)]
 
 
 def instrument_callbacks(profile: ProfileSection) -> list[profilers.InstrumentCallback]:
@@ -393,7 +372,7 @@ def _sft_trainer(
         else:
             checks.append(FusedHeadCheck(falls_back=falls_back))
     kind: Any = RecipeTrainer if recipe.distill is None else DistillTrainer
-    trainer: Trainer = kind(
+    return kind(
         data_collator=common.pop("data_collator", data.collator),
         compute_loss_func=recipe_trainer.objective(args),
         compute_metrics=compute_metrics,
@@ -402,7 +381,6 @@ def _sft_trainer(
         extra_evaluators=answers,
         **common,
     )
-    return trainer
 
 
 def _stop_at(model: PreTrainedModel, token: int) -> None:
@@ -416,12 +394,9 @@ def _stop_at(model: PreTrainedModel, token: int) -> None:
 
 def _preference_trainer(recipe: Recipe, common: dict[str, Any]) -> Trainer:
     """With an adapter its copy, as it begins, is the reference model; else the model as the recipe loads it."""
-    from hf_efficient.model.recipe_trainer import RankingAccuracyMixin, preference_trainer_class
-
-    base: Any = preference_trainer_class(recipe.objective)
-    ranking = (RankingAccuracyMixin,) if recipe.objective == "dpo" else ()
+    base: Any = recipe_trainer.preference_trainer_class(recipe.objective)
+    ranking = (recipe_trainer.RankingAccuracyMixin,) if recipe.objective == "dpo" else ()
     kind = type(f"Efficient{base.__name__}", (EfficientTrainerMixin, *ranking, base), {})
     has_reference = OBJECTIVES[recipe.objective].reference and recipe.adapter.method == "full"
     reference = {"ref_model": load_base(recipe)} if has_reference else {}
-    trainer: Trainer = kind(callbacks=_callbacks(recipe), **reference, **common)
-    return trainer
+    return kind(callbacks=_callbacks(recipe), **reference, **common)

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,10 @@ from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.run_dir.checkpoints import checkpoints, has_fsdp_shards, has_zero_shares
+from hf_efficient.run_dir.paths import RESOLVED
 
 EFFICIENCY = "efficiency"  # folder of the records inside the output directory
-
-RESOLVED = "recipe.resolved.yaml"  # the recipe as it ran; written when training starts, the mark of a run of ours
-
 BASE_WEIGHTS = "base_weights"  # in its environment: the mark of the weights that the run started from
-
 PREFLIGHT_JSON = "preflight.json"  # the result of the preflight check; it outlives the run that it replaces
 
 WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
@@ -43,11 +40,7 @@ _RECORDS = (
 
 
 def is_a_run(directory: Path) -> bool:
-    try:
-        with (directory / EFFICIENCY / RESOLVED).open("rb") as file:
-            return file.readline(100).startswith(b"recipe:")
-    except OSError:
-        return False
+    return "recipe" in resolved_of(directory)
 
 
 def replaced_by_a_run(directory: Path) -> list[Path]:
@@ -184,16 +177,8 @@ def check_same_run(checkpoint: Path, recipe: Recipe) -> None:
     stored = resolved_of(directory).get("recipe")
     if not isinstance(stored, dict):
         return  # not written by us: transformers' own checks remain
-    now = recipe.resolved()
-    now["adapter"] = _as_settled(now["adapter"], stored.get("adapter") or {})
-    for section, key in (("adapter", "fused"), ("model", "attn_implementation")):
-        if now[section][key] == "auto":  # stored is what the machine chose; a machine chooses again
-            now[section][key] = (stored.get(section) or {}).get(key)
-    differing = [
-        f"{key} (was {was!r}, is {value!r})"
-        for section, free in _FREE.items()
-        for key, was, value in _differences(section, stored.get(section) or {}, now[section] or {}, free)
-    ]
+    now = _as_settled(recipe.resolved(), stored)
+    differing = list(_differences(stored, now))
     before, after = ((one.get("distributed") or {}).get("global_batch_size") for one in (stored, now))
     processes = layout_of_checkpoint(checkpoint).processes
     if before is None and after is not None and processes is not None:
@@ -212,22 +197,24 @@ def check_same_run(checkpoint: Path, recipe: Recipe) -> None:
         )
 
 
-def _as_settled(adapter: dict[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What the machine of a run chose for ``compute_dtype: auto`` stands for it, until a machine chooses again."""
-    kept = stored.get("quantization")
-    if adapter["method"] != "qlora" or not isinstance(kept, Mapping):
-        return adapter
-    section = dict(adapter["quantization"] or QuantizationSection().model_dump(mode="json"))
-    if section["compute_dtype"] == "auto":
-        section["compute_dtype"] = kept.get("compute_dtype")
-    return {**adapter, "quantization": section}
+def _as_settled(now: dict[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What the machine of a run chose for ``auto`` stands for it, until a machine chooses again."""
+    adapter, kept = now["adapter"], (stored.get("adapter") or {}).get("quantization")
+    chosen = [(adapter, stored.get("adapter"), "fused"), (now["model"], stored.get("model"), "attn_implementation")]
+    if adapter["method"] == "qlora" and isinstance(kept, Mapping):
+        adapter["quantization"] = adapter["quantization"] or QuantizationSection().model_dump(mode="json")
+        chosen.append((adapter["quantization"], kept, "compute_dtype"))
+    for section, was, key in chosen:
+        if section[key] == "auto":
+            section[key] = (was or {}).get(key)
+    return now
 
 
-def _differences(
-    section: str, stored: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str]
-) -> Iterator[tuple[str, Any, Any]]:
-    for key in sorted(stored.keys() | now.keys()):
-        is_free = any(key == name or (name.endswith("_") and key.startswith(name)) for name in free)
-        # eval_fraction decides which examples are trained on.
-        if stored.get(key) != now.get(key) and (not is_free or key == "eval_fraction"):
-            yield f"{section}.{key}", stored.get(key), now.get(key)
+def _differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for section, free in _FREE.items():
+        was, value = stored.get(section) or {}, now[section] or {}
+        for key in sorted(was.keys() | value.keys()):
+            is_free = any(key == name or (name.endswith("_") and key.startswith(name)) for name in free)
+            # eval_fraction decides which examples are trained on.
+            if was.get(key) != value.get(key) and (not is_free or key == "eval_fraction"):
+                yield f"{section}.{key} (was {was.get(key)!r}, is {value.get(key)!r})"

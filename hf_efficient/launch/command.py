@@ -27,14 +27,6 @@ BUFFER_ELEMENTS = 100_000_000
 FLAGS_ALONE = Path(__file__).with_name("flags_alone.yaml")
 
 
-class NodePlace(NamedTuple):
-    """One of several machines, and the address of machine 0."""
-
-    rank: int
-    address: str
-    port: int
-
-
 class Layout(NamedTuple):
     """The processes of a launch, and which of its machines this one is; for one machine ``address`` is None."""
 
@@ -50,8 +42,8 @@ class Layout(NamedTuple):
         return self.nodes * self.processes
 
 
-def node_place(recipe: Recipe, rank: int, main_address: str | None) -> NodePlace | None:
-    """What ``--node-rank`` and ``--main-address`` say; None for a recipe of one machine."""
+def node_place(recipe: Recipe, rank: int, main_address: str | None) -> tuple[int, str, int] | None:
+    """Of a ``Layout`` what ``--node-rank`` and ``--main-address`` say; None for a recipe of one machine."""
     nodes = recipe.distributed.nodes
     if nodes == 1:
         if main_address is None and rank == 0:
@@ -66,8 +58,7 @@ def node_place(recipe: Recipe, rank: int, main_address: str | None) -> NodePlace
         )
     if rank >= nodes:
         raise SetupError(f"--node-rank: is {rank}, but distributed.nodes is {nodes}: write 0 to {nodes - 1}.")
-    host, port = _split(main_address)
-    return NodePlace(rank, host, port)
+    return (rank, *_split(main_address))
 
 
 def _split(address: str) -> tuple[str, int]:
@@ -79,7 +70,7 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def layout_of(recipe: Recipe, *, device_count: int, cores: int, place: NodePlace | None = None) -> Layout:
+def layout_of(recipe: Recipe, *, device_count: int, cores: int, place: tuple[int, str, int] | None = None) -> Layout:
     wanted, nodes = recipe.distributed.processes, recipe.distributed.nodes
     return Layout(nodes, max(1, device_count) if wanted == "auto" else wanted, cores, *(place or ()))
 

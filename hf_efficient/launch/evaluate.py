@@ -133,7 +133,7 @@ def _run(harness: Any, model: Any, tokenizer: Any, names: list[str], manager: An
     wrapped = harness.models.huggingface.HFLM(pretrained=model, tokenizer=tokenizer, batch_size=how.batch_size)
     # git prints an error where there is no repository
     with replaced(harness.evaluator, "get_git_commit_hash", lambda: None):
-        found: dict[str, Any] = harness.simple_evaluate(
+        return harness.simple_evaluate(
             model=wrapped,
             tasks=names,
             task_manager=manager,
@@ -143,7 +143,6 @@ def _run(harness: Any, model: Any, tokenizer: Any, names: list[str], manager: An
             batch_size=how.batch_size,
             log_samples=True,
         )
-    return found
 
 
 def _scores(after: dict[str, Any], before: dict[str, Any] | None) -> list[TaskScore]:
@@ -151,9 +150,8 @@ def _scores(after: dict[str, Any], before: dict[str, Any] | None) -> list[TaskSc
     for task, metrics in after["results"].items():
         for key, value in metrics.items():
             metric, _, filter_name = key.partition(",")
-            if not filter_name or metric.endswith(_ERROR) or not isinstance(value, (int, float)):
-                continue
-            found.append(_score(task, metric, filter_name, after, before))
+            if filter_name and not metric.endswith(_ERROR) and isinstance(value, (int, float)):
+                found.append(_score(task, metric, filter_name, after, before))
     return found
 
 
@@ -172,11 +170,7 @@ def _score(task: str, metric: str, filter_name: str, after: dict[str, Any], befo
 
     own = of_examples(after)
     base = of_examples(before) if before else {}
-    paired = (
-        paired_test([base[key] for key in own], [own[key] for key in own])
-        if own and own.keys() == base.keys()
-        else None
-    )
+    is_paired = bool(own) and own.keys() == base.keys()
     main = value(after, metric)
     assert main is not None  # the caller read it
     counts = after.get("n-samples", {}).get(task, {})
@@ -191,5 +185,5 @@ def _score(task: str, metric: str, filter_name: str, after: dict[str, Any], befo
         after_error=value(after, metric + _ERROR),
         before=value(before, metric) if before else None,
         before_error=value(before, metric + _ERROR) if before else None,
-        paired=paired,
+        paired=paired_test([base[key] for key in own], list(own.values())) if is_paired else None,
     )

@@ -4,9 +4,14 @@ accelerate's launcher exits with 1 for any fault, so a run leaves its code in a 
 """
 
 import errno
+import re
+import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
@@ -29,9 +34,10 @@ def cause_of(error: BaseException) -> BaseException:
 _NO_GRADIENT = "Expected to have finished reduction in the prior iteration"
 """What DDP says in the step after one in which a weight got no gradient."""
 
-_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
+LOST_PEER = re.compile(r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I)
 """What gloo and NCCL say in a process whose neighbour is gone."""
 
+_SAID = 400
 _TERM_SECONDS = 10.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit of `ulimit -f`
 _FAILED = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT)  # of a disk, an NFS, a file system in user space
@@ -87,15 +93,15 @@ def explained_faults(output_dir: str) -> Iterator[None]:
 
 
 def is_lost_peer(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in _LOST_PEER)
+    return isinstance(error, RuntimeError) and LOST_PEER.search(str(error)) is not None
 
 
 def is_full_disk(error: Exception) -> bool:
     """Also of libraries that write by themselves and report what the system said as text."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return True
-    # "unexpected pos" is what torch.save says when its archive comes out shorter than it wrote.
-    told = ("No space left on device", "Disk quota exceeded", "os error 28", "os error 27", "unexpected pos")
+    # torch.save says "unexpected pos" when its archive comes out shorter than it wrote, NumPy counts items.
+    told = ("No space left", "Disk quota exceeded", "os error 28", "os error 27", "unexpected pos", "requested and")
     return any(said in str(error) for said in told)
 
 
@@ -160,6 +166,31 @@ def _start(environment: Mapping[str, str]) -> str:
     """Of which all processes of a machine and start know the same, and those of another start something else."""
     port = environment.get(MET_AT) or environment.get("MASTER_PORT", "")
     return f"{environment.get('TORCHELASTIC_RESTART_COUNT', '')}/{port}"
+
+
+@contextmanager
+def ends_on_signals() -> Iterator[None]:
+    """A signal that would end this process at once raises, so that what was begun inside is ended, or taken back."""
+    found = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    is_main = threading.current_thread() is threading.main_thread()
+    heard = [number for number in found if is_main and signal.getsignal(number) == signal.SIG_DFL]
+    for number in heard:
+        signal.signal(number, lambda received, frame: sys.exit(128 + received))
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def last_words(code: int | None, log: Path) -> tuple[bool, str]:
+    """Of a launch that has failed: whether one of its processes was killed; its code, with the last that the processes
+    said, not the launcher, which ends with a table between two rules."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    was_killed = code in (-9, 137) or any("SIGKILL" in line or "Signal 9" in line for line in lines)
+    theirs = list(takewhile(lambda line: "torch/distributed/elastic" not in line, lines))
+    last = next((line.strip() for line in reversed(theirs or lines) if line.strip("=- ")), "")[:_SAID]
+    return was_killed, f"exit code {code}{f': {last}' if last else ', and it said nothing'}"
 
 
 @contextmanager

@@ -37,13 +37,12 @@ def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
             f"distributed.processes: is {layout.processes}, but this machine has "
             f"{counted(device_count, 'accelerator')}, one for each process. Write at most {device_count}, or auto."
         )
-    if distributed.offload.nvme_path is not None:
-        path = distributed.offload.nvme_path
-        if not (Path(path).is_dir() and os.access(path, os.W_OK)):
-            raise SetupError(
-                f"distributed.offload.nvme_path: {path} is no folder that can be written here. Make it, on a fast "
-                "local disk of every machine, or leave the key out: then the host's memory takes what is offloaded."
-            )
+    path = distributed.offload.nvme_path
+    if path is not None and not (Path(path).is_dir() and os.access(path, os.W_OK)):
+        raise SetupError(
+            f"distributed.offload.nvme_path: {path} is no folder that can be written here. Make it, on a fast "
+            "local disk of every machine, or leave the key out: then the host's memory takes what is offloaded."
+        )
 
 
 def check_use_cpu(recipe: Recipe, engine: Engine) -> None:

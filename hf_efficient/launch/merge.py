@@ -14,12 +14,6 @@ An 8-bit base rounds its activations too, which no merged model does (9e-02 from
 checked against the adapter unmerged on the dequantized weights.
 """
 
-import glob
-import os
-import shutil
-import signal
-import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 import torch
 from peft import PeftConfig, PeftModel, __version__
 from pydantic import ValidationError
@@ -35,7 +28,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_efficient.errors import ModelError, OutputError, first_line
-from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY, RESOLVED
+from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY
+from hf_efficient.launch.exits import ends_on_signals, is_full_disk
 from hf_efficient.model.four_bit_experts import adapt_experts
 from hf_efficient.model.load import auto_class, load_base, load_dense_base, load_tokenizer
 from hf_efficient.model.source import weights_mark
@@ -43,14 +37,14 @@ from hf_efficient.recipe.load import resolved_parts
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 from hf_efficient.run_dir.checkpoints import checkpoints, damage_of
+from hf_efficient.run_dir.json_file import published
+from hf_efficient.run_dir.paths import RESOLVED
 
 TOLERANCE: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Largest relative difference of the logits that rounding explains, by data type of the weights: four to seven times
 that of the table above in 16 bits, most of which is the unmerged model's own rounding; in float32 fifty times."""
 
 ADAPTER_CONFIG = "adapter_config.json"
-_FULL = 1 << 20
-"""Bytes free on a disk that is full; file systems keep some back."""
 _TEXT = "The quick brown fox jumps over the lazy dog. def add(a, b): return a + b"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _REMEDY = "It was damaged, or copied in part: copy the folder again, or write one of the run's checkpoints."
@@ -174,52 +168,23 @@ def check_free(output: Path, overwrite: bool) -> None:
 
 @contextmanager
 def written_whole(output: Path) -> Iterator[Path]:
-    """A folder to write to; it takes the place of ``output`` unless the block raises. Its parent is removed in any
-    case; what a process left there that was killed, the next one removes."""
-    staging = output.parent / f".merging-{output.name}-{os.getpid()}"
-    whole = staging / output.name
+    """A folder to write to; it takes the place of ``output`` unless the block raises, which leaves nothing."""
     made = [path for path in output.absolute().parents if not path.exists()]
-    signals = _ended_by_sigterm()
     try:
-        whole.mkdir(parents=True)
-        for left in output.parent.glob(f".merging-{glob.escape(output.name)}-*"):
-            if not psutil.pid_exists(int(left.name.rpartition("-")[2])):
-                shutil.rmtree(left, ignore_errors=True)
-        yield whole
-        if output.exists():
-            shutil.rmtree(output)
-        whole.replace(output)
+        with ends_on_signals(), published(output) as folder:
+            folder.mkdir()
+            yield folder
     except Exception as error:
-        why = _why_unwritten(error, output)
-        if why is None:
+        why = getattr(error, "strerror", None) or first_line(error)
+        if is_full_disk(error):  # to tokenizers it is a plain ``Exception``
+            why = "no space is left there. Make room, or write to another disk"
+        elif not isinstance(error, (OSError, SafetensorError)):
             raise
         raise OutputError(f"--output: {output} cannot be written: {why}.") from error
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if signals:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with suppress(OSError):  # one that holds something stays
             for path in made:
                 path.rmdir()
-
-
-def _ended_by_sigterm() -> bool:
-    """Let it raise, so that what is half written is removed. False where somebody else handles it."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        return False
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    return True
-
-
-def _why_unwritten(error: Exception, output: Path) -> str | None:
-    """None: an error of another kind. A full disk is a ``SafetensorError`` to safetensors, a plain ``Exception`` to
-    tokenizers, and to NumPy an ``OSError`` that counts items."""
-    if not (isinstance(error, (OSError, SafetensorError)) or (type(error) is Exception and "os error" in str(error))):
-        return None
-    place = next(path for path in output.absolute().parents if path.exists())
-    if shutil.disk_usage(place).free < _FULL:
-        return "no space is left there. Make room, or write to another disk"
-    return getattr(error, "strerror", None) or first_line(error)
 
 
 def find_adapter(folder: Path, *, trust_remote_code: bool = False) -> TrainedAdapter:
@@ -284,12 +249,11 @@ def load_trained(source: TrainedAdapter) -> tuple[Any, PreTrainedTokenizerBase]:
 
 
 def _adapter_config(folder: Path) -> PeftConfig:
-    path = folder / ADAPTER_CONFIG
     try:
         return PeftConfig.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"{first_line(error)} (PEFT {__version__}; a newer one may have written it)"
-        raise ModelError(f"{path} cannot be read: {why}. {_REMEDY}") from error
+        raise ModelError(f"{folder / ADAPTER_CONFIG} cannot be read: {why}. {_REMEDY}") from error
 
 
 def _check_adapter_weights(folder: Path) -> None:
@@ -343,24 +307,20 @@ def tokenizer_of(source: TrainedAdapter) -> PreTrainedTokenizerBase:
 
 def load_unmerged(source: TrainedAdapter, weights: BaseWeights | None = None) -> Any:
     """The adapter on the base that it is to be merged into; None: the one that it was trained beside."""
-    return _with_adapter(_load_base(source, weights or _weights(source, None)), source)
+    if (weights or _weights(source, None)) == "dense":
+        return _with_adapter(load_dense_base(source.model, scores=source.scores), source)
+    base = _quantized_base(source)
+    for module in base.modules():
+        # In evaluation mode bitsandbytes repacks the weights for AVX512 on a CPU, and cannot dequantize them then.
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    return _with_adapter(_dequantized(base) if source.rounds_activations else base, source)
 
 
 def _quantized_base(source: TrainedAdapter) -> Any:
     """None where the adapter was trained beside dense weights."""
     recipe = source.recipe if source.quantized else None
     return None if recipe is None else load_base(recipe.model_copy(update={"model": source.model}))
-
-
-def _load_base(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
-    if weights == "dense":
-        return load_dense_base(source.model, scores=source.scores)
-    model = _quantized_base(source)
-    for module in model.modules():
-        # In evaluation mode bitsandbytes repacks the weights for AVX512 on a CPU, and cannot dequantize them then.
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    return _dequantized(model) if source.rounds_activations else model
 
 
 def _with_adapter(base: PreTrainedModel, source: TrainedAdapter) -> Any:

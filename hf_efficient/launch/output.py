@@ -14,14 +14,14 @@ from typing import Any
 
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.launch import checkpoints as held
-from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED, check_same_run, is_a_run
+from hf_efficient.launch.checkpoints import EFFICIENCY, check_same_run, is_a_run
 from hf_efficient.launch.started import ALONE, Launch
 from hf_efficient.recipe.load import dump_yaml
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.run_dir.checkpoints import MANIFEST, checkpoints, fault_of, step_of, was_cut_off
 from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.run_dir.mirror import newer_in_mirror, reached
-from hf_efficient.run_dir.paths import STARTING, rank_files
+from hf_efficient.run_dir.paths import RESOLVED, STARTING, rank_files
 
 logger = logging.getLogger(__name__)
 
@@ -159,9 +159,7 @@ def _resumed(directory: Path, recipe: Recipe, damaged: Damaged) -> OutputPlan:
         faults[checkpoint] = fault
     lost = {path: fault for path, fault in faults.items() if not was_cut_off(path)}
     if lost:
-        named = "; ".join(
-            f"{path.name}: {fault}" for path, fault in sorted(lost.items(), key=lambda one: step_of(one[0]))
-        )
+        named = "; ".join(f"{path.name}: {fault}" for path, fault in reversed(lost.items()))
         raise OutputError(
             f"output_dir: no checkpoint in {directory} is whole ({named}). Copy one back, start again by --overwrite, "
             "or write another output_dir=..."

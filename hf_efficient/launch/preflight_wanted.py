@@ -1,17 +1,15 @@
 """Whether a run that has read its data begins, or wants a preflight check first; the last check is remembered."""
 
-from __future__ import annotations
-
-import hashlib
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from trl import DPOConfig, SFTConfig
 
 from hf_efficient.data.build import PreferenceData, SftData
+from hf_efficient.data.cache import hash_of
 from hf_efficient.data.objectives import PromptData
 from hf_efficient.errors import OutputError, writing
 from hf_efficient.facts.environment import version_of
@@ -19,15 +17,13 @@ from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.checkpoints import EFFICIENCY, PREFLIGHT_JSON
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import state
-from hf_efficient.planning.run_data import rows_of
+from hf_efficient.launch.restart import from_all
+from hf_efficient.planning.batches import rows_of
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import PREFLIGHT_SCHEMA_VERSION, Preflight
 from hf_efficient.records.plan import RunPlan
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
 from hf_efficient.text import seconds
-
-if TYPE_CHECKING:
-    from trl import DPOConfig, SFTConfig
 
 
 def preflight_path(recipe: Recipe) -> Path:
@@ -67,8 +63,7 @@ def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | 
         "processes": args.world_size,
         "rows": _rows(data, args),
     }
-    text = json.dumps(held, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hash_of(held)[:32]
 
 
 def _rows(data: SftData | PreferenceData | PromptData, args: SFTConfig | DPOConfig) -> Any:
@@ -92,13 +87,10 @@ def check_preflight(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, 
     """Let the run begin, or raise ``PreflightWanted`` on all processes; every process decides as the first one does."""
     if recipe.efficiency.preflight is False:
         return
-    wish = [_wish(recipe, args, data, plan, listener) if args.process_index == 0 else None]
-    if args.world_size > 1:
-        from accelerate.utils import broadcast_object_list
-
-        broadcast_object_list(wish, from_process=0)
-    if wish[0] is not None:
-        raise PreflightWanted(wish[0])
+    mine = _wish(recipe, args, data, plan, listener) if args.process_index == 0 else None
+    wish = from_all(mine, args.world_size)[0]
+    if wish is not None:
+        raise PreflightWanted(wish)
 
 
 def _wish(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, listener: RunListener) -> str | None:

@@ -3,21 +3,20 @@
 A start is recorded apart until it is ready to train, so that a mistake occupies no output directory.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import TrainingArguments
+from trl import SFTConfig
 
 from hf_efficient.accounting.money import read_earlier
-from hf_efficient.callbacks.budget_words import BudgetWords
-from hf_efficient.callbacks.stop import BudgetCallback
+from hf_efficient.callbacks.stop import BudgetCallback, BudgetWords
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.errors import HfEfficientError, OutputError, SetupError, first_line
 from hf_efficient.estimate.cost import JOULES_PER_KWH
@@ -28,19 +27,12 @@ from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import OutputPlan
 from hf_efficient.planning.plan import plan_run
 from hf_efficient.recipe.schema import Recipe, told_where
-from hf_efficient.recording.timeline import process_timeline
-from hf_efficient.records.account import RunAccount
-from hf_efficient.records.findings import Diagnosis
+from hf_efficient.recording.timeline import Timeline, no_timeline, process_timeline
 from hf_efficient.records.plan import RunPlan
 from hf_efficient.records.steps import PhaseName
 from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.run_dir.paths import STARTING, make_room, rank_files, records_path
 from hf_efficient.text import size
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
-    from trl import SFTConfig
-
 
 PLAN_JSON = "plan.json"  # in the folder of the records
 
@@ -55,36 +47,24 @@ _words = functools.partial(
 )
 
 
-@dataclass
-class RecordedRun:
-    """Once the run is over; None where nothing was recorded, it failed, or this is not the main process."""
-
-    account: RunAccount | None = None
-    diagnosis: Diagnosis | None = None
-
-
 @contextmanager
-def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
+def recorded_run(recipe: Recipe) -> Iterator[Timeline]:
     """Everything inside belongs to the run; the account is written at the end, also after an exception."""
-    run = RecordedRun()
     if not recipe.efficiency.record_steps:
-        yield run
+        yield no_timeline()
         return
     timeline = process_timeline()
     timeline.begin("imports")
     try:
-        yield run
+        yield timeline
     except BaseException as error:
         timeline.end(error)
+        raise
+    else:
+        timeline.end()
+    finally:
         if not timeline.until_exit:
             timeline.release()
-        raise
-    timeline.end()
-    finished = timeline.finished  # None where nothing could be written, which was said, and on other ranks
-    if not timeline.until_exit:
-        timeline.release()
-    if finished is not None:
-        run.account, run.diagnosis = finished.account, finished.diagnosis
 
 
 def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:
@@ -108,69 +88,50 @@ def state(recipe: Recipe, topic: str, facts: Mapping[str, Any]) -> None:
         process_timeline().state(topic, facts)
 
 
-class RunStart:
-    """One process of a start; its records are in ``folder`` until it is ready."""
-
-    def __init__(self, recipe: Recipe, plan: OutputPlan, args: TrainingArguments) -> None:
-        self.folder = start_folder(plan)
-        self._records = recipe.efficiency.record_steps
-        self._continues = plan.continues
-        self._run_folder = plan.directory / EFFICIENCY
-        self._rank, self._world_size = args.process_index, args.world_size
-
-    def forget_the_last(self) -> None:
-        """Remove what a start left that never came to train, unless this one continues it."""
-        if not (self._continues and self.folder.name == STARTING):
-            remove(self._run_folder / STARTING)
-
-    def is_ready(self) -> None:
-        """The run begins: what was recorded so far becomes the start of its records. Rank 0 calls it first."""
-        if not self._records or self.folder == self._run_folder:
-            return
-        if not self._continues:
-            make_room(self._run_folder, self._rank, self._world_size)
-        process_timeline().move_to(self._run_folder)
-        self._leave()
-
-    def fails(self) -> None:
-        """A mistake was found: what this process recorded goes, unless it belongs to a run that is there."""
-        if not self._records or self._continues or process_timeline().directory != self.folder.absolute():
-            return
-        process_timeline().discard()
-        for kind in ("spans", "system"):
-            remove(records_path(self.folder, kind, self._rank))
-        self._leave()
-        remove_if_empty(self._run_folder)
-
-    def _leave(self) -> None:
-        if self._rank == 0:
-            with suppress(FileNotFoundError):  # another process was the last, perhaps in this moment
-                for path in list(self.folder.iterdir()):
-                    if path.suffix != ".jsonl":  # an account and a page that were made of a start
-                        remove(path)
-        remove_if_empty(self.folder)  # by the last process
-
-
 @contextmanager
 def recorded_start(
     recipe: Recipe, plan: OutputPlan, args: TrainingArguments, rates: dict[str, dict[str, Any]]
-) -> Iterator[RunStart]:
-    """Record from here on; inside, data and model are read. An exception takes the record back; after a signal or a
-    kill the next start continues it, or removes it."""
-    start = RunStart(recipe, plan, args)
+) -> Iterator[Callable[[], None]]:
+    """Record from here on; inside, data and model are read. What it gives is called when the run begins, by rank 0
+    first: what was recorded so far becomes the start of its records. An exception takes the record back, unless it
+    belongs to a run that is there; after a signal or a kill the next start continues it, or removes it."""
+    records, continues, rank = recipe.efficiency.record_steps, plan.continues, args.process_index
+    folder, run_folder, timeline = start_folder(plan), plan.directory / EFFICIENCY, process_timeline()
+
+    def begin() -> None:
+        if records and folder != run_folder:
+            if not continues:
+                make_room(run_folder, rank, args.world_size)
+            timeline.move_to(run_folder)
+            _leave(folder, rank)
+
     args.distributed_state.wait_for_everyone()  # all have seen what is there before it is changed
     with args.main_process_first(local=False, desc="records of the start"):
-        if args.process_index == 0:
-            start.forget_the_last()
-    if recipe.efficiency.record_steps:
-        process_timeline().open(start.folder, args.process_index, "recipe")
+        if rank == 0 and not (continues and folder.name == STARTING):
+            remove(run_folder / STARTING)  # of a start that never came to train
+    if records:
+        timeline.open(folder, rank, "recipe")
         for topic, stated in rates.items():
-            process_timeline().state(topic, stated)
+            timeline.state(topic, stated)
     try:
-        yield start
+        yield begin
     except Exception:
-        start.fails()
+        if records and not continues and timeline.directory == folder.absolute():
+            timeline.discard()
+            for kind in ("spans", "system"):
+                remove(records_path(folder, kind, rank))
+            _leave(folder, rank)
+            remove_if_empty(run_folder)
         raise
+
+
+def _leave(folder: Path, rank: int) -> None:
+    if rank == 0:
+        with suppress(FileNotFoundError):  # another process was the last, perhaps in this moment
+            for path in list(folder.iterdir()):
+                if path.suffix != ".jsonl":  # an account and a page that were made of a start
+                    remove(path)
+    remove_if_empty(folder)  # by the last process
 
 
 def start_folder(plan: OutputPlan) -> Path:

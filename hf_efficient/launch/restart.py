@@ -1,4 +1,7 @@
-"""Processes that their launcher starts again, and machines that are gone.
+"""Launches that ``hf-efficient train`` starts again, processes that their launcher does, and machines that are gone.
+
+torch's elastic agent, which ``distributed.max_restarts`` asks of several processes, starts the processes of one launch
+again. ``Starts`` does so for the launch itself, which also helps one process, and a launcher that is killed.
 
 A process in a collective waits in C for ``train.ddp_timeout`` (1,800 s), and neither gloo nor NCCL learns of a pulled
 cable. So a thread of each machine's first process counts in the store on machine 0, and looks whether the others count.
@@ -8,24 +11,34 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.errors import HfEfficientError, OutputError
+from hf_efficient.errors import HfEfficientError, OutputError, SetupError
 from hf_efficient.launch.output import OutputPlan, plan_output, take_from_mirror
 from hf_efficient.launch.started import ALONE, MET_AT, STATUS_FILE, Launch, own_agent, started_nodes
 from hf_efficient.recipe.schema import Recipe, told_where
-from hf_efficient.run_dir.checkpoints import damage_of
+from hf_efficient.run_dir.checkpoints import checkpoints, damage_of, fault_of, step_of
+from hf_efficient.text import counted
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
     from transformers import TrainingArguments
+
+TRIES = 5  # starts in a row that bring no new checkpoint, after which ``--keep-going`` gives up
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
+_FAULTS = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
+_AGENT_FLAGS = {"--multi_gpu", "--use_deepspeed", "--use_fsdp"}
+"""Of accelerate's launcher: with one of them it starts processes by torch's elastic agent."""
+_CRASHES = {1, *(128 + getattr(signal, name).value for name in _FAULTS if hasattr(signal, name))}
+"""Exit codes of faults not foreseen and of killed processes; others ended as asked, or are for the user to correct."""
 
 BEAT_SECONDS = 3.0
 SILENT_SECONDS = 20.0
@@ -38,6 +51,57 @@ _open: list[TCPStore] = []
 _begun: set[Path] = set()  # directories in which this process has begun a run
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Starts:
+    """``most``: failures that are started again, in a row without a new checkpoint or, with ``in_all``, altogether."""
+
+    directory: Path
+    most: int
+    in_all: bool = False
+    failed: int = 0
+    step: int = 0  # of the newest checkpoint after the last failure
+
+    def pause_after(self, code: int) -> float | None:
+        """Seconds until the next start; None where there is none."""
+        if code not in _CRASHES:
+            return None
+        whole = (step_of(path) for path in reversed(checkpoints(self.directory)) if fault_of(path) is None)
+        before, self.step = self.step, next(whole, 0)
+        self.failed = 1 if self.step > before and not self.in_all else self.failed + 1
+        if self.failed > self.most:
+            return None
+        return float(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (self.failed - 1)))
+
+    def words(self, pause: float) -> str:
+        where = f"from checkpoint-{self.step}" if self.step else "from the first step"
+        kind = "" if self.in_all else " in a row without a new checkpoint"
+        tries = f"failure {self.failed} of at most {self.most}{kind}"
+        return f"Starting again in {counted(round(pause), 'second')}, {where} ({tries})"
+
+
+def starts_of(recipe: Recipe, command: Sequence[str], *, keep_going: bool) -> Starts:
+    """For ``--keep-going``; without it for ``distributed.max_restarts`` where ``command`` starts one process, without
+    an elastic agent. ``SetupError``: several machines, which only their agents can start together."""
+    directory = Path(recipe.output_dir).expanduser()
+    if not keep_going:
+        alone = not _AGENT_FLAGS.intersection(command)
+        return Starts(directory, recipe.distributed.max_restarts if alone else 0, in_all=True)
+    if recipe.distributed.nodes > 1:
+        raise SetupError(
+            f"--keep-going: starts the processes of one machine, and distributed.nodes is {recipe.distributed.nodes}. "
+            "Write distributed.max_restarts, with which the machines start together."
+        )
+    return Starts(directory, TRIES)
+
+
+def next_tail(tail: Sequence[str], recipe: Recipe, step: int) -> list[str]:
+    """It resumes, and never replaces. A checkpoint that the recipe names counts until the run has one of its own."""
+    kept = [word for word in tail if word not in ("--overwrite", "--resume")]
+    if not recipe.train.get("resume_from_checkpoint"):
+        return [*kept, "--resume"]
+    return [*kept, "train.resume_from_checkpoint=null", "--resume"] if step else [*kept, "--overwrite"]
 
 
 def starts_again(environment: Mapping[str, str]) -> bool:
@@ -59,7 +123,7 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
     directory, nodes = Path(recipe.output_dir).expanduser().resolve(), started_nodes(environment)
     launch = ALONE
     if agent := own_agent(environment):
-        launch = _launch(_from_all((agent, _restarts(environment), directory in _begun), args.world_size), nodes)
+        launch = _launch(from_all((agent, _restarts(environment), directory in _begun), args.world_size), nodes)
     _begun.add(directory)
     damaged: dict[Path, str] = {}
     mirrored = _mirrored(recipe, launch, args)
@@ -69,7 +133,7 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
         if plan.checkpoint is None:
             return plan
         mine = damage_of(plan.checkpoint, hashes=True) if args.process_index == 0 else None
-        damage = _from_all(mine, args.world_size)[0]
+        damage = from_all(mine, args.world_size)[0]
         if damage is None:
             return plan
         damaged[plan.checkpoint] = damage
@@ -85,7 +149,7 @@ def _mirrored(recipe: Recipe, launch: Launch, args: TrainingArguments) -> str:
             found = take_from_mirror(recipe, recipe.checkpoints.mirror, launch)
         except HfEfficientError as error:
             found = error
-    found = _from_all(found, args.world_size)[0]
+    found = from_all(found, args.world_size)[0]
     if isinstance(found, HfEfficientError):
         raise found
     return found
@@ -101,7 +165,7 @@ def _seen_alike(recipe: Recipe, launch: Launch, nodes: int, damaged: Mapping[Pat
             found = error
         plan = found if isinstance(found, OutputPlan) else None
         start = plan and (f"from {plan.checkpoint.name}" if plan.checkpoint else "from the first step")
-        seen = _from_all((socket.gethostname(), start), world_size)
+        seen = from_all((socket.gethostname(), start), world_size)
         first_host, first = seen[0]
         other = next((one for one in seen if one[1] != first), None)
         if other is None or not left:
@@ -128,7 +192,7 @@ def _restarts(environment: Mapping[str, str]) -> int:
     return int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def _from_all(mine: Any, world_size: int) -> list[Any]:
+def from_all(mine: Any, world_size: int) -> list[Any]:
     if world_size == 1:
         return [mine]
     from accelerate.utils import gather_object

@@ -1,33 +1,36 @@
 """A recipe, run from its first line to the model card."""
 
-from __future__ import annotations
-
+import io
 import json
 import os
+import shutil
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformers.trainer_callback import TrainerState
+import torch
+import transformers.trainer
+from transformers import Trainer, TrainerState
 from trl import DPOConfig, SFTConfig
 
-from hf_efficient.callbacks.progress import use_progress_lines
+from hf_efficient.callbacks.progress import ProgressLines, show_figures
 from hf_efficient.callbacks.stop import StopWhenAsked
-from hf_efficient.facts.environment import accelerator_count, describe_environment
+from hf_efficient.errors import OutputError
+from hf_efficient.facts.environment import accelerator_count, describe_environment, replaced
 from hf_efficient.launch import records
-from hf_efficient.launch.arguments import emulation_remark, one_device_remark, settle
+from hf_efficient.launch.arguments import float32_remark, one_device_remark, settle
 from hf_efficient.launch.build import Built, build, closed_instruments
 from hf_efficient.launch.card import write_model_card
-from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY, check_layout
+from hf_efficient.launch.checkpoints import BASE_WEIGHTS, EFFICIENCY, check_layout, layout_of_checkpoint
 from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.output import OutputPlan, clear_output, locked, write_resolved_recipe
 from hf_efficient.launch.preflight_wanted import check_preflight
 from hf_efficient.launch.records import phase, state
-from hf_efficient.launch.reshard import resharding
 from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.started import COMMAND, started_engine
 from hf_efficient.model.recipe_trainer import fast_step_lines
@@ -38,10 +41,7 @@ from hf_efficient.recipe.rules.values import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal, RunStopped, stop_request
 
-if TYPE_CHECKING:
-    from transformers import Trainer
-
-    Rates = dict[str, dict[str, Any]]
+Rates = dict[str, dict[str, Any]]
 
 
 def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:
@@ -51,7 +51,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     nothing is evaluated. Asked to end before, ``RunStopped``: it can resume from a checkpoint of its last step."""
     named_functions("profile.lines", recipe.profile.lines)
     named_functions("profile.host_memory", recipe.profile.host_memory)
-    with records.recorded_run(recipe) as recorded:
+    with records.recorded_run(recipe) as timeline:
         with phase(recipe, "trainer_setup"):
             recipe, args = settle(recipe)
             check_data_files(recipe)  # a wrong recipe comes before a taken directory
@@ -68,7 +68,8 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
                     plan = replace(plan, remark="; ".join(filter(None, [plan.remark, other])))
             with explained_faults(recipe.output_dir):
                 result = _run(recipe, args, plan, rates, listener)
-    listener.finished(result, recorded.account, recorded.diagnosis)
+    found = timeline.finished  # None where nothing could be written, which was said, and on other ranks
+    listener.finished(result, found and found.account, found and found.diagnosis)
     return result
 
 
@@ -81,7 +82,7 @@ def _run(
     price = rates.get("price", {}).get("price_usd_per_hour")
     if plan.continues:
         records.check_budget_left(recipe, records.start_folder(plan), price)
-    with records.recorded_start(recipe, plan, args, rates) as start:
+    with records.recorded_start(recipe, plan, args, rates) as begin:
         state(recipe, "environment", machine)
 
         def check(data: Any, args: Any, plan: Any) -> Any:
@@ -93,7 +94,7 @@ def _run(
         with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):
             if args.process_index == 0:
                 clear_output(plan, recipe.checkpoints.mirror)
-            start.is_ready()
+            begin()
             if args.process_index == 0:
                 noted = {**machine, BASE_WEIGHTS: weights_mark(recipe.model)}
                 write_resolved_recipe(plan.directory, recipe, noted, plan.agents)
@@ -119,7 +120,7 @@ def _log_remarks(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, 
     remarks = (
         *recipe_remarks(recipe),
         restarts_remark(recipe, os.environ),
-        emulation_remark(recipe, args.device),
+        float32_remark(recipe, args.device),
         one_device_remark(args, accelerator_count()),
         *fast_step_lines(recipe),
     )
@@ -130,7 +131,7 @@ def _log_remarks(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, 
 
 
 def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
-    use_progress_lines(trainer)
+    show_figures(trainer, ProgressLines)
     if plan.checkpoint is not None and _is_finished(plan.checkpoint, recipe):
         listener.stage("Training", f"{plan.checkpoint.name} is the end of the run: nothing is left to train")
         with phase(recipe, "trainer_setup"), resharding(trainer):
@@ -191,6 +192,56 @@ def gather_when_saved(trainer: Trainer) -> None:
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     if plugin is not None:
         plugin.set_state_dict_type("FULL_STATE_DICT")
+
+
+_SCRATCH = ".universal"  # in the output directory, which all machines share; until all have read it
+
+
+def resharding(trainer: Trainer) -> AbstractContextManager[None]:
+    """Within, the trainer loads a checkpoint of ZeRO that another number of processes wrote, by way of DeepSpeed's
+    universal checkpoints; FSDP2's are sharded anew by torch itself. Raises ``OutputError``."""
+    loader: Any = transformers.trainer
+    args, load = trainer.args, loader.deepspeed_load_checkpoint
+
+    def load_resharded(engine: Any, checkpoint: str, **options: Any) -> None:
+        if layout_of_checkpoint(Path(checkpoint)).processes in (None, args.world_size):
+            return load(engine, checkpoint, **options)
+        folder = Path(str(args.output_dir), _SCRATCH)
+        if args.process_index == 0:
+            _convert(Path(checkpoint), folder)
+        args.distributed_state.wait_for_everyone()
+        groups = engine.optimizer.param_groups
+        decays = [group.get("weight_decay") for group in groups]  # ZeRO-3 would give all groups that of the first
+        engine._config.load_universal_checkpoint = True
+        load(engine, str(folder), **options)
+        engine._config.load_universal_checkpoint = False
+        for group, decay in zip(groups, decays, strict=True):
+            group["weight_decay"] = decay
+        for kept in engine.optimizer.optimizer.state.values():  # ZeRO-3 would count one step for each group
+            if isinstance(kept.get("step"), torch.Tensor):
+                kept["step"] = kept["step"].clone()
+        args.distributed_state.wait_for_everyone()
+        if args.process_index == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return replaced(loader, "deepspeed_load_checkpoint", load_resharded)
+
+
+def _convert(checkpoint: Path, folder: Path) -> None:
+    from deepspeed.checkpoint import ds_to_universal
+
+    shutil.rmtree(folder, ignore_errors=True)
+    shares = checkpoint / (checkpoint / "latest").read_text(encoding="utf-8").strip()
+    options = Namespace(input_folder=str(shares), output_folder=str(folder / shares.name), strict=True)
+    vars(options).update(num_extract_workers=1, num_merge_workers=1, keep_temp_folder=False, inject_missing_state=True)
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            ds_to_universal.main(options)
+    except KeyError as error:
+        raise OutputError(
+            f"distributed.processes: {checkpoint.name} has an optimizer state that DeepSpeed cannot shard among "
+            f"other processes: it has no {error}, which Adam has. Keep the number of processes that wrote it."
+        ) from error
 
 
 _STATE = "trainer_state.json"

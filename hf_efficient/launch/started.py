@@ -135,11 +135,14 @@ def _differences(recipe: Recipe, environment: Mapping[str, str], engine: Engine)
             yield "offload.parameters", str(not offloads).lower(), f"--fsdp_offload_params is {str(offloads).lower()}"
 
 
-def _against(recipe: Recipe, key: str, value: str, launcher: str) -> str:
+_FLAGS = "give `accelerate launch` what `hf-efficient train RECIPE --dry-run` prints."
+
+
+def _against(recipe: Recipe, key: str, value: str, launcher: str, remedy: str = _FLAGS) -> str:
     where = told_where(recipe, f"distributed.{key}")
     return (
         f"{where}distributed.{key}: is {value}, but {launcher}. Start with `hf-efficient train`, which derives the "
-        f"launch from the recipe; or give `accelerate launch` what `hf-efficient train RECIPE --dry-run` prints."
+        f"launch from the recipe; or {remedy}"
     )
 
 
@@ -173,11 +176,7 @@ def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str
             f"distributed.processes: is {wanted} on each of {nodes} machines, but {world_size} were started together. "
             f"Write distributed.processes={world_size // nodes}, or start as many as it says."
         )
-    where = told_where(recipe, "distributed.processes")
     flags = f"--num_processes={wanted}" + (" --multi_gpu" if int(wanted) > 1 else "")
     started = "1 process was" if world_size == 1 else f"{world_size} processes were"
-    return (
-        f"{where}distributed.processes: is {wanted}, but {started} started. Start with `hf-efficient train`, which "
-        f"derives the launch from the recipe; or pass {flags} to `accelerate launch`; or write "
-        f"distributed.processes={world_size}."
-    )
+    remedy = f"pass {flags} to `accelerate launch`; or write distributed.processes={world_size}."
+    return _against(recipe, "processes", str(wanted), f"{started} started", remedy)

@@ -2,7 +2,6 @@
 keeps."""
 
 import hashlib
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,9 +33,8 @@ from hf_efficient.model.scored_head import target_positions
 from hf_efficient.model.source import weights_mark
 from hf_efficient.model.structure import whole_count
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.run_dir.json_file import published
 from hf_efficient.text import count, size
-
-logger = logging.getLogger(__name__)
 
 _VALUES = torch.float16
 _BYTES = 6  # a log-probability, and the number of its token
@@ -106,27 +104,17 @@ def _cached(recipe: Recipe, args: TrainingArguments, data: SftData, listener: Ru
     facts = [section.teacher.model_dump(), section.top_k, weights_mark(model), _mark(data)]
     path = cache_folder(recipe.data.cache_dir) / "teachers" / f"{hash_of(facts)[:32]}.safetensors"
     if path.is_file():
-        try:
-            _Likeliest(path)
-        except (SafetensorError, OSError):
-            logger.warning("%s cannot be read, and is made again.", path)
-        else:
-            return path
+        return path
     teacher = load_teacher(recipe).eval()
     if section.teacher.quantization is None:
         teacher.to(args.device)
-    rows = args.per_device_eval_batch_size
-    listener.stage(
-        "", f"{count(whole_count(teacher, trained=False))} parameters read {count(len(data.train))} rows once"
-    )
-    found = likeliest_tokens(teacher, data.train, data.collator, section.top_k, rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_suffix(".part")
+    size_of_teacher = count(whole_count(teacher, trained=False))
+    listener.stage("", f"{size_of_teacher} parameters read {count(len(data.train))} rows once")
+    found = likeliest_tokens(teacher, data.train, data.collator, section.top_k, args.per_device_eval_batch_size)
     try:
-        save_file(found, staging)
-        staging.replace(path)
+        with published(path) as draft:
+            save_file(found, draft)
     except (OSError, SafetensorError) as error:
-        staging.unlink(missing_ok=True)
         needed = size(_BYTES * found["values"].numel())
         why = f"{path.parent} cannot take the {needed} of the teacher's likeliest tokens ({error})"
         raise SetupError(f"data.cache_dir: {why}. Write another folder, or a smaller distill.top_k.") from error
@@ -155,7 +143,8 @@ def likeliest_tokens(
     done = 0
     for start in range(0, len(rows), at_once):
         part = [rows[one] for one in range(start, min(start + at_once, len(rows)))]
-        batch = {name: _on(teacher.device, value) for name, value in collator(part).items()}
+        held = collator(part).items()
+        batch = {name: value.to(teacher.device) if isinstance(value, Tensor) else value for name, value in held}
         positions = target_positions(batch.pop("labels"))
         with head_at(teacher, positions):
             logits = teacher(**batch, use_cache=False).logits.float()
@@ -164,7 +153,3 @@ def likeliest_tokens(
         tokens[done : done + len(positions)] = likeliest.indices.cpu()
         done += len(positions)
     return {"values": values, "tokens": tokens, "ends": torch.tensor(counts).cumsum(0)}
-
-
-def _on(device: torch.device, value: Any) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value

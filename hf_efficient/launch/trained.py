@@ -1,6 +1,5 @@
 """A run or a model that answers: loaded as it was trained, sampled, streamed; a chat, and files of prompts."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase, TextStreamer
 
+from hf_efficient.data.sources import READERS, Row
 from hf_efficient.errors import DataError, ModelError, SetupError, first_line
 from hf_efficient.launch.merge import (
     ADAPTER_CONFIG,
@@ -71,8 +71,7 @@ class Answerer:
     def without_adapter(self) -> AbstractContextManager[Any]:
         if not self._has_adapter:
             raise ModelError("--compare base: the model has no adapter. Write a run of LoRA or QLoRA, or leave it out.")
-        manager: AbstractContextManager[Any] = self.model.disable_adapter()
-        return manager
+        return self.model.disable_adapter()
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         """Raises ``DataError``: no chat template, or longer than the model's positions leave room for."""
@@ -132,15 +131,17 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
     if path.is_fifo() and path.parent.name != "fd":  # nobody may write to it
         raise DataError(f"--prompts: {path} is a pipe. Name a file.")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        if path.suffix in (".jsonl", ".json"):
+            rows = [_checked(row) for row in READERS[".jsonl"](path)]
+        else:
+            rows = [{"prompt": line} for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except DataError as error:
+        raise DataError(f"--prompts: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--prompts: {path} cannot be read: {first_line(error)}.") from error
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not numbered:
+    if not rows:
         raise DataError(f"--prompts: {path} is empty. Write a prompt on each line.")
-    if path.suffix not in (".jsonl", ".json"):
-        return [{"prompt": line} for _, line in numbered]
-    return [_row(f"{path}:{number}", line) for number, line in numbered]
+    return rows
 
 
 def generate(
@@ -167,19 +168,14 @@ def _is_message(one: Message) -> bool:
     return isinstance(one.get("role"), str) and (isinstance(content, (str, list)) or bool(one.get("tool_calls")))
 
 
-def _row(place: str, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"--prompts: {place} is no JSON: {first_line(error)}.") from error
-    held = row if isinstance(row, dict) else {}
-    messages, prompt = held.get("messages"), held.get("prompt")
+def _checked(row: Row) -> dict[str, Any]:
+    messages, prompt = row.value.get("messages"), row.value.get("prompt")
     if messages:
         fine = isinstance(messages, list) and all(isinstance(one, dict) for one in messages)
     else:
         fine = isinstance(prompt, str) and bool(prompt.strip())
     if not fine:
-        raise DataError(f'--prompts: {place} holds neither "prompt", a text, nor "messages", a list of chat messages.')
+        raise DataError(f'{row.where} holds neither "prompt", a text, nor "messages", a list of chat messages.')
     if messages and not all(map(_is_message, messages)):
-        raise DataError(f'--prompts: {place}: each message is to have a "role" and a "content", both texts.')
-    return dict(held)
+        raise DataError(f'{row.where}: each message is to have a "role" and a "content", both texts.')
+    return dict(row.value)

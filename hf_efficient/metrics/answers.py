@@ -11,7 +11,6 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_efficient.data.formats import TEMPLATE_FAULTS
 from hf_efficient.errors import DataError
-from hf_efficient.metrics.for_trainer import ExactMatch, normalise
 from hf_efficient.recording.activations import kept_modes
 
 
@@ -37,7 +36,8 @@ def render_prompt(
             "template. Name one in train.chat_template_path, or a tokenizer that has one in model.tokenizer."
         )
     try:
-        text = _render(tokenizer, prompt, add_generation_prompt=True)
+        messages = [dict(message) for message in prompt]
+        text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except TEMPLATE_FAULTS as error:
         raise DataError(f"{key}: the chat template refuses the messages {prompt!r}: {error}") from error
     return Prompt(text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
@@ -87,20 +87,13 @@ def generate_ids(
     return answers
 
 
-def _render(
-    tokenizer: PreTrainedTokenizerBase, chat: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
-) -> str:
-    messages = [dict(message) for message in chat]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt))
-
-
 def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     if not tokenizer.chat_template:
         return None
     answer = "An answer to find again"
     chat = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": answer}]
     try:
-        text = _render(tokenizer, chat, add_generation_prompt=False)
+        text = str(tokenizer.apply_chat_template(chat, tokenize=False))
     except TEMPLATE_FAULTS:
         return None  # a template for other roles than these says nothing of their end
     _, found, rest = text.rpartition(answer)
@@ -127,7 +120,7 @@ def _generation_config(model: torch.nn.Module, config: GenerationConfig) -> Iter
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer; ``prompt`` has the template's markers, ``match`` is equality after ``exact_match.normalise``."""
+    """One answer; ``prompt`` has the template's markers, ``match`` is equality after ``normalise``."""
 
     question: str
     prompt: str
@@ -136,13 +129,17 @@ class Answer:
     match: bool
 
 
+def normalise(text: str) -> str:
+    """The text as exact match compares it: outer whitespace removed, every inner run of it one space, nothing else."""
+    return " ".join(text.split())
+
+
 class AnswerEvaluator:
     """Generates answers greedily during an evaluation; returns ``{"exact_match": share}``. Several processes share the
     examples, and return the same numbers. Training mode, generation settings and weights are restored, and no random
     numbers drawn, so training takes the same steps. An example is ``{"prompt": text or list of chat messages, "answer":
     expected text}``. ``batch_size``: per process; does not change the answers beyond rounding. ``on_answers`` receives
-    the answers, in the order of the examples, on the main process alone. Raises ``DataError``: no examples, one without
-    ``prompt`` or ``answer``, or messages without a chat template."""
+    the answers, in the order of the examples, on the main process alone. ``DataError``: messages without a template."""
 
     def __init__(
         self,
@@ -153,20 +150,10 @@ class AnswerEvaluator:
         batch_size: int = 8,
         on_answers: Callable[[list[Answer]], None] | None = None,
     ) -> None:
-        if not examples:
-            raise DataError(
-                "evaluate.generate: there are no evaluation examples to answer. Give data.eval or data.eval_fraction."
-            )
         self.tokenizer, self.on_answers = tokenizer, on_answers
         self.max_new_tokens, self.batch_size = max_new_tokens, batch_size
         self._asked: list[tuple[str, Prompt, str]] = []  # question, prompt, expected answer
-        for number, example in enumerate(examples):
-            for key in ("prompt", "answer"):
-                if key not in example:
-                    raise DataError(
-                        f"evaluate.generate: example {number} has no {key!r}, only {sorted(example)}. "
-                        "An example to be answered is {'prompt': text or list of messages, 'answer': text}."
-                    )
+        for example in examples:
             prompt = example["prompt"]
             question = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
             self._asked.append((question, render_prompt(tokenizer, prompt), str(example["answer"])))
@@ -191,8 +178,7 @@ class AnswerEvaluator:
             answers.append(Answer(question, prompt.text, expected, text, normalise(text) == normalise(expected)))
         if self.on_answers is not None and accelerator.is_main_process:
             self.on_answers(answers)
-        pairs = {"predictions": [one.generated for one in answers], "references": [one.expected for one in answers]}
-        return dict(ExactMatch().compute(**pairs) or {})
+        return {"exact_match": sum(one.match for one in answers) / len(answers)}
 
 
 def share_of(count: int, process: int, processes: int) -> list[int]:

@@ -53,7 +53,6 @@ def add_adapter(
     if section.method == "full":
         return model
     from peft import get_peft_model
-    from torch import nn
     from transformers import set_seed
 
     set_seed(seed)

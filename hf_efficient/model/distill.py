@@ -17,20 +17,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
 
 from hf_efficient.errors import ModelError
 from hf_efficient.facts.environment import replaced
 from hf_efficient.model.prune import RECORD
 from hf_efficient.model.recipe_trainer import RecipeTrainerMixin
 from hf_efficient.recipe.schema import DistillSection, Recipe
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _LOGITS_AT_ONCE = 2**21
 VALUES, TOKENS = "teacher_values", "teacher_tokens"
@@ -51,8 +49,7 @@ def distilled_loss(
 ) -> Tensor:
     """The sum over the targets (N,), without the hidden states; ``logits`` (N, vocabulary) are the student's. A teacher
     with another number of rows in its head is compared on those that both have."""
-    loss: Tensor = _Distilled.apply(logits, targets, teacher, alpha, temperature)
-    return loss
+    return _Distilled.apply(logits, targets, teacher, alpha, temperature)
 
 
 class _Distilled(torch.autograd.Function):
@@ -88,14 +85,13 @@ def _of_teacher(scores: Tensor, values: Tensor, tokens: Tensor | None, temperatu
     """The summed KL of a piece, and temperature times its slope in ``scores``, q - p."""
     shared = scores.shape[1] if tokens is not None else min(scores.shape[1], values.shape[1])
     student = F.log_softmax(scores[:, :shared] / temperature, -1)
+    teacher = F.log_softmax(values[:, :shared].float() / temperature, -1)
+    probability = teacher.exp()
     if tokens is None:
-        teacher = F.log_softmax(values[:, :shared].float() / temperature, -1)
-        probability = teacher.exp()
         loss = (probability * (teacher - student)).sum()
         slope = student.exp_().sub_(probability)
     else:
-        teacher, places = F.log_softmax(values.float() / temperature, -1), tokens.long()
-        probability = teacher.exp()
+        places = tokens.long()
         loss = (probability * (teacher - student.gather(1, places))).sum()
         slope = student.exp_().scatter_add_(1, places, -probability)
     return loss, slope if shared == scores.shape[1] else F.pad(slope, (0, scores.shape[1] - shared))

@@ -253,10 +253,11 @@ def _begins(*args: Any, **kwargs: Any) -> Tensor | None:
     """In place of a mask, 1 where a document begins: (rows, 1, 1, tokens) in bytes, as no mask of transformers is. The
     mask that transformers would make is asked for one token's neighbours, not for all pairs; one that is not causal
     within documents, or has padding, is transformers' own for ``sdpa``."""
-    tokens, seen = kwargs.get("q_length"), kwargs.get("mask_function")
-    if args or kwargs.get("attention_mask") is not None or kwargs.get("use_vmap") or tokens != kwargs.get("kv_length"):
+    if args or kwargs.get("attention_mask") is not None or kwargs.get("use_vmap"):
         return sdpa_mask(*args, **kwargs)
-    assert seen is not None
+    tokens, seen = kwargs["q_length"], kwargs["mask_function"]
+    if tokens != kwargs["kv_length"]:
+        return sdpa_mask(**kwargs)
     rows = torch.arange(kwargs["batch_size"], device=kwargs["device"])[:, None]
     before = torch.arange(tokens - 1, device=kwargs["device"])[None]
     if tokens > 1 and bool(seen(rows, 0, before, before + 1).any()):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from pickle import UnpicklingError
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from huggingface_hub.errors import StrictDataclassError
@@ -55,7 +53,7 @@ def _check(tokenizer: PreTrainedTokenizerBase, path: str) -> None:
     from hf_efficient.data.formats import TEMPLATE_FAULTS
 
     try:
-        text = _first_rendering(tokenizer, f"train.chat_template_path: {path}")
+        text = str(tokenizer.apply_chat_template(_CHAT, tokenize=False))
     except TEMPLATE_FAULTS as error:
         line = f":{error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
         raise ModelError(f"train.chat_template_path: {path}{line} is not a working chat template: {error}") from error
@@ -64,30 +62,6 @@ def _check(tokenizer: PreTrainedTokenizerBase, path: str) -> None:
 
 
 _CHAT = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
-_MOST_LINES = 1_000_000  # of a template's code, which takes thousands
-
-
-def _first_rendering(tokenizer: PreTrainedTokenizerBase, name: str) -> str:
-    """Of a short chat. Raises ``TEMPLATE_FAULTS``; ``ModelError``: loops of the template do not come to an end."""
-    left = _MOST_LINES
-
-    def ran(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise ModelError(
-                f"{name}: its chat template does not end: a chat of two messages took {_MOST_LINES:,} lines of it. "
-                "Mend its loops, or name another template in train.chat_template_path."
-            )
-        return ran
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, event, arg: ran if frame.f_code.co_filename == "<template>" else None)
-    try:
-        return str(tokenizer.apply_chat_template(_CHAT, tokenize=False))
-    finally:
-        sys.settrace(before)
-
 
 _HEAD = ("score.weight",)  # of a reward model that begins
 
@@ -169,11 +143,6 @@ def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedT
     if template is not None:
         tokenizer.chat_template = _template_of(template)
         _check(tokenizer, template)
-    elif tokenizer.chat_template:
-        from hf_efficient.data.formats import TEMPLATE_FAULTS
-
-        with suppress(*TEMPLATE_FAULTS, *FAULTS_OF_FILES):  # said with the row that it refuses
-            _first_rendering(tokenizer, f"{key}: {source.location}")
     eos_token = train.get("eos_token")
     if eos_token is not None:
         if eos_token not in tokenizer.get_vocab():

@@ -35,8 +35,7 @@ _MLP = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was taken out. ``blocks``: before. ``removed``: their numbers, from 0. ``importance``: of each block.
-    ``neurons``: of an MLP, before; ``neurons_left``: after."""
+    """``blocks``, and ``neurons`` of an MLP: before. ``removed``: numbers, from 0. ``importance``: of each block."""
 
     model: str
     blocks: int
@@ -91,7 +90,10 @@ def prune(model: PreTrainedModel, section: PruneSection, rows: Sequence[Mapping[
     """Take blocks and neurons out of ``model``, which is changed. ``rows``: with ``input_ids``, and ``seq_lengths``
     where packed. Raises ``ModelError``: too many blocks, or an architecture whose parts are not known here."""
     config: Any = model.config.get_text_config()
-    parent, blocks = _blocks_of(model)
+    parent: Any = model.get_decoder()
+    if not isinstance(getattr(parent, "layers", None), nn.ModuleList):
+        raise ModelError(f"model.prune: {type(model).__name__} keeps its blocks in another way than `layers`.")
+    blocks = list(parent.layers)
     count = removed_count(section, len(blocks))
     mlps = [] if section.mlp is None else [_mlp_of(block) for block in blocks]
     neurons, left = _neurons(config), neurons_left(section, _neurons(config))
@@ -114,14 +116,6 @@ def prune(model: PreTrainedModel, section: PruneSection, rows: Sequence[Mapping[
     setattr(model.config, RECORD, dataclasses.asdict(found))
     _check_whole(model)
     return found
-
-
-def _blocks_of(model: Any) -> tuple[Any, list[nn.Module]]:
-    parent = model.get_decoder()
-    blocks = getattr(parent, "layers", None)
-    if not isinstance(blocks, nn.ModuleList):
-        raise ModelError(f"model.prune: {type(model).__name__} keeps its blocks in another way than `layers`.")
-    return parent, list(blocks)
 
 
 def _mlp_of(block: nn.Module) -> Any:

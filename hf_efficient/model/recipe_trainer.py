@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
     from trl import DPOConfig
 
-    from hf_efficient.recipe.schema import Recipe
-
     _Base = Trainer
 else:
     _Base = object
@@ -90,16 +88,15 @@ def apply_sft_fields(model: PreTrainedModel | PeftModel, args: SFTConfig) -> Non
         chosen = getattr(config, "router_aux_loss_coef", 0.0) if coefficient is None else float(coefficient)
         config.router_aux_loss_coef, config.output_router_logits = chosen, chosen != 0.0
     elif coefficient:
-        raise _recipe_problem("train.router_aux_loss_coef", "the model has no experts whose load could be balanced.")
+        why = "the model has no experts whose load could be balanced."
+        raise RecipeError([Problem("recipe", "train.router_aux_loss_coef", why)])
     options = args.gradient_checkpointing_kwargs
     if not isinstance(options, dict) or "selective" not in options:
         return
     if options.pop("selective"):
         if not args.gradient_checkpointing or options.get("use_reentrant"):
-            raise _recipe_problem(
-                "train.gradient_checkpointing_kwargs.selective",
-                "needs `train.gradient_checkpointing: true` and no `use_reentrant: true`.",
-            )
+            why = "needs `train.gradient_checkpointing: true` and no `use_reentrant: true`."
+            raise RecipeError([Problem("recipe", "train.gradient_checkpointing_kwargs.selective", why)])
         enable_selective_activation_checkpointing(model)
 
 
@@ -118,10 +115,6 @@ def dft_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tenso
     weighted = (nll * torch.exp(-nll).detach()).sum()  # ignored positions have nll 0
     count = (targets != -100).sum() if num_items_in_batch is None else num_items_in_batch
     return weighted / torch.as_tensor(count, device=weighted.device).clamp(min=1)
-
-
-def _recipe_problem(key: str, message: str) -> RecipeError:
-    return RecipeError([Problem("recipe", key, message)])
 
 
 _FUSED = {"fused_lm_head": True}

@@ -1,10 +1,8 @@
 """From ``model.id`` to what transformers loads: a hub name, a folder, or a GGUF file, converted once and remembered."""
 
-import difflib
 import hashlib
 import importlib.util
 import logging
-import shutil
 import struct
 import tempfile
 from dataclasses import dataclass
@@ -13,7 +11,9 @@ from pathlib import Path
 
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.facts.tables import cache_dir
+from hf_efficient.recipe.load import nearest_file
 from hf_efficient.recipe.schema import ModelSection
+from hf_efficient.run_dir.json_file import published
 
 _PACKAGE = "package:"
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
@@ -76,8 +76,8 @@ def _resolve(key: str, name: str, gguf_file: str | None) -> ModelSource:
         return _folder(key, name, path, gguf_file)
     # A hub name is `name` or `owner/name`; anything else can only have been meant as a path.
     if name.startswith((".", "/", "~", "\\")) or name.count("/") > 1 or name.lower().endswith(".gguf"):
-        near = _nearest_sibling(path)
-        raise ModelError(f"{key}: {name} does not exist.{near} Write an existing folder, or a hub name.")
+        told = (f"{key}: {name} does not exist.", nearest_file(path), "Write an existing folder, or a hub name.")
+        raise ModelError(" ".join(filter(None, told)))
     return ModelSource(name, gguf_file, is_local=False)
 
 
@@ -113,13 +113,6 @@ def _packaged(package: str, gguf_file: str | None) -> ModelSource:
     return ModelSource(str(folder), wanted, is_local=True)
 
 
-def _nearest_sibling(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f" Its parent folder {path.parent} does not exist either."
-    near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1, cutoff=0.7)
-    return f" Did you mean {path.parent / near[0]}?" if near else ""
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -130,14 +123,15 @@ def dense_folder(folder: str, gguf_file: str) -> Path:
     target = _target(folder, gguf_file)
     if _is_whole(target):
         return target
-    staging = _staging_folder(target.parent)
-    _convert(folder, gguf_file, staging)
     try:
-        staging.replace(target)
-    except OSError:
-        if not _is_whole(target):
-            return staging
-        shutil.rmtree(staging, ignore_errors=True)  # another process was faster
+        with published(target, replaces=False) as draft:  # another process may be faster, and reads its own
+            draft.mkdir()
+            _convert(folder, gguf_file, draft)
+    except OSError as error:
+        told = "The cache %s cannot be written (%s); the GGUF file is converted each time."
+        logger.warning(told, target.parent, error)
+        target = Path(tempfile.mkdtemp(prefix="hf-efficient-"))
+        _convert(folder, gguf_file, target)
     return target
 
 
@@ -159,15 +153,6 @@ def _is_whole(target: Path) -> bool:
     return (target / "config.json").is_file()
 
 
-def _staging_folder(parent: Path) -> Path:
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=".converting-", dir=parent))
-    except OSError as error:
-        logger.warning("The cache %s cannot be written (%s); the GGUF file is converted each time.", parent, error)
-        return Path(tempfile.mkdtemp(prefix="hf-efficient-"))
-
-
 def _convert(folder: str, gguf_file: str, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -178,7 +163,6 @@ def _convert(folder: str, gguf_file: str, target: Path) -> None:
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
     except (OSError, ValueError, KeyError, IndexError, NotImplementedError, struct.error) as error:
-        shutil.rmtree(target, ignore_errors=True)
         raise ModelError(f"model.id: transformers cannot read the GGUF file {gguf_file}: {error}") from error
     model.config._name_or_path = Path(gguf_file).stem
     model.save_pretrained(target)

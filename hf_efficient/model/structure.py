@@ -14,8 +14,7 @@ from hf_efficient.estimate.model_shape import ModelShape, Trained, head_linear, 
 
 def whole_shape(parameter: torch.Tensor) -> torch.Size:
     """The shape of the whole parameter: of a DTensor of FSDP2 its own, under ZeRO-3 ``ds_shape``."""
-    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
-    return shape
+    return getattr(parameter, "ds_shape", parameter.shape)
 
 
 def whole_count(model: nn.Module, *, trained: bool) -> int:
@@ -87,22 +86,15 @@ _GRADIENT_HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")
 
 def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
     """What a training step computes gradients for; ``ModelError``: neither full training nor LoRA on known modules."""
-    # DeepSpeed ZeRO-3 keeps the shape of a weight that it has taken apart.
-    shapes = [(len(getattr(one, "ds_shape", one.shape)), one.requires_grad) for one in model.parameters()]
-    matrices = [trained for dimensions, trained in shapes if dimensions > 1]
+    matrices = [one.requires_grad for one in model.parameters() if len(whole_shape(one)) > 1]
     if not matrices:
         raise ModelError("its weights are flattened by sharding: which of them are trained is not known.")
     if all(matrices):
         return Trained.full()
-    ranks: dict[str, int] = {}
-    saved: list[str] = []
-    explained: set[int] = set()
-    for name, module, parameters in _adapters(model):
-        if isinstance(module, int):
-            ranks[name] = module
-        else:
-            saved.append(name)
-        explained.update(map(id, parameters))
+    adapted = list(_adapters(model))
+    ranks = {name: rank for name, rank, _ in adapted if rank is not None}
+    saved = [name for name, rank, _ in adapted if rank is None]
+    explained = {id(one) for _, _, parameters in adapted for one in parameters}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in explained:
             known = "FLOPs are known of full training and of LoRA alone"
@@ -127,8 +119,8 @@ def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
     return Trained.of_modules(shape, {name: ranks[adapter] for name, ranks in held.items() if ranks})
 
 
-def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]:
-    """Name, rank (or the module itself where it is trained in full) and own parameters of each adapted module."""
+def _adapters(model: nn.Module) -> Iterator[tuple[str, int | None, list[nn.Parameter]]]:
+    """Name, rank (None where it is trained in full) and own parameters of each adapted module."""
     if "peft" not in sys.modules:  # which a model with adapters would have imported
         return
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -148,7 +140,7 @@ def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]
                 own = [one for part, one in module.named_parameters() if "lora_" in part or one.ndim == 1]
                 yield name, sum(active.values()), own
         elif isinstance(each, ModulesToSaveWrapper):
-            yield name, module, list(module.parameters())
+            yield name, None, list(module.parameters())
         elif isinstance(each, AuxiliaryTrainingWrapper):
             raise ModelError(f"{name}: what a {type(module).__name__} computes is not known here.")
 
@@ -161,12 +153,7 @@ def _ranks(name: str, module: Any, adapters: Iterable[str]) -> dict[str, int]:
     quantized = type(module).__name__ in ("Linear4bit", "Linear8bitLt")  # classes that exist with bitsandbytes alone
     if not plain or not (isinstance(module, Linear) or quantized):
         raise ModelError(f"{name}: what an adapter of {type(module).__name__} computes is not known here.")
-    ranks = {}
-    for adapter in adapters:
-        if adapter not in module.lora_A:
-            continue
-        variant = getattr(module, "lora_variant", {}).get(adapter)
-        if variant is not None:
-            raise ModelError(f"{name}: what LoRA as a {type(variant).__name__} computes is not known here.")
-        ranks[adapter] = int(module.r[adapter])
-    return ranks
+    held, variants = [one for one in adapters if one in module.lora_A], getattr(module, "lora_variant", {})
+    if variant := next(filter(None, map(variants.get, held)), None):
+        raise ModelError(f"{name}: what LoRA as a {type(variant).__name__} computes is not known here.")
+    return {adapter: int(module.r[adapter]) for adapter in held}

@@ -4,7 +4,7 @@ import copy
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import PretrainedConfig
@@ -14,13 +14,12 @@ from hf_efficient.data.stats import document_lengths
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.tables import Accelerator, accelerator
 from hf_efficient.planning.arguments import process_kept, run_arguments
-from hf_efficient.planning.batches import RunRows, RunShapes, rows_as_prepared, run_shapes
+from hf_efficient.planning.batches import RunRows, data_at_hand, is_cut, rows_as_prepared, rows_of, run_shapes
 from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation
 from hf_efficient.planning.gpu import demand_of, planned_gpu
 from hf_efficient.planning.model_config import model_config, weights_dtype
 from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
-from hf_efficient.planning.run_data import data_at_hand, is_cut, rows_of
 from hf_efficient.planning.simulation import planned_memory
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.objectives import OBJECTIVES
@@ -55,8 +54,7 @@ class Trial:
 
 
 class Trials:
-    """Simulates recipes of one model and data set for one accelerator; ``documents`` are tokens of each example, if
-    known."""
+    """Simulates recipes of one model and data set for an accelerator. ``documents``: tokens of each example."""
 
     def __init__(self, config: PretrainedConfig, device: Accelerator, documents: RunRows | None = None) -> None:
         self.device = device
@@ -65,22 +63,19 @@ class Trials:
         self._documents = documents
 
     def run(self, recipe: Recipe, length: int | None = None) -> Trial:
-        """Simulate a recipe with rows of ``length`` tokens; default: as its documents have it, or the most that it
-        allows."""
+        """Simulate with rows of ``length`` tokens; default: as the documents have it, or the most that is allowed."""
         self.done += 1
         config = copy.deepcopy(self.config)  # transformers writes attention and dtype into the one that it builds from
-        documents = self._documents if length is None else None
-        shapes = None if documents is None else self._shapes(recipe, documents)
+        shapes = None
+        if length is None and self._documents is not None:
+            with process_kept(), tempfile.TemporaryDirectory() as directory:
+                args = run_arguments(recipe, directory)
+                rows = rows_as_prepared(self._documents, args)
+                shapes = run_shapes(args, rows, sharding_of(recipe).ranks, at_end=recipe.evaluate.at_end)
         simulation = simulate_rank(recipe, config, length if shapes is None else shapes)
         gpu = planned_gpu(demand_of(recipe, simulation, shapes, sharding_of(recipe).ranks), self.device)
         padding = 0.0 if shapes is None else shapes.train.padding_share
         return Trial(outcome_of(gpu), planned_memory(simulation), padding)
-
-    def _shapes(self, recipe: Recipe, documents: RunRows) -> RunShapes:
-        with process_kept(), tempfile.TemporaryDirectory() as directory:
-            args = run_arguments(recipe, directory)
-            rows = rows_as_prepared(documents, args)
-            return run_shapes(args, rows, sharding_of(recipe).ranks, at_end=recipe.evaluate.at_end)
 
 
 def outcome_of(gpu: records.PlannedGpu) -> PlannedOutcome:
@@ -183,7 +178,7 @@ class _Tried:
     recipe: Recipe
     change: Change
     trial: Trial
-    proposer: Proposer | None = field(default=None, compare=False)
+    proposer: Proposer
 
 
 def advise(recipe: Recipe, trials: Trials, start: Trial) -> records.PlannedAdvice:
@@ -199,7 +194,7 @@ class _Advice:
         self._left_out: list[str] = []
 
     def made(self) -> records.PlannedAdvice:
-        start = _Tried(self._recipe, Change({}, "", ""), self._start)
+        start = _Tried(self._recipe, Change({}, "", ""), self._start, lambda _: None)
         single = [tried for propose in CHANGES if (tried := self._tried(start, propose)) is not None]
         together: list[_Tried] = []
         if not self._start.outcome.fits:
@@ -228,7 +223,10 @@ class _Advice:
         recipe, overrides, proposed = base.recipe, dict[str, Any](), None
         try:
             for _ in range(times):
-                change = propose(self._situation(recipe, base.trial))
+                settings = Settings(recipe, self._fields)
+                weights = str(weights_dtype(recipe.model, self._trials.config)).removeprefix("torch.")
+                fits, padding = base.trial.outcome.fits, base.trial.padding_share
+                change = propose(Situation(settings, base.trial.memory, weights, self._trials.device, fits, padding))
                 if change is None:
                     break
                 proposed = change
@@ -248,11 +246,6 @@ class _Advice:
             self._leave_out(overrides, why)
         return None
 
-    def _situation(self, recipe: Recipe, trial: Trial) -> Situation:
-        weights = str(weights_dtype(recipe.model, self._trials.config)).removeprefix("torch.")
-        settings, device = Settings(recipe, self._fields), self._trials.device
-        return Situation(settings, trial.memory, weights, device, trial.outcome.fits, trial.padding_share)
-
     def _combined(self, start: _Tried, single: Iterable[_Tried]) -> _Tried | None:
         """The change that saves the most, then the next one on top of it, until all fits."""
         waiting = [one for one in single if _saved(start.trial, one.trial) > 0]
@@ -263,7 +256,6 @@ class _Advice:
             return None
         found = waiting[0]
         for one in waiting[1:]:
-            assert one.proposer is not None
             added = self._tried(found, one.proposer)
             if added is None or _saved(found.trial, added.trial) <= 0:
                 continue

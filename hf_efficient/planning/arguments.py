@@ -1,30 +1,29 @@
 """The recipe's training arguments on a machine that is not the run's, and what keeps a simulation apart from it."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import nn
+from transformers import TrainingArguments
+from transformers.integrations import deepspeed
+from trl import SFTConfig
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
+from hf_efficient.facts.environment import replaced
 from hf_efficient.facts.tables import key_table
-from hf_efficient.model.recipe_trainer import settled_options
+from hf_efficient.model.recipe_trainer import preference_arguments, settled_options, sft_arguments
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recording.activations import kept_random_state
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
-    from trl import SFTConfig
 
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 
@@ -33,25 +32,21 @@ _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 def process_kept() -> Iterator[None]:
     """Keeps random generators, environment variables, and what accelerate shares: building a trainer changes them all.
     Inside, there is one process without a group and without DeepSpeed, so that nothing waits for other processes."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-    from transformers.integrations import deepspeed
-
     shared = [one._shared_state for one in (PartialState, AcceleratorState, GradientState)]
-    held = [dict(one) for one in shared]
-    variables = dict(os.environ)
-    group, engine = torch.distributed.is_initialized, deepspeed._hf_deepspeed_config_weak_ref
+    held, variables = [dict(one) for one in shared], dict(os.environ)
     try:
         for name in variables:
             if name in _LAUNCHED or name.startswith(("ACCELERATE_", "FSDP_", "TORCHELASTIC_")):
                 del os.environ[name]
-        deepspeed.unset_hf_deepspeed_config()
-        torch.distributed.is_initialized = lambda: False
         for own in shared:
             own.clear()
-        with kept_random_state("cuda" if torch.cuda.is_initialized() else "cpu"):
+        with (
+            replaced(torch.distributed, "is_initialized", lambda: False),
+            replaced(deepspeed, "_hf_deepspeed_config_weak_ref", None),
+            kept_random_state("cuda" if torch.cuda.is_initialized() else "cpu"),
+        ):
             yield
     finally:
-        torch.distributed.is_initialized, deepspeed._hf_deepspeed_config_weak_ref = group, engine
         for added in set(os.environ) - set(variables):
             del os.environ[added]
         os.environ.update(variables)
@@ -166,8 +161,7 @@ def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
 
 
 def _generated(recipe: Recipe, *, simulated: bool) -> dict[str, Any]:
-    """What is generated together, for arguments that know of one process: that of all ranks, or, ``simulated``, that of
-    one as a single group."""
+    """What is generated together, for one process: that of all ranks, or, ``simulated``, of one as a single group."""
     if not OBJECTIVES[recipe.objective].is_rewarded:
         return {"use_vllm": False} if simulated and OBJECTIVES[recipe.objective].generates else {}
     train, ranks = recipe.train, planned_processes(recipe)
@@ -200,8 +194,6 @@ def two_steps(args: TrainingArguments, **fields: Any) -> TrainingArguments:
 
 
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
-    from hf_efficient.model.recipe_trainer import preference_arguments, sft_arguments
-
     fields = {name: value for name, value in settled_options(recipe).items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
         fields["bf16"] = True  # a CPU has no float16 training; the tensors are as large
@@ -213,7 +205,7 @@ def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConf
     try:
         if not OBJECTIVES[recipe.objective].imitates:
             options.pop("precompute_ref_log_probs", None)
-            return cast("SFTConfig", preference_arguments(recipe, options))
+            return cast(SFTConfig, preference_arguments(recipe, options))
         return sft_arguments(**options)
     except ImportError as error:
         raise SetupError(f"train: {error}") from error

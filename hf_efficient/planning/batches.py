@@ -1,26 +1,34 @@
-"""The shapes of a run's batches, from its tokenised rows and arguments: steps, evaluations, saves, other batchings."""
-
-from __future__ import annotations
+"""A run's rows, if its data are at hand; shapes, steps, evaluations and saves of its batches, and other batchings."""
 
 import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias, cast
 
+import datasets
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from transformers.trainer_pt_utils import get_length_grouped_indices
+from trl import DPOConfig, GRPOConfig, SFTConfig, pack_dataset
 
+from hf_efficient.data import stats
+from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
+from hf_efficient.data.examples import NotPreparedError, recipe_sources
+from hf_efficient.data.objectives import PromptData, build_prompt_data, completions_of_each
+from hf_efficient.data.prepare import is_packed, is_padding_free, progress_bars
+from hf_efficient.data.sources import BUILTINS
+from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.estimate.forecast import Schedule, schedule_of
+from hf_efficient.model.load import load_tokenizer
 from hf_efficient.planning.arguments import process_kept, run_arguments
 from hf_efficient.planning.simulated_trainer import SimulatedEvaluation
+from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import PlannedBatching
-
-if TYPE_CHECKING:
-    from trl import SFTConfig
+from hf_efficient.records.plan import PlannedBatching, PlannedData
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
 """Tokens of each row, shape (rows,)."""
@@ -28,12 +36,6 @@ Lengths: TypeAlias = npt.NDArray[np.int64]
 
 def packs(documents: Lengths, max_length: int) -> Lengths:
     """Tokens of each pack that TRL makes of examples, best fit decreasing, shape (packs,)."""
-    import datasets
-    import pyarrow as pa
-    from trl import pack_dataset
-
-    from hf_efficient.data.prepare import progress_bars
-
     ends = np.concatenate([[0], np.cumsum(documents)])
     tokens = pa.LargeListArray.from_arrays(pa.array(ends), pa.array(np.zeros(ends[-1], dtype=np.int8)))
     with progress_bars(len(documents)):
@@ -96,18 +98,14 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
         positions = float(held.sum())
     else:
         longest = _rounded_up(longest, how.multiple_of)
-        positions = answers * _padded(held, how, seed)
+        order = _order(held, how, seed)
+        batches = (order[start : start + how.rows] for start in range(0, len(order), how.rows))
+        widths = (_rounded_up(int(batch.max()), how.multiple_of) * len(batch) for batch in batches)
+        positions = float(answers * sum(widths))
     per_step = micro_batches * how.processes / math.ceil(len(held) / how.rows)
     padded = not how.padding_free and how.rows * answers > 1 and positions > rows.sum()
     content = float(rows.sum()) * per_step
     return BatchShapes(longest, positions * per_step, steps, epoch_steps, content, bool(padded))
-
-
-def _padded(held: npt.NDArray[np.int64], how: Batching, seed: int) -> float:
-    order = _order(held, how, seed)
-    starts = range(0, len(order), how.rows)
-    batches = (order[start : start + how.rows] for start in starts)
-    return float(sum(_rounded_up(int(batch.max()), how.multiple_of) * len(batch) for batch in batches))
 
 
 def _order(held: npt.NDArray[np.int64], how: Batching, seed: int) -> npt.NDArray[np.int64]:
@@ -119,8 +117,7 @@ def _order(held: npt.NDArray[np.int64], how: Batching, seed: int) -> npt.NDArray
 
 
 def _counts(rows: int, how: Batching) -> tuple[int, int, float]:
-    """Optimizer steps of the run and of an epoch, and micro-batches of one process in the mean step, as
-    ``Trainer.set_initial_training_values`` (transformers 5) counts."""
+    """Steps of run and epoch, a process's micro-batches in the mean one, as ``Trainer.set_initial_training_values``."""
     whole = how.rows * how.processes
     batches = max(1, rows // whole if how.drop_last else math.ceil(rows / whole))
     if how.whole_steps:
@@ -137,11 +134,10 @@ def _rounded_up(length: int, multiple_of: int | None) -> int:
 def batchings(
     documents: Lengths, how: Batching, *, packed: bool, max_length: int | None, seed: int
 ) -> list[PlannedBatching]:
-    apart = replace(how, padding_free=False)
-    kinds = {
-        "as they come": (replace(apart, by_length=False), documents, _unpacked("random")),
-        "grouped by length": (replace(apart, by_length=True), documents, _unpacked("group_by_length")),
-    }
+    kinds: dict[str, tuple[Batching, Lengths, dict[str, Any]]] = {}
+    for name, strategy in (("as they come", "random"), ("grouped by length", "group_by_length")):
+        apart = replace(how, padding_free=False, by_length=strategy == "group_by_length")
+        kinds[name] = (apart, documents, {"train.packing": False, "train.train_sampling_strategy": strategy})
     if max_length is not None:
         together = replace(how, padding_free=True, by_length=False)
         kinds["packed"] = (together, packs(documents, max_length), {"train.packing": True})
@@ -153,10 +149,6 @@ def batchings(
         share, steps = shapes.padding_share, shapes.epoch_steps
         found.append(PlannedBatching(name, overrides, name == chosen, positions, share, steps))
     return found
-
-
-def _unpacked(strategy: str) -> dict[str, Any]:
-    return {"train.packing": False, "train.train_sampling_strategy": strategy}
 
 
 def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
@@ -194,8 +186,7 @@ class RunShapes:
 
 @dataclass(frozen=True)
 class RunRows:
-    """Tokens of each row or pack that a run trains and evaluates on, shape (rows,); of preference pairs, of prompt and
-    answer, shape (rows, 2)."""
+    """Tokens of each row or pack of a run, shape (rows,); of pairs, prompt and answer, shape (rows, 2)."""
 
     train: Lengths
     evaluation: Lengths | None = None
@@ -213,10 +204,10 @@ def rows_as_prepared(documents: RunRows, args: SFTConfig) -> RunRows:
         cut = np.minimum(held, args.max_length)
         return packs(cut, args.max_length) if packed else cut
 
-    evaluation = documents.evaluation
+    evaluation, knows_packing = documents.evaluation, hasattr(args, "packing")  # those of preference pairs do not
     return RunRows(
-        prepared(documents.train, _is_packed(args, "train")),
-        None if evaluation is None else prepared(evaluation, _is_packed(args, "eval")),
+        prepared(documents.train, knows_packing and is_packed(args, "train")),
+        None if evaluation is None else prepared(evaluation, knows_packing and is_packed(args, "eval")),
     )
 
 
@@ -241,30 +232,13 @@ def batching_of(args: SFTConfig, processes: int) -> Batching:
         processes=processes,
         epochs=args.num_train_epochs,
         max_steps=args.max_steps,
-        padding_free=_is_padding_free(args),
+        padding_free=hasattr(args, "packing") and is_padding_free(args),
         by_length=args.train_sampling_strategy == "group_by_length",
         multiple_of=getattr(args, "pad_to_multiple_of", None),
         drop_last=args.dataloader_drop_last,
         # The prompts of a step are answered together; GRPO's groups are counted as rows.
         whole_steps=hasattr(args, "max_completion_length") and not hasattr(args, "num_generations"),
     )
-
-
-def _is_packed(args: SFTConfig, name: Literal["train", "eval"]) -> bool:
-    """``False`` of arguments that know no packing: those of preference pairs (``DPOConfig``), ``TrainingArguments``."""
-    if not hasattr(args, "packing"):
-        return False
-    from hf_efficient.data.prepare import is_packed
-
-    return is_packed(args, name)
-
-
-def _is_padding_free(args: SFTConfig) -> bool:
-    if not hasattr(args, "packing"):
-        return False
-    from hf_efficient.data.prepare import is_padding_free
-
-    return is_padding_free(args)
 
 
 def unread_pauses(
@@ -283,3 +257,81 @@ def unread_pauses(
         return 0.0, saves
     rows = recipe.data.max_eval_examples
     return None if by_epoch or rows is None else times * rows / ranks / evaluation.rows, saves
+
+
+def rows_of(data: SftData | PreferenceData | PromptData, args: Any) -> RunRows:
+    """Completions are taken to be as long as they may be."""
+    if isinstance(data, PromptData):
+        most, each = args.max_completion_length, completions_of_each(args)
+        times = each * getattr(args, "num_iterations", 1)
+        evaluated, asked = data.eval_lengths, getattr(args, "num_generations_eval", None) or each
+        return RunRows(
+            np.repeat(data.lengths + most, times), None if evaluated is None else np.repeat(evaluated + most, asked)
+        )
+    if isinstance(data, PreferenceData):
+        pairs = (stats.answer_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
+        return RunRows(*pairs)
+    return RunRows(stats.lengths(data.train), None if data.eval is None else stats.lengths(data.eval))
+
+
+def data_at_hand(recipe: Recipe) -> tuple[SFTConfig, SftData | PreferenceData | PromptData] | str:
+    """The tokenised data, by the run's preparation and cache, or why they are not here; ``DataError``: not readable."""
+    for key, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
+        for number, source in enumerate(sources):
+            if source.path not in BUILTINS and not _is_here(source.path):
+                return f"data.{key}.{number}.path: {source.path} is not on this machine"
+    if recipe.data.pipeline is not None:
+        try:
+            recipe_sources(recipe)
+        except NotPreparedError as error:
+            return str(error).rstrip(".")
+    try:
+        tokenizer = load_tokenizer(recipe.model, recipe.train)
+    except (ModelError, SetupError) as error:
+        name = recipe.model.tokenizer or recipe.model.id
+        is_broken = name.startswith("package:") or _is_here(name)
+        return str(error) if is_broken else f"the tokenizer of {name} is not on this machine"
+    with process_kept(), tempfile.TemporaryDirectory() as directory:
+        args = run_arguments(recipe, directory)
+        if OBJECTIVES[recipe.objective].generates:
+            return args, build_prompt_data(recipe, tokenizer, cast(GRPOConfig, args))
+        if OBJECTIVES[recipe.objective].is_of_preferences:
+            return args, build_preference_data(recipe, tokenizer, cast(DPOConfig, args))
+        return args, build_sft_data(recipe, tokenizer, args)
+
+
+def _is_here(path: str) -> bool:
+    """Whether something is there; what may not be looked at counts, so that reading it says why."""
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError):
+        return True
+
+
+def planned_rows(rows: Lengths, evaluated: int, shapes: RunShapes) -> PlannedData:
+    share = shapes.train.padding_share
+    return PlannedData(len(rows), int(rows.sum()), int(rows.max()), share, evaluated, shapes.evaluations)
+
+
+def planned_data(
+    args: SFTConfig, data: SftData | PreferenceData | PromptData, shapes: RunShapes, processes: int
+) -> PlannedData:
+    evaluated = 0 if data.eval is None else len(data.eval)
+    if not isinstance(data, SftData):
+        rows = data.lengths if isinstance(data, PromptData) else rows_of(data, args).train
+        return planned_rows(rows, evaluated, shapes)
+    documents = stats.document_lengths(data.train)
+    found = planned_rows(documents, evaluated, shapes)
+    found = replace(found, examples=data.stats.examples, tokens=data.stats.tokens_total)
+    if data.eval_stats is not None and data.eval_stats.packs is not None:
+        found = replace(found, evaluation_examples=data.eval_stats.examples)
+    if is_cut(args, data):
+        return found
+    how, packed = batching_of(args, processes), is_packed(args, "train")
+    kinds = batchings(documents, how, packed=packed, max_length=args.max_length, seed=args.seed)
+    return replace(found, batchings=kinds)
+
+
+def is_cut(args: SFTConfig, data: SftData) -> bool:
+    """Whether packs were made without regard to where an example ends, so that nobody knows how long each was."""
+    return is_packed(args, "train") and "seq_lengths" not in data.train.column_names

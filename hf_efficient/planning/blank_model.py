@@ -1,27 +1,24 @@
 """The model that a recipe trains, as its run builds it, on tensors without values; bitsandbytes' layers included."""
 
-from __future__ import annotations
-
 import functools
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.quantizers import AutoHfQuantizer
 
 from hf_efficient.facts.environment import replaced
 from hf_efficient.model.adapter import add_adapter, round_in_training
+from hf_efficient.model.fast_layers import check_attention, known_attention
 from hf_efficient.model.four_bit_experts import experts_are_packed, four_bit_experts
 from hf_efficient.model.load import quantization_config
 from hf_efficient.planning.model_config import meta_model, model_config, weights_dtype
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 from hf_efficient.simulate.blank import Blank, blank, make_blank
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PretrainedConfig, PreTrainedModel
 
 BLOCK = 64
 """Values of a weight that share a constant; what transformers leaves bitsandbytes at."""
@@ -149,24 +146,17 @@ def _fill_eight_bit(layer: Any, dtype: torch.dtype) -> None:
         layer.bias = nn.Parameter(layer.bias.data.to(dtype), requires_grad=layer.bias.requires_grad)
 
 
-def blank_model(
-    recipe: Recipe, config: PretrainedConfig, *, seed: int, checkpointing: bool
-) -> PreTrainedModel | PeftModel:
-    """Base, quantization and adapter; the same classes and dtypes as in the run. Raises ``ModelError``: transformers
-    cannot build the architecture, or the adapter does not fit. Raises ``SetupError``: an attention implementation or a
-    package is not installed."""
+def blank_model(recipe: Recipe, config: PretrainedConfig, *, seed: int, checkpointing: bool) -> PreTrainedModel:
+    """Base, quantization and adapter (then PEFT's); classes and dtypes of the run. ``ModelError``: transformers cannot
+    build it, or the adapter does not fit. ``SetupError``: an attention implementation or a package is missing."""
     section = recipe.adapter.quantization or QuantizationSection() if recipe.adapter.method == "qlora" else None
     base = _base(recipe.model, config, section, scores=OBJECTIVES[recipe.objective].scores)
     if recipe.model.qat is not None:
         round_in_training(base, recipe.model.qat)
     adapted: Any = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)
-    if recipe.adapter.method == "qlora":
-        blank_quantized(adapted, weights_dtype(recipe.model, config))
-    make_blank(adapted)
-    vars(adapted)["to"] = lambda *args, **kwargs: adapted  # it is where it is to be
     if recipe.adapter.method != "full":  # TRL may add a frozen copy of the adapter
         vars(adapted)["add_adapter"] = functools.partial(adapted.add_adapter, low_cpu_mem_usage=True)
-    return adapted
+    return _without_values(adapted, section, weights_dtype(recipe.model, config))
 
 
 def blank_teacher(recipe: Recipe) -> PreTrainedModel:
@@ -176,34 +166,30 @@ def blank_teacher(recipe: Recipe) -> PreTrainedModel:
     model = section.as_model(recipe.model)
     config = model_config(model)
     base = _base(model, config, section.quantization)
-    if section.quantization is not None:
-        blank_quantized(base, weights_dtype(model, config))
-    make_blank(base)
-    vars(base)["to"] = lambda *args, **kwargs: base  # it is where it is to be
-    return base
+    return _without_values(base, section.quantization, weights_dtype(model, config))
 
 
 def _base(
     model: ModelSection, config: PretrainedConfig, quantization: QuantizationSection | None, *, scores: bool = False
 ) -> PreTrainedModel:
-    from hf_efficient.model.fast_layers import check_attention, known_attention
-
     options: dict[str, Any] = {"dtype": weights_dtype(model, config)}
     if model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(model.attn_implementation)
     base = meta_model(model, config, scores=scores, **options)
     check_attention(base)
     if quantization is not None:
-        _quantize(base, quantization)
+        with experts_are_packed():
+            quantizer = AutoHfQuantizer.from_config(quantization_config(quantization), pre_quantized=False)
+        quantizer.preprocess_model(model=base, device_map=None)
+        kind = f"is_loaded_in_{quantization.bits}bit"
+        vars(base).update({kind: True, "is_quantized": True, "hf_quantizer": quantizer})  # as from_pretrained leaves it
         plain_weights(base, options["dtype"])
     return base
 
 
-def _quantize(base: PreTrainedModel, section: QuantizationSection) -> None:
-    from transformers.quantizers import AutoHfQuantizer
-
-    with experts_are_packed():
-        quantizer = AutoHfQuantizer.from_config(quantization_config(section), pre_quantized=False)
-    quantizer.preprocess_model(model=base, device_map=None)
-    kind = f"is_loaded_in_{section.bits}bit"
-    vars(base).update({kind: True, "is_quantized": True, "hf_quantizer": quantizer})  # as from_pretrained leaves it
+def _without_values(model: Any, quantization: QuantizationSection | None, dtype: torch.dtype) -> PreTrainedModel:
+    if quantization is not None:
+        blank_quantized(model, dtype)
+    make_blank(model)
+    vars(model)["to"] = lambda *args, **kwargs: model  # it is where it is to be
+    return model

@@ -1,11 +1,10 @@
 """What may be changed in a recipe so that it fits or runs faster.
 
-To add a change, write a function that takes a ``Situation`` and returns overrides, or None where it does not apply, is
-already set, or could not matter. ``CHANGES`` holds them in the order of this file. One that ``train`` refuses says so
-in what it costs, and ``--fix`` never writes it.
+To add a change, write a row of ``facts/data/plan_changes.yaml``. Where ``when`` and ``matters`` do not say it, write a
+function of its name that takes a ``Situation`` and returns overrides, or None where it does not apply, is already set,
+or could not matter. One that ``train`` refuses says so in what it costs, and ``--fix`` never writes it.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -16,13 +15,11 @@ from transformers import PreTrainedModel
 from hf_efficient.facts.tables import Accelerator, key_table
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, names_accumulation
-from hf_efficient.recipe.rules.settings import Settings
+from hf_efficient.recipe.rules.settings import Settings, all_hold
 from hf_efficient.recipe.rules.training import fits_chunked_loss
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.plan import PlannedMemory
 
-IN_FLOAT32 = ("adamw_torch", "adamw_torch_fused", "paged_adamw_32bit")
-"""Optimizers of the Trainer that are AdamW with moments in float32."""
 _MATTERS = 0.01
 _MUCH_PADDING = 0.05
 _SHORTEST = 128
@@ -55,6 +52,10 @@ class Situation:
         distributed = self.recipe.distributed
         return distributed.processes not in ("auto", 1) and distributed.strategy in ("auto", "ddp")
 
+    def value(self, name: str) -> Any:
+        """Of a dotted key of the recipe, or of a property here."""
+        return self.settings.value(name) if "." in name else getattr(self, name)
+
     def accumulating(self, micro_batches: int) -> dict[str, int]:
         follows = self.recipe.distributed.global_batch_size is not None and not names_accumulation(self.recipe)
         return {} if follows else {ACCUMULATION: micro_batches}
@@ -67,8 +68,7 @@ class Situation:
 @dataclass(frozen=True)
 class Change:
     """Other values for a recipe, by dotted key. ``keeps_training``: the same weights learn from the same tokens;
-    rounding may differ. ``repeats``: it can be proposed again for the changed recipe, for about half of what it
-    saved."""
+    rounding may differ. ``repeats``: it can be proposed again once it is made, for about half of what it saved."""
 
     overrides: Mapping[str, Any]
     gives: str
@@ -79,19 +79,27 @@ class Change:
 
 Proposer = Callable[[Situation], Change | None]
 _Propose = Callable[[Situation], Change | dict[str, Any] | None]
-CHANGES: list[Proposer] = []
+_PROPOSE: dict[str, _Propose] = {}
 
 
-def _change(propose: _Propose) -> Proposer:
-    """Registers a proposer; one that returns overrides alone has the words of its name in ``plan_changes.yaml``."""
-    about = key_table("plan_changes").get(propose.__name__, {})
+def _change(propose: _Propose) -> _Propose:
+    _PROPOSE[propose.__name__] = propose
+    return propose
 
-    @functools.wraps(propose)
+
+def _of_row(name: str, row: Mapping[str, Any]) -> Proposer:
+    """A proposer by its function, or by what its row sets; overrides alone have the words of the row."""
+    about = {key: row[key] for key in ("gives", "costs", "keeps_training", "repeats") if key in row}
+
+    def set_in_table(situation: Situation) -> dict[str, Any] | None:
+        applies = all_hold(row.get("when", {}), situation.value)
+        return row["set"] if applies and ("matters" not in row or situation.matters(*row["matters"])) else None
+
     def proposed(situation: Situation) -> Change | None:
-        found = propose(situation)
+        found = _PROPOSE.get(name, set_in_table)(situation)
         return Change(found, **about) if isinstance(found, dict) else found
 
-    CHANGES.append(proposed)
+    proposed.__name__ = name
     return proposed
 
 
@@ -110,22 +118,10 @@ def mix_float16(situation: Situation) -> dict[str, Any] | None:
 
 
 @_change
-def group_by_length(situation: Situation) -> dict[str, Any] | None:
-    grouped = {"train.train_sampling_strategy": "group_by_length"}
-    is_grouped = situation.settings.train("train_sampling_strategy") == "group_by_length"
-    return grouped if situation.is_padded_sft and not is_grouped else None
-
-
-@_change
 def smaller_evaluation_batch(situation: Situation) -> dict[str, Any] | None:
     rows = int(situation.settings.train("per_device_eval_batch_size"))
     halves = rows > 1 and situation.memory.peak_phase == "evaluation"
     return {"train.per_device_eval_batch_size": rows // 2} if halves else None
-
-
-@_change
-def fused_attention(situation: Situation) -> dict[str, Any] | None:
-    return {"model.attn_implementation": "sdpa"} if situation.recipe.model.attn_implementation == "eager" else None
 
 
 @_change
@@ -187,44 +183,11 @@ def weights_in_bfloat16(situation: Situation) -> Change | None:
 
 
 @_change
-def fused_optimizer(situation: Situation) -> dict[str, Any] | None:
-    named = situation.settings.train("optim") == "adamw_torch"
-    return {"train.optim": "adamw_torch_fused"} if named and situation.matters("optimizer_state") else None
-
-
-@_change
-def eight_bit_optimizer(situation: Situation) -> dict[str, Any] | None:
-    """Source of what it costs: Dettmers et al. 2021, 8-bit optimizers via block-wise quantization, table 1."""
-    name = situation.settings.train("optim")
-    rounds = name in IN_FLOAT32 and not name.startswith("paged") and situation.matters("optimizer_state")
-    return {"train.optim": "adamw_8bit"} if rounds else None
-
-
-@_change
-def paged_optimizer(situation: Situation) -> dict[str, Any] | None:
-    name = situation.settings.train("optim")
-    pages = name in (*IN_FLOAT32, "adamw_8bit", "adamw_bnb_8bit") and situation.matters("optimizer_state")
-    return {"train.optim": "paged_adamw_8bit"} if pages else None
-
-
-@_change
-def shard_gradients(situation: Situation) -> dict[str, Any] | None:
-    shards = situation.is_replicated and situation.matters("optimizer_state", "gradients")
-    return {"distributed.strategy": "zero2"} if shards else None
-
-
-@_change
 def shard_weights_by_zero(situation: Situation) -> dict[str, Any] | None:
     """DeepSpeed leaves quantized weights whole."""
     whole = situation.is_replicated or situation.recipe.distributed.strategy in ("zero1", "zero2")
     shards = whole and situation.recipe.adapter.method != "qlora" and situation.matters("weights")
     return {"distributed.strategy": "zero3"} if shards else None
-
-
-@_change
-def shard_weights_by_fsdp(situation: Situation) -> dict[str, Any] | None:
-    shards = situation.is_replicated and situation.matters("weights")
-    return {"distributed.strategy": "fsdp2"} if shards else None
 
 
 @_change
@@ -238,31 +201,6 @@ def offload_the_optimizer(situation: Situation) -> dict[str, Any] | None:
     is_adamw = situation.settings.train("optim") in ("adamw_torch", "adamw_torch_fused")
     offloads = is_adamw and situation.matters("optimizer_state")
     return {**strategy, "distributed.offload.optimizer": True} if offloads else None
-
-
-@_change
-def offload_the_weights(situation: Situation) -> dict[str, Any] | None:
-    distributed = situation.recipe.distributed
-    offloads = distributed.strategy in ("zero3", "fsdp2") and not distributed.offload.parameters
-    return {"distributed.offload.parameters": True} if offloads and situation.matters("weights") else None
-
-
-@_change
-def quantize_the_base(situation: Situation) -> dict[str, Any] | None:
-    quantizes = situation.recipe.adapter.method == "lora" and situation.matters("weights")
-    return {"adapter.method": "qlora"} if quantizes else None
-
-
-@_change
-def train_an_adapter(situation: Situation) -> dict[str, Any] | None:
-    return {"adapter.method": "lora"} if situation.recipe.adapter.method == "full" else None
-
-
-@_change
-def pack(situation: Situation) -> dict[str, Any] | None:
-    train = situation.settings.train
-    packs = situation.is_padded_sft and not train("packing") and train("max_length") is not None
-    return {"train.packing": True} if packs else None
 
 
 @_change
@@ -295,3 +233,6 @@ def larger_micro_batch(situation: Situation) -> dict[str, Any] | None:
     accumulated = int(situation.settings.train("gradient_accumulation_steps"))
     doubles = situation.fits and accumulated % 2 == 0
     return {_ROWS: 2 * rows, **situation.accumulating(accumulated // 2)} if doubles else None
+
+
+CHANGES = [_of_row(name, row) for name, row in key_table("plan_changes").items()]

@@ -20,8 +20,7 @@ _EVALUATED = "evaluated"
 
 
 def completion_trainer(recipe: Recipe, model: Any, args: Any, length: int, teacher: Any = None) -> SimulatedTrainer:
-    """TRL's trainer for two optimizer steps on rows of ``length`` tokens, prompt and completion; with a ``teacher``
-    that of distillation, else GRPO's."""
+    """TRL's trainer for two steps on rows of ``length`` tokens, prompt and completion: GRPO's, or a ``teacher``'s."""
     kind: Any = _GroupSimulation if teacher is None else _DistillSimulation
     own: dict[str, Any] = {"teacher_model": teacher}
     # Of a long accumulation few micro-batches are simulated, and the completions of all are generated together.
@@ -92,16 +91,13 @@ class _CompletionSimulation(HeadOfAGpu):
         which is copied as it grows. Also logits in float32 with two copies, which sampling makes."""
         model: Any = self.model
         args: Any = self.args
-        config = model.config.get_text_config()
-        training = model.training
+        config, training = model.config.get_text_config(), model.training
         rows = len(batch["prompt_ids"]) * (self._times if training else 1)
         prompts = batch["prompt_ids"][:1].expand(rows, -1)
         weight = model.get_input_embeddings().weight
         model.eval()
-        try:
-            model(input_ids=prompts, logits_to_keep=1)
-        finally:
-            model.train(training)
+        model(input_ids=prompts, logits_to_keep=1)
+        model.train(training)
         length = prompts.shape[1] + args.max_completion_length
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (2, rows, config.num_key_value_heads, length, head)

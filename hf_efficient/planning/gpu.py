@@ -1,6 +1,5 @@
 """A simulated training on one accelerator, or on this machine's CPU: does it fit, how long does it take?"""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
@@ -13,14 +12,14 @@ from hf_efficient.errors import SetupError
 from hf_efficient.estimate import allocator
 from hf_efficient.estimate.allocator import CachingAllocator
 from hf_efficient.estimate.roofline import Roofs, StepTime, accelerator_roofs, cpu_roofs, step_time
-from hf_efficient.facts.environment import cpu_emulates_bf16, cpu_model
+from hf_efficient.facts.environment import cpu_model
 from hf_efficient.facts.tables import CPU, Accelerator, rows
 from hf_efficient.model.recipe_trainer import settle_fast_step
 from hf_efficient.planning.batches import RunShapes, unread_pauses
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
 from hf_efficient.planning.simulation import Rank, Simulation
 from hf_efficient.planning.target import unsuited
-from hf_efficient.profilers.calibration import load_calibration
+from hf_efficient.profilers.calibration import cpu_is_faster_in_float32, load_calibration
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, mixed_precision
@@ -50,7 +49,6 @@ class PlanError:
         return planned * (1 + self.low), planned * (1 + self.high)
 
 
-@functools.cache
 def plan_error(figure: Literal["memory", "speed"], *, adapted: bool, several: bool) -> PlanError:
     """How far published trainings were from their plans in ``memory`` needed on a GPU, or ``speed`` in tokens per
     second: full or ``adapted`` ones, on one GPU or ``several``."""
@@ -62,12 +60,11 @@ def plan_error(figure: Literal["memory", "speed"], *, adapted: bool, several: bo
 @dataclass(frozen=True)
 class Demand:
     """What a training asks of a device. ``events``: allocations and frees, as (key, bytes), negative where freed;
-    ``first_step``: those before the first optimizer step. ``operators``: of the step that was simulated. ``tokens``: of
-    the mean step of all ranks, without padding where the data are known; it takes ``step_share`` of the simulated one's
-    time. ``evaluation``: operators of an evaluation's batch, ``evaluation_batches`` times in the run.
-    ``without_limit``: of the allocator on a device of any size, by the bytes of a cuBLAS workspace; a cache. ``rank``:
-    None of a process that trains alone. ``no_time``: why its time is not known, whatever the device. ``adapted``: an
-    adapter is trained, and not the model."""
+    ``first_step``: those before the first optimizer step. ``operators``: of the simulated step. ``tokens``: of the mean
+    step of all ranks, without padding where the data are known; it takes ``step_share`` of the simulated one's time.
+    ``evaluation``: operators of an evaluation's batch, ``evaluation_batches`` times in the run. ``without_limit``: the
+    allocator on a device of any size, by the bytes of a cuBLAS workspace; a cache. ``rank``: None of a process that
+    trains alone. ``no_time``: why its time is not known on any device. ``adapted``: an adapter alone is trained."""
 
     events: Sequence[tuple[int, int]]
     first_step: int
@@ -196,9 +193,8 @@ def _step_seconds(
 
 
 def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
-    """The demand on one rank; a mean step and an evaluation take time in proportion to their positions. ``shapes``: of
-    the run; None where its data are not known: then every row is as long as the simulated ones, and an evaluation has
-    as many as ``data.max_eval_examples`` allows."""
+    """On one rank; a mean step and an evaluation take time in proportion to their positions. ``shapes``: None where the
+    data are not known: every row is as the simulated ones; evaluations have ``data.max_eval_examples`` of them."""
     positions = simulation.rows * simulation.length * simulation.micro_batches
     rank, evaluation = simulation.rank, simulation.evaluation
     written = int(recipe.train.get("max_steps") or -1)
@@ -220,7 +216,7 @@ def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None =
     if shapes is None:
         batches, saves = unread_pauses(recipe, steps, evaluation, ranks)
         return replace(found, evaluation_batches=batches, saves=saves)
-    evaluated = 0 if evaluation is None else evaluation.positions * OBJECTIVES[recipe.objective].rows
+    evaluated = 0 if evaluation is None else evaluation.rows * evaluation.length * OBJECTIVES[recipe.objective].rows
     return replace(
         found,
         tokens=round(shapes.train.step_content * ranks / processes),
@@ -263,19 +259,19 @@ _MEMORY = "memory is that of tensors alone: Python and its libraries take more"
 
 
 def on_cpu(recipe: Recipe) -> Recipe:
-    """With what each ``auto``, and silence on bfloat16, mean here. ``SetupError``: it asks for several processes, which
-    share cores and memory."""
+    """With what each ``auto``, and silence on bfloat16, mean here. ``SetupError``: several processes, sharing it."""
     processes = planned_processes(recipe)
     if processes > 1:
         raise SetupError(f"cpu: is planned for one process, not for {processes}. Write distributed.processes=1.")
     recipe = settle_fast_step(recipe, CPU)
-    if not cpu_emulates_bf16():
+    if not cpu_is_faster_in_float32():
         return recipe
     adapter, section = recipe.adapter, recipe.adapter.quantization or QuantizationSection()
     if adapter.method == "qlora" and section.compute_dtype == "auto":
         in_float32 = section.model_copy(update={"compute_dtype": "float32"})
         adapter = adapter.model_copy(update={"quantization": in_float32})
-    return recipe.model_copy(update={"train": {"bf16": False, **recipe.train}, "adapter": adapter})
+    train = recipe.train if recipe.train.get("bf16") is not None else {**recipe.train, "bf16": False}
+    return recipe.model_copy(update={"train": train, "adapter": adapter})
 
 
 def this_cpu() -> Accelerator:

@@ -1,13 +1,13 @@
 """The architecture that a recipe's ``model`` section names, without its weights."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from hf_efficient.errors import ModelError, SetupError, cause
 from hf_efficient.facts.environment import hub_reachable
@@ -18,9 +18,6 @@ from hf_efficient.model.source import ModelSource, converted_folder, resolve_mod
 from hf_efficient.planning.arguments import process_kept
 from hf_efficient.recipe.schema import ModelSection
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
 
 def model_config(model: ModelSection) -> PretrainedConfig:
     """The configuration of what is trained: that of ``whole_config``, smaller where ``model.prune`` says so."""
@@ -29,11 +26,8 @@ def model_config(model: ModelSection) -> PretrainedConfig:
 
 
 def whole_config(model: ModelSection) -> PretrainedConfig:
-    """The configuration: of a local folder or GGUF file, of the catalogue of known models, or of the hub. Raises
-    ``ModelError``: there is none, or transformers does not know its architecture. Raises ``SetupError``: a package that
-    carries the model is not installed."""
-    from transformers import AutoConfig
-
+    """That of a local folder or GGUF file, of the catalogue of known models, or of the hub. ``ModelError``:
+    there is none, or of an unknown architecture. ``SetupError``: a package that carries the model is not installed."""
     source = resolve_model_source(model)
     if source.is_local and source.gguf_file is not None:
         folder = converted_folder(source.location, source.gguf_file)  # which a run has made, and is read in a moment
@@ -77,8 +71,6 @@ def weights_dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:
 
 
 def _of_checkpoint(model: ModelSection) -> torch.dtype | None:
-    from safetensors import SafetensorError, safe_open
-
     source = resolve_model_source(model)
     for path in sorted(Path(source.location).glob("*.safetensors")) if source.is_local else ():
         try:

@@ -61,8 +61,7 @@ def terms_of(
 
 
 def checkpoint_bytes(memory: PlannedMemory, method: str) -> int:
-    """What a save writes, some kilobytes aside: the optimizer's state and the trained (of a full fine-tune, all)
-    weights."""
+    """What a save writes, some kilobytes aside: the optimizer's state, trained weights (of a full fine-tune, all)."""
     held = memory.category_peak_bytes
     weights = memory.model_bytes if method == "full" else held.get("adapter", 0)
     return weights + held.get("optimizer_state", 0) + memory.paged_bytes
@@ -77,8 +76,7 @@ def _saved_by_all(rank: Rank, memory: PlannedMemory) -> int:
 
 
 def _spot(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedSpot | None:
-    """The run on such machines, in expectation (``estimate.cost``). Saves come after whole optimizer steps, nearest to
-    Daly's interval; an unknown number of steps counts as endless."""
+    """As expected (``estimate.cost``), saves after whole steps nearest to Daly's interval. Unknown steps: endless."""
     usd_per_hour, source = _price(device, terms, "spot")
     if usd_per_hour is None and terms.cost.market != "spot":
         return None
@@ -132,25 +130,19 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
     )
     if gpu.step_seconds is None or lost is None:
         return dataclasses.replace(found, run_seconds=None)
+    step, watts = gpu.step_seconds * (1 + lost), device.tdp_watts
     run = None if gpu.run_seconds is None else gpu.run_seconds * (1 + lost) + (saving or 0.0)
-    return _with_figures(found, gpu.step_seconds * (1 + lost), run, device.tdp_watts, terms)
-
-
-def _with_figures(
-    gpu: PlannedGpu, step_seconds: float, run_seconds: float | None, watts: float | None, terms: Terms
-) -> PlannedGpu:
     step_joules, run_joules = (
         None if watts is None or one is None else cost.energy_from_tdp(watts, one, devices=terms.devices)
-        for one in (step_seconds, run_seconds)
+        for one in (step, run)
     )
-    grid = grid_intensity(terms.cost.grid).grams_per_kwh
-    grams, usd = cost.co2e_grams(step_joules, grid), cost.cost_usd(step_seconds, gpu.price_usd_per_hour)
-    each = 1_000_000 / terms.tokens
+    grid, each = grid_intensity(terms.cost.grid).grams_per_kwh, 1_000_000 / terms.tokens
+    grams = cost.co2e_grams(step_joules, grid)
     return dataclasses.replace(
-        gpu,
-        usd_per_million_tokens=cost.cost_per_million_tokens(usd, terms.tokens),
-        run_seconds=run_seconds,
-        run_usd=None if run_seconds is None else cost.cost_usd(run_seconds, gpu.price_usd_per_hour),
+        found,
+        usd_per_million_tokens=cost.cost_per_million_tokens(cost.cost_usd(step, usd), terms.tokens),
+        run_seconds=run,
+        run_usd=None if run is None else cost.cost_usd(run, usd),
         run_kwh=None if run_joules is None else cost.kilowatt_hours(run_joules),
         run_co2e_grams=cost.co2e_grams(run_joules, grid),
         kwh_per_million_tokens=None if step_joules is None else cost.kilowatt_hours(step_joules) * each,

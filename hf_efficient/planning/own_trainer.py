@@ -1,33 +1,34 @@
-"""A Trainer that never saw a recipe to its plan: its own loss, collator and optimizer, on a copy of its model without
-values. ``plan`` takes a recipe as well."""
+"""A Trainer that never saw a recipe to its plan: its own loss, collator and optimizer, on a model without values."""
 
 import copy
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
+import datasets
 import numpy as np
 import torch
 from torch import nn
 from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
+from hf_efficient.data import stats
 from hf_efficient.errors import SetupError, first_line
 from hf_efficient.facts.tables import names_cpu
 from hf_efficient.planning.arguments import collector_paused, own_arguments, process_kept, stand_in
-from hf_efficient.planning.batches import Lengths, RunRows, RunShapes, run_shapes
+from hf_efficient.planning.batches import Lengths, RunRows, RunShapes, planned_rows, run_shapes
 from hf_efficient.planning.blank_model import blank_quantized
 from hf_efficient.planning.gpu import demand_of
 from hf_efficient.planning.plan import devices_of, plan_of, shape_remarks
 from hf_efficient.planning.plan import plan as plan_recipe
 from hf_efficient.planning.ranks.rank import spread
 from hf_efficient.planning.ranks.shares import sharding_of
-from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, is_evaluated
+from hf_efficient.planning.simulated_trainer import HeadOfAGpu, is_evaluated
 from hf_efficient.planning.simulation import Simulation, simulation_of
 from hf_efficient.recipe.schema import Recipe, mixed_precision
-from hf_efficient.records.plan import Plan, PlannedData
+from hf_efficient.records.plan import Plan
 from hf_efficient.simulate.blank import emptied
 
 _TOKENS = (("input_ids",), ("prompt_ids", "chosen_ids", "rejected_ids"), ("chosen_ids", "rejected_ids"))
@@ -70,15 +71,15 @@ def plan(
     if ranks > 1 and not on_gpu:
         raise SetupError(f"cpu: is planned for one process, not for {ranks}. Leave num_gpus out.")
     _check_simulated(what)
-    model: Any = what.model
-    recipe = _as_recipe(what, model, ranks)
+    recipe = _as_recipe(what, ranks)
     rows = _lengths(what, recipe)
     shapes = run_shapes(_with_rows(what, rows), rows, ranks, at_end=False)
-    simulation = _simulation(what, recipe, model, rows, shapes, on_gpu)
+    simulation = _simulation(what, recipe, rows, shapes, on_gpu)
     simulation = spread(simulation, sharding_of(recipe, ranks), mixed=mixed_precision(recipe) != "no")
     demand = demand_of(recipe, simulation, shapes, ranks)
     remarks = [*shape_remarks(shapes), *_remarks(what, recipe)]
-    return plan_of(recipe, simulation, demand, devices, remarks, _planned_data(rows, shapes))
+    planned = planned_rows(rows.train, 0 if rows.evaluation is None else len(rows.evaluation), shapes)
+    return plan_of(recipe, simulation, demand, devices, remarks, planned)
 
 
 def check_untrained(trainer: Trainer, caller: str) -> None:
@@ -114,12 +115,12 @@ def _check_simulated(trainer: Trainer) -> None:
 
 
 def saves_of(trainer: Trainer) -> int | None:
-    rows = _lengths(trainer, _as_recipe(trainer, trainer.model, 1))
+    rows = _lengths(trainer, _as_recipe(trainer, 1))
     return run_shapes(_with_rows(trainer, rows), rows, 1, at_end=False).saves
 
 
-def _as_recipe(trainer: Trainer, model: Any, ranks: int) -> Recipe:
-    args = trainer.args
+def _as_recipe(trainer: Trainer, ranks: int) -> Recipe:
+    args, model = trainer.args, cast(PreTrainedModel, trainer.model)
     held = {name: getattr(args, name) for name in _FIELDS if hasattr(args, name)}
     bits = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
     method = "qlora" if bits else "lora" if hasattr(model, "peft_config") else "full"
@@ -206,23 +207,35 @@ def _collated_sizes(trainer: Trainer, dataset: Any, name: str) -> Lengths:
 
 
 def _row_sizes(dataset: Any, column: str) -> Lengths:
-    if type(dataset).__module__.partition(".")[0] == "datasets":
-        from hf_efficient.data.stats import lengths
-
-        return lengths(dataset, column)
+    if isinstance(dataset, datasets.Dataset):
+        return stats.lengths(dataset, column)
     return np.array([len(dataset[place][column]) for place in range(len(dataset))], dtype=np.int64)
 
 
-def _simulation(
-    trainer: Trainer, recipe: Recipe, model: Any, rows: RunRows, shapes: RunShapes, on_gpu: bool
-) -> Simulation:
+def _simulation(trainer: Trainer, recipe: Recipe, rows: RunRows, shapes: RunShapes, on_gpu: bool) -> Simulation:
+    model, sizes = cast(PreTrainedModel, trainer.model), _with_rows(trainer, rows)
+    batch = {name: getattr(sizes, name) for name in ("per_device_train_batch_size", "per_device_eval_batch_size")}
+    unused = trainer.args.remove_unused_columns
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
         try:
-            simulated = _copied(trainer, recipe, model, rows, shapes, directory)
+            args = own_arguments(trainer.args, directory, **batch, remove_unused_columns=unused)
+            blank, reference, optimizer = _blank_copies(trainer, model, quantized=recipe.adapter.method == "qlora")
+            made = untrained_copy(trainer, _SimulatedSteps, args, blank)
+            if reference is not None:
+                made.ref_model = reference
+            made.optimizer, made.neftune_noise_alpha = optimizer or stand_in(recipe, blank), None
+            each = args.per_device_train_batch_size
+            count = 2 * args.gradient_accumulation_steps * each
+            made.train_dataset = list(batch_rows(trainer.train_dataset, rows.train, each, count))
+            if shapes.evaluation is not None:
+                made.evaluated, made.eval_lengths = evaluation_data(trainer), rows.evaluation
+            made.expect_steps()
+            made.create_accelerator_and_postprocess()
+            made.watch()
             loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
             tokens = shapes.train.row_tokens
             evaluated = tokens if shapes.evaluation is None else shapes.evaluation.row_tokens
-            return simulation_of(recipe, simulated, tokens, evaluated, loaded=loaded, on_gpu=on_gpu)
+            return simulation_of(recipe, made, tokens, evaluated, loaded=loaded, on_gpu=on_gpu)
         except Exception as error:
             raise SetupError(
                 f"plan: a step of {type(trainer).__name__} cannot be simulated on tensors without values "
@@ -230,30 +243,8 @@ def _simulation(
             ) from error
 
 
-def _copied(
-    trainer: Trainer, recipe: Recipe, model: Any, rows: RunRows, shapes: RunShapes, directory: str
-) -> SimulatedTrainer:
-    sizes = _with_rows(trainer, rows)
-    batch = {name: getattr(sizes, name) for name in ("per_device_train_batch_size", "per_device_eval_batch_size")}
-    args = own_arguments(trainer.args, directory, **batch, remove_unused_columns=trainer.args.remove_unused_columns)
-    blank, reference, optimizer = _blank_copies(trainer, model, quantized=recipe.adapter.method == "qlora")
-    made = untrained_copy(trainer, _SimulatedSteps, args, blank)
-    if reference is not None:
-        made.ref_model = reference
-    made.optimizer, made.neftune_noise_alpha = optimizer or stand_in(recipe, blank), None
-    count = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
-    made.train_dataset = list(batch_rows(trainer.train_dataset, rows.train, args.per_device_train_batch_size, count))
-    if shapes.evaluation is not None:
-        made.evaluated, made.eval_lengths = evaluation_data(trainer), rows.evaluation
-    made.expect_steps()
-    made.create_accelerator_and_postprocess()
-    made.watch()
-    return made
-
-
 def untrained_copy(trainer: Trainer, leftmost: type, args: TrainingArguments, model: Any) -> Any:
-    """A trainer of the same class and settings, ``leftmost`` before its class, with other arguments and model. Its
-    callbacks, and what instruments a run, are left out."""
+    """Of the same class and settings, ``leftmost`` before its class; without its callbacks, and what instruments it."""
     own: Any = type(trainer)
     made: Any = object.__new__(type(own.__name__, (leftmost, own), {}))
     # A method that somebody has wrapped on the instance would run the original.
@@ -288,8 +279,7 @@ class _SimulatedSteps(OwnSteps, HeadOfAGpu):
 
 
 def batch_rows(dataset: Any, lengths: Lengths, batch: int, count: int) -> Iterator[dict[str, Any]]:
-    """So many rows, in batches of the longest row and, last of each, the shortest, which makes the others' mask needed;
-    a batch of one has the longest alone."""
+    """So many rows: in each batch the longest and, last, the shortest, so that a mask is needed; alone the longest."""
     held = lengths.reshape(len(lengths), -1).max(axis=1)
     longest, shortest = dataset[int(held.argmax())], dataset[int(held.argmin())]
     for place in range(count):
@@ -353,16 +343,3 @@ def _remarks(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
             "compute_metrics without preprocess_logits_for_metrics keeps the logits of all evaluated rows on the GPU: "
             "only those of one batch are planned"
         )
-
-
-def _planned_data(rows: RunRows, shapes: RunShapes) -> PlannedData:
-    whole = rows.train if rows.train.ndim == 1 else rows.train.sum(axis=1)
-    return PlannedData(
-        examples=len(rows.train),
-        tokens=int(whole.sum()),
-        longest_tokens=int(rows.train.max()),
-        padding_share=shapes.train.padding_share,
-        evaluation_rows=0 if rows.evaluation is None else len(rows.evaluation),
-        evaluations=shapes.evaluations,
-        batchings=[],
-    )

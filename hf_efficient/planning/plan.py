@@ -1,19 +1,18 @@
 """A recipe in, its plan out: no GPU, no weights, no network. ``plan_run`` plans a run that begins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
+from trl import SFTConfig
 
+from hf_efficient.data.build import PreferenceData, SftData
+from hf_efficient.data.objectives import PromptData
 from hf_efficient.estimate.cost import cost_usd, energy_from_tdp
 from hf_efficient.facts import tables as facts
 from hf_efficient.model.recipe_trainer import settle_fast_step, settled_options
 from hf_efficient.planning.arguments import PROMPT_TOKENS
-from hf_efficient.planning.batches import RunShapes, run_shapes
-from hf_efficient.planning.blank_model import is_eight_bit
+from hf_efficient.planning.batches import RunShapes, data_at_hand, planned_data, rows_of, run_shapes
 from hf_efficient.planning.gpu import Demand, cpu_time, demand_of, on_cpu, planned_gpu, this_cpu, with_frontier
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import Terms, loss_remarks, pause_remarks, terms_of, with_costs
@@ -26,12 +25,6 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import as_planned
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu, PlannedMemory, PlannedRun, RunPlan
-
-if TYPE_CHECKING:
-    from trl import SFTConfig
-
-    from hf_efficient.data.build import PreferenceData, SftData
-    from hf_efficient.data.objectives import PromptData
 
 
 def shape_remarks(shapes: RunShapes) -> list[str]:
@@ -56,10 +49,7 @@ def plan(
     recipe: Recipe, gpus: str | Sequence[str] | None = None, *, num_gpus: int | None = None, read_data: bool = True
 ) -> Plan:
     """Simulate the recipe's own training on tensors without values; its memory, time and cost. ``read_data``: take the
-    examples' lengths where data and tokenizer lie on this machine; otherwise every row is as long as the recipe
-    allows."""
-    from hf_efficient.planning.run_data import data_at_hand, planned_data, rows_of
-
+    lengths of examples where data and tokenizer lie here; otherwise every row is as long as the recipe allows."""
     devices = devices_of(gpus)
     if num_gpus is not None:
         recipe = change_recipe(recipe, {"distributed.processes": num_gpus})
@@ -132,18 +122,6 @@ def _assumptions(recipe: Recipe, steps: int | None, memory: PlannedMemory) -> It
     if steps is None:
         yield "the number of steps depends on the data: write train.max_steps=N for the time of the whole run"
     yield from target_remarks(recipe)
-    if OBJECTIVES[recipe.objective].generates:
-        yield "completions are taken to be as long as train.max_completion_length allows: shorter ones need less"
-        yield "the FLOPs of a step are those of the update alone"
-        by_vllm = "vLLM's memory is not in it: train.vllm_gpu_memory_utilization says how much it takes"
-        own = "generation is an estimate: a prefill, the cache of keys and values at full length, the logits of a token"
-        yield by_vllm if recipe.train.get("use_vllm") else own
-    if is_eight_bit(recipe):
-        yield "inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned"
-    if recipe.train.get("precompute_ref_log_probs"):
-        yield "train.precompute_ref_log_probs is not simulated: the reference model is taken to run in every step"
-    if recipe.train.get("fp16"):
-        yield "train.fp16 is simulated in bfloat16, whose tensors are as large"
     if settled_options(recipe).get("loss_type") == "chunked_nll" and memory.categories.get("logits"):
         yield (
             "logits at the peak are a piece of them, which the head frees at once; a run's report counts logits that "
@@ -179,35 +157,20 @@ def _facts_assumed(devices: Sequence[facts.Accelerator], gpus: Sequence[PlannedG
 def plan_run(
     recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData | PromptData, price_usd_per_hour: float | None
 ) -> RunPlan:
-    """Simulate the run's largest micro-batch; nothing of the process is different afterwards. The price is of
-    everything that the run occupies."""
-    from hf_efficient.planning.run_data import planned_data, rows_of
-
+    """Simulate the run's largest micro-batch; the process stays as it was. The price is of all it occupies."""
     shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
-    on_gpu = args.device.type != "cpu"
+    on_gpu, on_cuda = args.device.type != "cpu", args.device.type == "cuda"
+    device = torch.cuda.get_device_name(args.device) if on_cuda else this_cpu().name
+    known = facts.accelerator_of_device(device) if on_cuda else None
     simulation = simulate_rank(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
-    known = None if args.device.type != "cuda" else facts.accelerator_of_device(torch.cuda.get_device_name(args.device))
     assumptions = shape_remarks(shapes)
     if not on_gpu and args.world_size > 1:
         assumptions.append("what processes on CPUs exchange takes no time in it: how fast that is, is not known")
     demand = demand_of(recipe, simulation, shapes, args.world_size)
     examples = planned_data(args, data, shapes, args.world_size)
-    plan = plan_of(recipe, simulation, demand, [] if known is None else [known], assumptions, examples)
-    return RunPlan(plan, _planned_run(plan, demand, simulation, shapes, args, known, price_usd_per_hour))
-
-
-def _planned_run(
-    plan: Plan,
-    demand: Demand,
-    simulation: Simulation,
-    shapes: RunShapes,
-    args: SFTConfig,
-    known: facts.Accelerator | None,
-    price_usd_per_hour: float | None,
-) -> PlannedRun:
-    gpu, on_gpu = plan.gpus[0] if plan.gpus else None, args.device.type == "cuda"
-    device = torch.cuda.get_device_name(args.device) if on_gpu else this_cpu().name
-    if on_gpu:
+    planned = plan_of(recipe, simulation, demand, [] if known is None else [known], assumptions, examples)
+    gpu = planned.gpus[0] if planned.gpus else None
+    if on_cuda:
         step = None if gpu is None else gpu.step_seconds
         why = f"no rates of {device} are known" if gpu is None else "; ".join(gpu.notes)
     else:
@@ -221,13 +184,13 @@ def _planned_run(
         "cost": "no price is known: set cost.price_usd_per_hour" if price_usd_per_hour is None else None,
         "energy": f"the power of {device} is not known" if watts is None else None,
     }
-    return PlannedRun(
+    run = PlannedRun(
         device=device,
         steps=shapes.train.steps,
         positions=simulation.rows * simulation.length,
         step_tokens=shapes.train.step_tokens,
         categories=held_by_category(simulation),
-        peak_allocated_bytes=plan.memory.peak_allocated_bytes if on_gpu else None,
+        peak_allocated_bytes=planned.memory.peak_allocated_bytes if on_cuda else None,
         peak_reserved_bytes=None if gpu is None else gpu.reserved_bytes,
         fits=None if gpu is None else gpu.fits,
         step_seconds=step,
@@ -237,3 +200,4 @@ def _planned_run(
         training_energy_joules=joules,
         reasons={name: why for name, why in missing.items() if why is not None},
     )
+    return RunPlan(planned, run)

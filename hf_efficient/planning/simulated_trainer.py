@@ -1,7 +1,6 @@
 """A Trainer that reports the phase and use of what a simulated training does, and evaluates one batch."""
 
 import functools
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +26,8 @@ class SimulatedTrainer(Trainer):
     operators: OperatorCount | None = None
     micro_batch_factor = 1.0
     on_gpu = False
+    evaluation_rows: Callable[[int, int], list[dict[str, Any]]]
+    """Of so many tokens, so many."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.expect_steps()
@@ -43,9 +44,6 @@ class SimulatedTrainer(Trainer):
         self.add_callback(_Marks(self))
         self.remove_callback(PrinterCallback)
         self.data_collator = self._collated_as_it_is(self.data_collator)
-
-    def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
-        raise NotImplementedError
 
     def _collated_as_it_is(self, collator: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
         """A collator looks at token ids, which have values whatever their number; its batch is there afterwards."""
@@ -134,7 +132,7 @@ class HeadOfAGpu(SimulatedTrainer):
             return super().prediction_step(*args, **kwargs)
 
     def _as_on_a_gpu(self) -> AbstractContextManager[None]:
-        return self._kernels() if self.on_gpu and "trl" in sys.modules else nullcontext()
+        return self._kernels() if self.on_gpu else nullcontext()
 
     def _kernels(self) -> AbstractContextManager[None]:
         return fused_kernels_of_a_gpu(self.mark_logits)
@@ -168,10 +166,6 @@ class SimulatedEvaluation:
     length: int
     operators: Sequence[OperatorWork]
 
-    @property
-    def positions(self) -> int:
-        return self.rows * self.length
-
 
 def is_evaluated(recipe: Recipe) -> bool:
     has_data = bool(recipe.data.eval) or recipe.data.eval_fraction is not None
@@ -184,28 +178,21 @@ def simulate_evaluation(trainer: SimulatedTrainer, length: int) -> SimulatedEval
     loop itself needs NumPy values; prediction step and reduction of the logits are the run's own."""
     log = trainer.tensors
     assert log is not None
-    log.on_operator = None  # what training does is counted
+    log.on_operator = count = OperatorCount()  # what training does is counted
     rows = trainer.args.per_device_eval_batch_size
     batch = trainer.data_collator(trainer.evaluation_rows(length, rows))
     trainer.phase = "evaluation"
     start = len(log.events)
-    log.on_operator = count = OperatorCount()
     model = trainer.model_wrapped
-    was_training = model.training
     model.eval()
-    try:
-        reduce: Any = trainer.preprocess_logits_for_metrics
-        _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
-        if reduce is not None:
-            reduce(logits, labels)
-    finally:
-        model.train(was_training)
-        log.on_operator = None
+    reduce: Any = trainer.preprocess_logits_for_metrics
+    _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
+    if reduce is not None:
+        reduce(logits, labels)
     return SimulatedEvaluation(start, rows, length, count.works())
 
 
-@contextmanager
-def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterator[None]:
+def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> AbstractContextManager[None]:
     """TRL's fused head computes as on a GPU, where two kernels score each tile of logits in place. On a CPU torch's
     operators copy each tile in float32, more memory than all the rest of the head."""
     from trl.kernels import chunked_logprob
@@ -214,14 +201,11 @@ def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterato
         "_forward_kernel": _launched(lambda tile: tile.amax(-1), on_logits),
         "_backward_kernel": _launched(lambda tile: tile.neg_(), on_logits),
     }
-    with _stood_in(
-        chunked_logprob, own, "`train.loss_type: chunked_nll`", "Plan `train.loss_type=nll` as an upper bound."
-    ):
-        yield
+    instead = "Plan `train.loss_type=nll` as an upper bound."
+    return _stood_in(chunked_logprob, own, "`train.loss_type: chunked_nll`", instead)
 
 
-@contextmanager
-def divergence_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterator[None]:
+def divergence_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> AbstractContextManager[None]:
     """The same of TRL's divergence between a student's and a teacher's tiles of logits."""
     from trl.kernels import chunked_divergence
 
@@ -231,8 +215,7 @@ def divergence_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> It
         "_backward_kernel": _launched(lambda tile: tile.neg_(), on_logits),
         "_project": _project_fp32,
     }
-    with _stood_in(chunked_divergence, own, "`objective: distill_on_policy`", "Train a few steps instead."):
-        yield
+    return _stood_in(chunked_divergence, own, "`objective: distill_on_policy`", "Train a few steps instead.")
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from hf_efficient.planning.blank_model import (
 )
 from hf_efficient.planning.simulated_trainer import SimulatedEvaluation, SimulatedTrainer
 from hf_efficient.planning.target import attention_kernels, check_attention, liger_kernels
+from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
@@ -94,12 +95,11 @@ class Rank:
 @dataclass(frozen=True)
 class Simulation:
     """What two optimizer steps did, and an evaluation of a batch after them, if the run evaluates.
-    ``backward_starts``, ``forward_ends``: events before each backward, and up to the end of each forward of the
-    training. ``vocabulary``: the last dimension of the logits. ``rows``, ``length``: of a micro-batch; a pair has two
-    rows. ``micro_batches``, ``operators``: of an optimizer step of the run; perhaps more than were simulated.
-    ``parameters``: a 4-bit weight counted as the values that it stands for. ``paged_bytes``: optimizer state outside of
-    torch's allocator. ``units``: parameters of the whole model, as several ranks would gather them. ``rank``: None of a
-    process that trains alone."""
+    ``backward_starts``, ``forward_ends``: events before each backward, and up to each forward's end, in training.
+    ``vocabulary``: the last dimension of the logits. ``rows``, ``length``: of a micro-batch; a pair has two rows.
+    ``micro_batches``, ``operators``: of an optimizer step of the run; perhaps more than were simulated. ``parameters``:
+    a 4-bit weight counts as its values. ``paged_bytes``: optimizer state outside of torch's allocator. ``units``: of
+    the whole model, as several ranks would gather it. ``rank``: None of a process that trains alone."""
 
     log: TensorLog
     backward_starts: tuple[int, ...]
@@ -128,9 +128,8 @@ class Simulation:
 
 def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None = None) -> tuple[Unit, ...]:
     """The units as accelerate's ``fsdp2_prepare_model`` (1.15) cuts a model: blocks, embedding, final norm with head
-    (and a shared embedding), and last the root. ``loaded``: bytes of an element of each parameter as the run loads it,
-    by name; for the others as it is. ``classes``: of the blocks; default: those that the model's class says not to
-    split."""
+    (and a shared embedding), and last the root. ``loaded``: bytes of an element of a parameter as the run loads it, by
+    name; else as it is. ``classes``: of the blocks; default: those that the model's class says not to split."""
     found: list[Unit] = []
     taken: set[int] = set()
     weights = {id(one): HeldWeight.of(name, one, loaded) for name, one in model.named_parameters()}
@@ -152,11 +151,9 @@ def unit_names(units: Iterable[Unit], modules: Iterable[str]) -> dict[str, Unit 
     by_prefix = {prefix: unit for unit in units for prefix in unit.modules}
 
     def of(module: str) -> Unit | None:
-        while module:
-            if module in by_prefix:
-                return by_prefix[module]
+        while module and module not in by_prefix:
             module = module.rpartition(".")[0]
-        return None
+        return by_prefix.get(module)
 
     return {module: of(module) for module in set(modules)}
 
@@ -216,12 +213,25 @@ def simulate(
         loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
         if computes_in is not None:
             compute_in(model, computes_in)
-        if length is None and OBJECTIVES[recipe.objective].generates:
+        objective = OBJECTIVES[recipe.objective]
+        if length is None and objective.generates:
             length = PROMPT_TOKENS + args.max_completion_length
         elif length is None:
             length = args.max_length or int(config.get_text_config().max_position_embeddings)
         with liger_kernels(recipe, model) if on_gpu else nullcontext():
-            trainer = _trainer(recipe, config, model, args, length, padded=padded)
+            teacher = blank_teacher(recipe) if has_teacher(recipe) else None
+            trainer: SimulatedTrainer
+            if objective.generates:
+                from hf_efficient.planning.completions import completion_trainer
+
+                trainer = completion_trainer(recipe, model, args, length, teacher)
+            elif objective.imitates:
+                trainer = simulation_trainer(recipe, model, args, length, padded=padded, teacher=teacher)
+            else:
+                reference = None
+                if recipe.adapter.method == "full" and objective.reference:
+                    reference = blank_model(recipe, copy.deepcopy(config), seed=args.seed, checkpointing=False)
+                trainer = preference_trainer(recipe, model, reference, args, length)
             return simulation_of(recipe, trainer, length, evaluation_length or length, loaded=loaded, on_gpu=on_gpu)
 
 
@@ -246,7 +256,18 @@ def simulation_of(
     trainer.operators = operators = OperatorCount()
     for one in filter(None, (model, *(getattr(trainer, name, None) for name in ("ref_model", "teacher_model")))):
         _note_model(log, one)
-    forward_ends, evaluation = _run(recipe, trainer, model, log, evaluation_length)
+    forward_ends: list[int] = []
+
+    def note_end(*_: Any) -> None:
+        if torch.is_grad_enabled():  # a reference model's forward, and an evaluation's, do not train
+            forward_ends.append(len(log.events))
+
+    model.register_forward_hook(note_end)
+    evaluation = None
+    with log, kernels_of_a_gpu(recipe):
+        trainer.train()
+        if simulated_trainer.is_evaluated(recipe):
+            evaluation = simulated_trainer.simulate_evaluation(trainer, evaluation_length)
     optimizer = getattr(trainer.optimizer, "optimizer", None)  # what accelerate has wrapped
     return Simulation(
         log=log,
@@ -267,47 +288,6 @@ def simulation_of(
     )
 
 
-def _run(
-    recipe: Recipe, trainer: SimulatedTrainer, model: Any, log: TensorLog, evaluation_length: int
-) -> tuple[list[int], SimulatedEvaluation | None]:
-    """Train, and evaluate where the run would; the ends of the forwards that train, and the evaluation."""
-    ends: list[int] = []
-
-    def note_end(*_: Any) -> None:
-        if torch.is_grad_enabled():  # a reference model's forward, and an evaluation's, do not train
-            ends.append(len(log.events))
-
-    hook = model.register_forward_hook(note_end)
-    try:
-        with log, kernels_of_a_gpu(recipe):
-            trainer.train()
-            if not simulated_trainer.is_evaluated(recipe):
-                return ends, None
-            return ends, simulated_trainer.simulate_evaluation(trainer, evaluation_length)
-    finally:
-        hook.remove()
-        assert trainer.names is not None
-        trainer.names.close()
-
-
-def _trainer(
-    recipe: Recipe, config: PretrainedConfig, model: Any, args: Any, length: int, *, padded: bool
-) -> SimulatedTrainer:
-    from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
-
-    teacher = blank_teacher(recipe) if has_teacher(recipe) else None
-    if OBJECTIVES[recipe.objective].generates:
-        from hf_efficient.planning.completions import completion_trainer
-
-        return completion_trainer(recipe, model, args, length, teacher)
-    if OBJECTIVES[recipe.objective].imitates:
-        return simulation_trainer(recipe, model, args, length, padded=padded, teacher=teacher)
-    reference = None
-    if recipe.adapter.method == "full" and OBJECTIVES[recipe.objective].reference:
-        reference = blank_model(recipe, copy.deepcopy(config), seed=args.seed, checkpointing=False)
-    return preference_trainer(recipe, model, reference, args, length)
-
-
 def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         is_adapter = parameter.requires_grad and ("lora_" in name or "modules_to_save" in name)
@@ -322,7 +302,6 @@ def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
 def planned_memory(simulation: Simulation) -> PlannedMemory:
     log = simulation.log
     peak = tensor_log.find_peak(log)
-    assert peak is not None  # weights are always there
     there = [(life, simulation.category(life)) for life in log.lives if life.lives_at(peak.event)]
     categories: Counter[str] = Counter()
     for life, category in there:
@@ -395,8 +374,7 @@ def held_by_category(simulation: Simulation) -> dict[str, int]:
 
 def _steps(simulation: Simulation) -> list[int]:
     """Events before the first allocation of each optimizer step; none of one that allocates nothing."""
-    lives = simulation.log.lives
-    born = [life.born_at for life in lives if life.phase == "optimizer"]
+    born = [life.born_at for life in simulation.log.lives if life.phase == "optimizer"]
     halves = ([one for one in born if (one < simulation.second_step) == first] for first in (True, False))
     return [min(half) for half in halves if half]
 

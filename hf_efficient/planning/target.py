@@ -1,6 +1,5 @@
 """Software of the machine that a run is planned for, which need not be on this one: attention kernels and Liger's."""
 
-import functools
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -8,11 +7,18 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
+from transformers import modeling_flash_attention_utils as flash
+from transformers.loss import loss_utils
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.facts.environment import replaced, replaced_item
-from hf_efficient.facts.tables import Accelerator
+from hf_efficient.facts.tables import Accelerator, key_table
+from hf_efficient.recipe.rules.settings import Settings, all_hold
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.simulate import liger
 from hf_efficient.simulate.decompositions import flash_attn_func, flash_attn_varlen_func
 
@@ -31,15 +37,16 @@ _LIGER_MODELS = (
 def attention_kernels(name: str | None) -> Iterator[None]:
     """Within, transformers takes FlashAttention and flex attention for installed, and runs what stands in for them."""
     with ExitStack() as stack:
-        if name in FLASH:
-            from transformers import modeling_flash_attention_utils as flash
-            from transformers import modeling_utils
-
-            kind: Any = modeling_utils.PreTrainedModel
-            stack.enter_context(replaced(kind, "_check_and_adjust_attn_implementation", _taken_for_installed))
+        if name in (*FLASH, FLEX):
             stack.enter_context(replaced(flash, "lazy_import_flash_attention", _stand_ins))
-        elif name == FLEX:
-            stack.enter_context(_flex_as_flash())
+        if name in FLASH:
+            stack.enter_context(
+                replaced(PreTrainedModel, "_check_and_adjust_attn_implementation", _taken_for_installed)
+            )
+        elif name == FLEX:  # it saves and returns what FlashAttention does; its block mask is small
+            kernel = ALL_ATTENTION_FUNCTIONS["flash_attention_2"]
+            stack.enter_context(replaced_item(ALL_ATTENTION_FUNCTIONS, FLEX, kernel))
+            stack.enter_context(replaced_item(ALL_MASK_ATTENTION_FUNCTIONS, FLEX, flash_attention_mask))
         yield
 
 
@@ -53,26 +60,9 @@ def _taken_for_installed(model: Any, attn_implementation: str | None, *args: Any
 
 
 def _stand_ins(implementation: str | None, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], tuple[Any, Any]]:
-    from transformers import modeling_flash_attention_utils as flash
-
     process = flash._lazy_define_process_function(flash_attn_varlen_func)
     functions = (flash_attn_func, flash_attn_varlen_func, None, flash._pad_input, flash._unpad_input)
     return functions, (process, dict)
-
-
-@contextmanager
-def _flex_as_flash() -> Iterator[None]:
-    """flex attention saves and returns what FlashAttention does; its block mask is small."""
-    from transformers import modeling_flash_attention_utils as flash
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    with (
-        replaced_item(ALL_ATTENTION_FUNCTIONS, FLEX, ALL_ATTENTION_FUNCTIONS["flash_attention_2"]),
-        replaced_item(ALL_MASK_ATTENTION_FUNCTIONS, FLEX, flash_attention_mask),
-        replaced(flash, "lazy_import_flash_attention", _stand_ins),
-    ):
-        yield
 
 
 @contextmanager
@@ -93,19 +83,19 @@ def liger_kernels(recipe: Recipe, model: Any) -> Iterator[None]:
     with ExitStack() as stack:
         for module in base.modules():
             if wanted["rms_norm"] and type(module).__name__.endswith("RMSNorm"):
-                module.forward = functools.partial(_norm, module)
+                module.forward = types.MethodType(lambda self, values: liger.RmsNorm.apply(values, self.weight), module)
             elif wanted["swiglu"] and hasattr(module, "gate_proj") and hasattr(module, "up_proj"):
                 module.forward = types.MethodType(_gated, module)
         if wanted["rope"]:
             layers = sys.modules[type(base).__module__]
             if hasattr(layers, "apply_rotary_pos_emb"):
-                stack.enter_context(replaced(layers, "apply_rotary_pos_emb", _rope))
+                rope = liger.Rope.apply
+                stack.enter_context(replaced(layers, "apply_rotary_pos_emb", lambda *given, **_: rope(*given[:4])))
         if wanted["fused_linear_cross_entropy"]:
             _fuse_head(base)
         elif wanted["cross_entropy"]:
-            from transformers.loss import loss_utils
-
-            stack.enter_context(replaced(loss_utils, "fixed_cross_entropy", _cross_entropy))
+            loss = liger.CrossEntropy.apply
+            stack.enter_context(replaced(loss_utils, "fixed_cross_entropy", lambda source, *_, **__: loss(source)))
         yield
 
 
@@ -124,20 +114,8 @@ def _wanted(config: Mapping[str, Any]) -> dict[str, bool]:
     return {**_DEFAULTS, **given}
 
 
-def _norm(module: Any, values: torch.Tensor) -> torch.Tensor:
-    return liger.RmsNorm.apply(values, module.weight)
-
-
 def _gated(module: Any, values: torch.Tensor) -> Any:
     return module.down_proj(liger.GatedProduct.apply(module.gate_proj(values), module.up_proj(values)))
-
-
-def _rope(query: torch.Tensor, key: torch.Tensor, cosines: Any, sines: Any, *args: Any, **kwargs: Any) -> Any:
-    return liger.Rope.apply(query, key, cosines, sines)
-
-
-def _cross_entropy(source: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return liger.CrossEntropy.apply(source)
 
 
 def _fuse_head(base: Any) -> None:
@@ -186,14 +164,8 @@ def check_attention(name: str | None) -> None:
 
 
 def target_remarks(recipe: Recipe) -> Iterator[str]:
-    attention = recipe.model.attn_implementation
-    if attention in FLASH:
-        yield f"{attention} is taken for installed on the target machine; a run without it is refused"
-    if attention == FLEX:
-        yield "flex_attention is planned with the tensors that FlashAttention saves, its block mask left out"
-    if recipe.train.get("use_liger_kernel"):
-        yield "liger-kernel is taken for installed on the target machine; its kernels are planned as of 0.6"
-    if recipe.train.get("activation_offloading"):
-        yield "train.activation_offloading: copies to the host and back take no time in the plan"
-    if recipe.train.get("torch_compile") or recipe.model.compile_blocks:
-        yield "a compiled model is planned as eager operators, an upper bound of memory and time"
+    """What a plan takes for granted by the recipe alone, of the target machine and of what is simulated."""
+    settings = Settings(recipe, train_fields(recipe.objective))
+    for row in key_table("plan_words")["taken_for_granted"]:
+        if all_hold(row["when"], settings.value):
+            yield settings.filled(row["text"])

@@ -5,6 +5,8 @@ from typing import Any, cast
 
 import torch
 from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Trainer
 from trl import DPOConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
@@ -82,8 +84,7 @@ class _DistillSimulation(SimulationTrainer, DistillTrainerMixin):
 def simulation_trainer(
     recipe: Recipe, model: Any, args: SFTConfig, length: int, *, padded: bool = False, teacher: Any = None
 ) -> SimulationTrainer:
-    """The recipe's trainer for two optimizer steps on rows of one length; for a real model as well, with its
-    ``teacher`` where it has one."""
+    """The recipe's trainer for two steps on rows of one length, with its ``teacher`` if any; for a real model too."""
     recipe_trainer.apply_sft_fields(model, args)
     args.remove_unused_columns = False
     collator = DataCollatorForLanguageModeling(
@@ -159,8 +160,5 @@ def _preferences(objective: ObjectiveName, length: int, count: int) -> list[dict
 
 def any_tokenizer() -> PreTrainedTokenizerBase:
     """TRL wants one for its padding token; the rows are tokenised already."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-
     words = Tokenizer(WordLevel({"<pad>": 0, "a": 1}, unk_token="a"))
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>")

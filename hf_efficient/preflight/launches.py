@@ -2,32 +2,27 @@
 
 import math
 import os
-import re
-import shutil
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from itertools import takewhile
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from hf_efficient.errors import HfEfficientError, PreflightError, writing
+from hf_efficient.errors import HfEfficientError, PreflightError
 from hf_efficient.estimate.cost import checkpoints_at_once
 from hf_efficient.facts.tables import key_table
-from hf_efficient.launch.checkpoints import remove
-from hf_efficient.launch.exits import ended
+from hf_efficient.launch.exits import LOST_PEER, ended, ends_on_signals, last_words
 from hf_efficient.launch.preflight_wanted import preflight_path, write_preflight
 from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder, without_pauses
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import FailureKind, Preflight, PreflightFailure
 from hf_efficient.reporting.run_rows import preflight_words
+from hf_efficient.run_dir.json_file import folder_of_its_own
 from hf_efficient.text import counted, seconds, size
 
 STEPS = 2  # before the save, and the next, which the optimizer's state makes larger and a resumed run must repeat
@@ -52,8 +47,6 @@ _SHORT: dict[str, Any] = {
 }
 _WHERE_SET: dict[str, Any] = {"logging_first_step": False, "lr_scheduler_kwargs": None, "warmup_ratio": None}
 _MOST = ("training_peak_bytes", "evaluation_peak_bytes", "save_seconds", "load_seconds", "batch_rows", "batch_tokens")
-# What gloo and NCCL say in a process whose neighbour is gone.
-_LOST = re.compile(r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I)
 _LOOK_SECONDS = 0.2
 _GRACE_SECONDS = 3.0  # for other ranks to say why they fail: the first to see a lost connection did not lose it
 _LEAST_BYTES = 1 << 20  # read or written in a second; less is a log
@@ -92,10 +85,8 @@ class RankNotes:
 def notes_of(folder: Path, part: Part) -> list[RankNotes]:
     found = []
     for path in folder.glob(f"{part}-*.json"):
-        try:
+        with suppress(OSError, ValidationError):  # of a process that is just ending, perhaps
             found.append(TypeAdapter(RankNotes).validate_json(path.read_bytes()))
-        except (OSError, ValidationError):  # of a process that is just ending, perhaps
-            continue
     return sorted(found, key=lambda notes: notes.rank)
 
 
@@ -121,24 +112,12 @@ def check_run(recipe: Recipe, launch: PreflightLaunch, show: Callable[[str, str]
 
 def preflight(recipe: Recipe, launch: PreflightLaunch) -> Preflight:
     began = time.monotonic()
-    folder = preflight_folder(recipe)
-    remove(folder)  # of one that was killed
-    with writing("output_dir", folder):
-        folder.mkdir(parents=True)
-    with ends_on_signals():
-        try:
-            figures, failure = _checked(recipe, launch)
-            if failure is not None and failure.kind not in ("disk", "differs", "input") and not launch.debug:
-                failure = replace(failure, message=f"{failure.message} {_kept_log(recipe)}")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    found = Preflight(
-        fingerprint=figures.pop("fingerprint", ""),
-        passed=failure is None,
-        wall_seconds=time.monotonic() - began,
-        failure=failure,
-        **figures,
-    )
+    with ends_on_signals(), folder_of_its_own(preflight_folder(recipe)):
+        figures, failure = _checked(recipe, launch)
+        if failure is not None and failure.kind not in ("disk", "differs", "input") and not launch.debug:
+            failure = replace(failure, message=f"{failure.message} {_kept_log(recipe)}")
+    name, took = figures.pop("fingerprint", ""), time.monotonic() - began
+    found = Preflight(fingerprint=name, passed=failure is None, wall_seconds=took, failure=failure, **figures)
     write_preflight(recipe, found)
     return found
 
@@ -168,21 +147,6 @@ def _kept_log(recipe: Recipe) -> str:
     except OSError as error:
         return f"Its log could not be kept: {error.strerror or error}."
     return f"All that it wrote is in {kept}."
-
-
-@contextmanager
-def ends_on_signals() -> Iterator[None]:
-    """A signal that would end this process at once ends what it has started first."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def launch_part(
@@ -255,10 +219,9 @@ def failure_of(
     notes: Sequence[RankNotes], code: int | None, hung_for: float | None, log: Path
 ) -> PreflightFailure | None:
     """Why a launch failed, of which ``code`` is None where it had to be ended; None where all came to their end."""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    was_killed = code in (-9, 137) or any("SIGKILL" in line or "Signal 9" in line for line in lines)
+    was_killed, last = last_words(code, log)
     failed = [one for one in notes if one.kind]
-    if was_killed and all(one.kind == "fault" and _LOST.search(one.message or "") for one in failed):
+    if was_killed and all(one.kind == "fault" and LOST_PEER.search(one.message or "") for one in failed):
         notes = [one for one in notes if not one.kind] or notes  # the others miss the one that was killed
     elif failed:
         first = min(failed, key=lambda one: ({"memory": 0, "fault": 2}.get(str(one.kind), 1), one.rank))
@@ -268,7 +231,13 @@ def failure_of(
     stage, rank = (STAGES[behind.stage], behind.rank) if behind else (STAGES["starting"], None)
     if hung_for is not None:
         rank = rank if len({one.stage for one in notes}) > 1 else None  # else each may wait for any other
-        return PreflightFailure("hang", stage, _hung(stage, rank, hung_for), rank)
+        who = "" if rank is None else f" (rank {rank} is behind)"
+        message = (
+            f"nothing has happened for {seconds(hung_for)} in {stage}{who}: it hangs, and so would the run. Processes "
+            "wait for each other, perhaps over a network or a disk that does not answer; NCCL_DEBUG=INFO shows the "
+            "first. Where it is only slow, write a larger efficiency.preflight_minutes."
+        )
+        return PreflightFailure("hang", stage, message, rank)
     if code == 0 and notes and all(one.stage == "done" for one in notes):
         return None
     if was_killed:
@@ -278,24 +247,7 @@ def failure_of(
             "distributed.processes."
         )
         return PreflightFailure("killed", stage, message, rank)
-    last = _last_words(lines)[:400]
-    said = f": {last}" if last else ", and it said nothing"
-    return PreflightFailure("fault", stage, f"a process ended in {stage} with exit code {code}{said}", rank)
-
-
-def _last_words(lines: Sequence[str]) -> str:
-    """Of the processes, not of the launcher, which ends with a table between two rules."""
-    theirs = list(takewhile(lambda line: "torch/distributed/elastic" not in line, lines))
-    return next((line.strip() for line in reversed(theirs or lines) if line.strip("=- ")), "")
-
-
-def _hung(stage: str, rank: int | None, hung_for: float) -> str:
-    who = "" if rank is None else f" (rank {rank} is behind)"
-    return (
-        f"nothing has happened for {seconds(hung_for)} in {stage}{who}: it hangs, and so would the run. Processes wait "
-        "for each other, perhaps over a network or a disk that does not answer; NCCL_DEBUG=INFO shows the first. "
-        "Where it is only slow, write a larger efficiency.preflight_minutes."
-    )
+    return PreflightFailure("fault", stage, f"a process ended in {stage} with {last}", rank)
 
 
 def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> dict[str, Any]:

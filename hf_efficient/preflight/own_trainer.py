@@ -10,19 +10,18 @@ from typing import Any
 
 import torch
 from accelerate.state import GradientState
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
-from hf_efficient.callbacks.shrink import is_out_of_memory
-from hf_efficient.errors import HfEfficientError, PreflightError, SetupError, first_line, writing
-from hf_efficient.launch.checkpoints import remove
+from hf_efficient.errors import PreflightError, SetupError
 from hf_efficient.planning import own_trainer as own
 from hf_efficient.planning.arguments import two_steps
 from hf_efficient.preflight.launches import STAGES, STEPS, disk_failure, figures_of
-from hf_efficient.preflight.process import Notebook, PreflightWatch, note_saved, run_facts
+from hf_efficient.preflight.process import Notebook, PreflightWatch, describe_failure, note_saved, run_facts
 from hf_efficient.recording.activations import kept_modes, kept_random_state
 from hf_efficient.records.account import Preflight, PreflightFailure
 from hf_efficient.reporting.run_rows import preflight_words
 from hf_efficient.run_dir.checkpoints import checkpoints
+from hf_efficient.run_dir.json_file import folder_of_its_own
 
 _ALONE = ("deepspeed", "fsdp")
 
@@ -39,21 +38,19 @@ def preflight_check(trainer: Trainer) -> Preflight:
     """
     _check_kind(trainer)
     began = time.monotonic()
-    folder = Path(str(trainer.args.output_dir)).expanduser() / ".preflight"
-    remove(folder)  # of one that was killed
-    with writing("output_dir", folder):
-        folder.mkdir(parents=True)
-    book = Notebook(folder, "save")
     raised: Exception | None = None
-    try:
-        with _as_it_was(trainer):
-            _try_out(trainer, book)
-    except Exception as error:  # noqa: BLE001  the user's code may raise anything
-        raised = error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with folder_of_its_own(Path(str(trainer.args.output_dir)).expanduser() / ".preflight") as folder:
+        book = Notebook(folder, "save")
+        try:
+            with _as_it_was(trainer):
+                _try_out(trainer, book)
+        except Exception as error:  # noqa: BLE001  the user's code may raise anything
+            raised = error
     figures = figures_of([book.notes])
-    failure = disk_failure(figures, keys="") if raised is None else _failure(raised, book, trainer.args)
+    failure = disk_failure(figures, keys="")
+    if raised is not None:
+        kind, message = describe_failure(raised, book.notes, None, trainer.args)
+        failure = PreflightFailure(kind, STAGES[book.notes.stage], message)
     took = time.monotonic() - began
     found = Preflight(fingerprint="", passed=failure is None, wall_seconds=took, failure=failure, **figures)
     print("\n".join(["Preflight check", *(f"  {line}" for line in preflight_words(found))]))
@@ -133,21 +130,3 @@ def _longest_evaluation(trainer: Trainer) -> list[Any] | None:
         return None
     rows = min(trainer.args.per_device_eval_batch_size, len(held))
     return list(own.batch_rows(held, own.row_lengths(trainer, held, "eval_dataset"), 1, rows))
-
-
-def _failure(error: Exception, book: Notebook, args: TrainingArguments) -> PreflightFailure:
-    stage, figures = book.notes.stage, book.notes.figures
-    where = STAGES[stage]
-    if is_out_of_memory(error):
-        shape = f" ({figures['batch_rows']} x {figures['batch_tokens']:,} tokens)" if "batch_rows" in figures else ""
-        ways = ["a smaller max_length"]
-        name = "per_device_eval_batch_size" if stage == "evaluation" else "per_device_train_batch_size"
-        if getattr(args, name) > 1:
-            ways.insert(0, f"{name}={getattr(args, name) // 2}")
-        if not args.gradient_checkpointing:
-            ways.append("gradient_checkpointing=True")
-        message = f"out of memory in {where}{shape}: {first_line(error)} Write one of: {'; '.join(ways)}."
-        return PreflightFailure("memory", where, message)
-    said = str(error) if isinstance(error, HfEfficientError) else f"{type(error).__name__}: {first_line(error)}"
-    kind = "save" if stage in ("saving", "final") else "fault"
-    return PreflightFailure(kind, where, f"{where}: {said}")  # type: ignore[arg-type]

@@ -33,8 +33,8 @@ from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import locked, plan_output
 from hf_efficient.launch.preflight_wanted import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
-from hf_efficient.planning.batches import Lengths, RunRows, run_shapes
-from hf_efficient.planning.run_data import rows_of
+from hf_efficient.model.structure import whole_count
+from hf_efficient.planning.batches import Lengths, RunRows, rows_of, run_shapes
 from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.preflight import launches
 from hf_efficient.preflight.launches import STAGES, Part, RankNotes, Stage
@@ -58,10 +58,6 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
         return partition
     local = getattr(tensor, "to_local", None)
     return local() if callable(local) else tensor
-
-
-def full_elements(tensor: torch.Tensor) -> int:
-    return int(getattr(tensor, "ds_numel", tensor.numel()))
 
 
 def weight_digests(model: nn.Module) -> dict[str, str]:
@@ -151,8 +147,9 @@ _BEFORE_TRAINING = ("starting", "data", "building")
 
 
 def describe_failure(
-    error: Exception, notes: RankNotes, recipe: Recipe, args: SFTConfig | DPOConfig | None
+    error: Exception, notes: RankNotes, recipe: Recipe | None, args: TrainingArguments | None
 ) -> tuple[FailureKind, str]:
+    """In words that name keys of the recipe, or arguments where there is none."""
     if is_out_of_memory(error):
         shape = ""
         if notes.stage in ("training", "next") and "batch_rows" in notes.figures:
@@ -165,7 +162,7 @@ def describe_failure(
         return "input", f"a package that the recipe needs is missing: {first_line(error)}"
     fault = f"{STAGES[notes.stage]}: {type(error).__name__}: {first_line(error)}"
     if notes.stage in ("saving", "final"):
-        return "save", f"{fault}. {_save_remedy(error, recipe)}"
+        return "save", f"{fault}. {_save_remedy(error, recipe, args)}"
     if notes.stage == "loading":
         return "load", (
             f"{fault}. The checkpoint was saved, and a run could not resume from it: it would be lost with the first "
@@ -174,39 +171,46 @@ def describe_failure(
     return "fault", fault
 
 
-def _save_remedy(error: Exception, recipe: Recipe) -> str:
+def _save_remedy(error: Exception, recipe: Recipe | None, args: TrainingArguments | None) -> str:
+    place = recipe.output_dir if recipe is not None else args and args.output_dir
     if is_full_disk(error):
-        return f"No room is left for {recipe.output_dir}: make room, or write an output_dir=... on another disk."
+        return f"No room is left for {place}: make room, or write an output_dir=... on another disk."
     if isinstance(error, PermissionError):
-        return f"{recipe.output_dir} cannot be written by this user: write another output_dir=..."
-    return "The run would train and keep nothing. Write another distributed.strategy, or another output_dir=..."
+        return f"{place} cannot be written by this user: write another output_dir=..."
+    strategy = "" if recipe is None else "another distributed.strategy, or "
+    return f"The run would train and keep nothing. Write {strategy}another output_dir=..."
 
 
-def _memory_remedy(stage: Stage, recipe: Recipe, args: SFTConfig | DPOConfig | None) -> str:
-    smaller = "adapter.method=qlora" if recipe.adapter.method != "qlora" else "a smaller model.id"
-    spread = "distributed.strategy=fsdp2 or zero3 over more processes"
-    if args is None or stage in _BEFORE_TRAINING:
-        return f"The model itself does not fit. Write {smaller}, or {spread}."
-    if stage in ("saving", "final", "loading"):
-        return f"The weights are gathered for it. Write {spread} with less on each, or give the host more memory."
+def _memory_remedy(stage: Stage, recipe: Recipe | None, args: TrainingArguments | None) -> str:
+    train, others = "" if recipe is None else "train.", list[str]()
+    if recipe is not None:
+        smaller = "adapter.method=qlora" if recipe.adapter.method != "qlora" else "a smaller model.id"
+        spread = "distributed.strategy=fsdp2 or zero3 over more processes"
+        others = [smaller, spread]
+        if args is None or stage in _BEFORE_TRAINING:
+            return f"The model itself does not fit. Write {smaller}, or {spread}."
+        if stage in ("saving", "final", "loading"):
+            return f"The weights are gathered for it. Write {spread} with less on each, or give the host more memory."
+    assert args is not None
     ways = []
     if stage == "evaluation":
         if args.per_device_eval_batch_size > 1:
-            ways.append(f"train.per_device_eval_batch_size={args.per_device_eval_batch_size // 2}")
-        if recipe.evaluate.metrics:
-            ways.append(f"fewer evaluate.metrics (are {', '.join(recipe.evaluate.metrics)})")
-        if recipe.evaluate.generate.show or "exact_match" in recipe.evaluate.metrics:
+            ways.append(f"{train}per_device_eval_batch_size={args.per_device_eval_batch_size // 2}")
+        if recipe is not None and (metrics := recipe.evaluate.metrics):
+            ways.append(f"fewer evaluate.metrics (are {', '.join(metrics)})")
+        if recipe is not None and (recipe.evaluate.generate.show or "exact_match" in metrics):
             ways.append(f"a smaller evaluate.generate.max_new_tokens (is {recipe.evaluate.generate.max_new_tokens})")
-        ways.append("a smaller train.max_length")
+        ways.append(f"a smaller {train}max_length")
         return f"The run would have lost its steps up to there. Write one of: {'; '.join(ways)}."
     rows = args.per_device_train_batch_size
     if rows > 1:
         more = args.gradient_accumulation_steps * rows // (rows // 2)
-        ways.append(f"train.per_device_train_batch_size={rows // 2} train.gradient_accumulation_steps={more}")
+        ways.append(f"{train}per_device_train_batch_size={rows // 2} {train}gradient_accumulation_steps={more}")
     if not args.gradient_checkpointing:
-        ways.append("train.gradient_checkpointing=true")
-    length = "" if args.max_length is None else f" (is {args.max_length:,})"
-    ways += [f"a smaller train.max_length{length}", smaller, spread]
+        ways.append(f"{train}gradient_checkpointing={'true' if recipe else 'True'}")
+    most = getattr(args, "max_length", None)
+    length = "" if most is None else f" (is {most:,})"
+    ways += [f"a smaller {train}max_length{length}", *others]
     return f"Write one of: {'; '.join(ways)}."
 
 
@@ -359,7 +363,7 @@ def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: Notebook) -> None:
 def note_saved(book: Notebook, output: Path, model: nn.Module, merged_bytes: int = 0) -> None:
     """The room that a checkpoint and the model in the end take. ``RuntimeError``: weights are missing in what was
     saved."""
-    fault = saved_fault(output, sum(full_elements(one) for one in model.parameters() if one.requires_grad))
+    fault = saved_fault(output, whole_count(model, trained=True))
     if fault is not None:
         raise RuntimeError(fault)
     checkpoint = file_bytes((output / "checkpoint-1").rglob("*"))
@@ -392,4 +396,4 @@ def _merged_bytes(model: nn.Module) -> int:
     """The base model in its own data type, a 4-bit weight counted as the numbers that it stands for."""
     width = getattr(getattr(getattr(model, "config", None), "dtype", None), "itemsize", 2)
     count: Any = getattr(model, "num_parameters", lambda: 0)
-    return width * max(int(count()), sum(full_elements(one) for one in model.parameters()))
+    return width * max(int(count()), whole_count(model, trained=False))

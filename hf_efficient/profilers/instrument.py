@@ -210,15 +210,11 @@ class NvtxRanges(Instrument):
     """A range ``step 6`` per optimizer step, of the process; inside it those of its phases, where they are recorded."""
 
     name = "nvtx"
-
-    def __init__(self, marker: Any = None) -> None:
-        super().__init__()
-        self._given = marker
-        self._marker: Any = None
-        self._open: Any = None
+    _marker: Any = None
+    _open: Any = None
 
     def start(self, place: Place) -> None:
-        self._marker = self._given or (torch.cuda.nvtx if torch.cuda.is_available() else None)
+        self._marker = torch.cuda.nvtx if torch.cuda.is_available() else None
         if self._marker is None:
             self.notes.append(NO_CUDA)
         mark_phases(self._marker)
@@ -243,23 +239,17 @@ class Capture(WindowedInstrument):
 
     name = "capture"
 
-    def __init__(self, after_step: int = 5, steps: int = 3, profiler: Any = None) -> None:
-        super().__init__(after_step, steps)
-        self._given = profiler
-        self._profiler: Any = None
-
     def start(self, place: Place) -> None:
-        self._profiler = self._given or (torch.cuda.profiler if torch.cuda.is_available() else None)
-        if self._profiler is None:
-            self.notes.append(NO_CUDA)
-        else:
+        if torch.cuda.is_available():
             super().start(place)
+        else:
+            self.notes.append(NO_CUDA)
 
     def begin(self, place: Place) -> None:
-        self._profiler.start()
+        torch.cuda.profiler.start()
 
     def finish(self, place: Place) -> None:
-        self._profiler.stop()
+        torch.cuda.profiler.stop()
 
 
 def require(module: str) -> None:
@@ -276,6 +266,15 @@ def named_functions(key: str, names: Sequence[str]) -> list[Callable[..., Any]]:
 
 
 def _function(key: str, name: str) -> Callable[..., Any]:
+    found = imported(key, name)
+    found = inspect.unwrap(getattr(found, "__func__", found))
+    if not inspect.isfunction(found):
+        raise SetupError(f"{key}: {name} is not written in Python: its lines cannot be timed. Name a Python function.")
+    return found
+
+
+def imported(key: str, name: str) -> Any:
+    """What ``package.module:name`` stands for; raises ``SetupError`` as above."""
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -286,7 +285,4 @@ def _function(key: str, name: str) -> Callable[..., Any]:
         if not part or not hasattr(found, part):
             raise SetupError(f"{key}: {name}: there is no {part or 'name'} in it; write package.module:function")
         found = getattr(found, part)
-    found = inspect.unwrap(getattr(found, "__func__", found))
-    if not inspect.isfunction(found):
-        raise SetupError(f"{key}: {name} is not written in Python: its lines cannot be timed. Name a Python function.")
     return found

@@ -31,9 +31,7 @@ class PythonProfile(WindowedInstrument):
     def __init__(self, after_step: int = AFTER_STEPS, workers: bool = True) -> None:
         super().__init__(after_step)
         self._workers = workers
-        self._profiler = cProfile.Profile()
         self._wrapped: _WorkerProfile | None = None
-        self._loader: Any = None
 
     def start(self, place: Place) -> None:
         for old in place.directory.glob(f"python.rank{place.rank}.*"):

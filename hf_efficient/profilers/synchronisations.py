@@ -37,10 +37,7 @@ class Synchronisations(WindowedInstrument):
     ) -> None:
         super().__init__(after_step, steps)
         self._state = state
-        self._modes = contextlib.ExitStack()
-        self._thread = 0
         self._seconds: dict[tuple[Site, str], list[float]] = {}
-        self._on_device = False
         self._lock = threading.Lock()
 
     def begin(self, place: Place) -> None:

@@ -7,7 +7,7 @@ import itertools
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +58,6 @@ class TorchTrace(Instrument):
         super().__init__()
         self.schedule = schedule or TraceSchedule()
         self._profiler: Any = None
-        self._place: Place | None = None
-        self._sums = OperatorSums()
-        self._done = 0
 
     def start(self, place: Place) -> None:
         self._place, self._sums, self._done = place, OperatorSums(), 0
@@ -101,8 +98,7 @@ class TorchTrace(Instrument):
         _quietly(profiler.stop)
 
     def _write_cycle(self, profiler: Any) -> None:
-        if (place := self._place) is None:
-            return
+        place = self._place
         # The first cycle that has no trace yet, after a resumption too; with the ending of TensorBoard's plugin.
         names = (f"trace.rank{place.rank}.cycle{cycle}.pt.trace.json.gz" for cycle in itertools.count())
         path = next(path for path in (place.directory / name for name in names) if not path.exists())
@@ -210,30 +206,6 @@ class OperatorSums:
             around.append((start + lasted, name, row))
 
 
-class CudaAllocator:
-    def is_here(self) -> bool:
-        return torch.cuda.is_available()
-
-    def record(self, max_entries: int) -> None:
-        torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
-
-    def stop(self) -> None:
-        torch.cuda.memory._record_memory_history(enabled=None)
-
-    def snapshot(self) -> dict[str, Any]:
-        return torch.cuda.memory._snapshot()
-
-    def when_out_of_memory(self, call: Callable[[], None]) -> None:
-        """Call this before the exception is raised; torch has no way to take it back."""
-        getattr(torch._C, "_cuda_attach_out_of_memory_observer")(lambda *_: call())  # noqa: B009  in CUDA builds alone
-
-    def retries(self) -> int | None:
-        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
-
-    def device(self) -> int:
-        return torch.cuda.current_device()
-
-
 class MemoryHistory(Instrument):
     """Writes ``memory.rank0.step10.pickle``, for https://pytorch.org/memory_viz, and its findings as JSON beside it.
     ``max_entries``: the latest allocations and releases, which are kept."""
@@ -246,24 +218,22 @@ class MemoryHistory(Instrument):
         at_end: bool = False,
         on_out_of_memory: bool = True,
         max_entries: int = 100_000,
-        allocator: CudaAllocator | None = None,
     ) -> None:
         super().__init__()
         self._at_steps, self._at_end = frozenset(at_steps), at_end
         self._on_out_of_memory, self._max_entries = on_out_of_memory, max_entries
-        self._allocator = allocator or CudaAllocator()
         self._place: Place | None = None
         self._observes = False
 
     def start(self, place: Place) -> None:
-        if not self._allocator.is_here():
+        if not torch.cuda.is_available():
             self.notes.append(NO_CUDA)
             return
-        self._allocator.record(self._max_entries)
+        torch.cuda.memory._record_memory_history(max_entries=self._max_entries, stacks="python")
         self._place, self.active = place, True
         if self._on_out_of_memory and not self._observes:
-            self._observes = True
-            self._allocator.when_out_of_memory(self._ran_out)
+            self._observes = True  # torch has no way to take it back, and none at all without CUDA
+            getattr(torch._C, "_cuda_attach_out_of_memory_observer")(self._ran_out)  # noqa: B009
 
     def step_ends(self, step: int) -> None:
         if step in self._at_steps:
@@ -277,9 +247,9 @@ class MemoryHistory(Instrument):
                 self._write_snapshot("end", "at the end")
         finally:
             self._place, self.active = None, False
-            self._allocator.stop()
+            torch.cuda.memory._record_memory_history(enabled=None)
 
-    def _ran_out(self) -> None:
+    def _ran_out(self, *_: Any) -> None:
         """Inside the allocator's failure: what goes wrong here must not hide it."""
         try:
             self._write_snapshot("out_of_memory", "out of memory")
@@ -289,11 +259,12 @@ class MemoryHistory(Instrument):
     def _write_snapshot(self, name: str, moment: str) -> None:
         if self._place is None:
             return
-        snapshot = self._allocator.snapshot()
+        snapshot = torch.cuda.memory._snapshot()
         path = self._place.directory / f"memory.rank{self._place.rank}.{name}.pickle"
         with path.open("wb") as file:
             pickle.dump(snapshot, file)
         if path not in self.files:
             self.files.append(path)
-        found = snapshot_record(snapshot, moment, self._allocator.device(), self._allocator.retries())
+        retries = int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+        found = snapshot_record(snapshot, moment, torch.cuda.current_device(), retries)
         self.write(self._place, "memory", found, name)

@@ -117,15 +117,14 @@ def name_of_file(path: Path) -> str:
 def find_recipe(name: str | Path, root: Path | None = None) -> Path:
     """The file that ``RECIPE`` stands for: a path, or the name of a shipped recipe; ``RecipeError`` for neither."""
     path, text = Path(name), str(name)
-    if isinstance(name, Path) or path.suffix in SUFFIXES or _is_file(path):
+    if isinstance(name, Path) or path.suffix in SUFFIXES or os.path.isfile(path):  # noqa: PTH113  odd names
         return path
     shipped = shipped_files(shipped_root() if root is None else root)
     if text in shipped:
         return shipped[text]
     close = near_names(text, shipped)
     remedy = f"Did you mean {any_of(close)}?" if close else "`hf-efficient recipes` lists those that are shipped."
-    message = "is neither a file nor the name of a shipped recipe."
-    raise RecipeError([Problem(text, "", message, remedy)])
+    raise refused(text, "", "is neither a file nor the name of a shipped recipe.", remedy)
 
 
 def near_names(text: str, names: Iterable[str]) -> list[str]:
@@ -138,13 +137,6 @@ def near_names(text: str, names: Iterable[str]) -> list[str]:
     # The quickstart first: it runs anywhere.
     near = sorted((name for name in valid if part in name.split("/")), key=lambda name: "quickstart" not in name)
     return near[:_MOST_NEAR]
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # what can be no path
-        return False
 
 
 def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Problem]]:
@@ -191,7 +183,7 @@ def _named(entry: Node, path: Path) -> Path:
         message = "must be a recipe file, the name of a shipped one, or a list of these."
         raise refused(entry.origin, "extends", message, "")
     base = Path(os.path.normpath(path.parent / entry.value))
-    if Path(entry.value).suffix in SUFFIXES or _is_file(base):
+    if Path(entry.value).suffix in SUFFIXES or os.path.isfile(base):  # noqa: PTH113  odd names
         return base
     shipped = shipped_files(shipped_root(), bases=True)
     if entry.value in shipped:
@@ -220,34 +212,30 @@ def file_tree(path: Path, kind: str, example: str) -> Node:
         return Node(tree.value, Origin(str(path)))
     held = "is empty" if tree.value is None else f"holds {found(tree.value)}"
     message = f"{held}; {kind} is a mapping of keys to values."
-    raise RecipeError([Problem(str(path), "", message, f"Start with, for instance, `{example}`.")])
+    raise refused(path, "", message, f"Start with, for instance, `{example}`.")
 
 
 def read_recipe_text(path: Path) -> str:
     """The text of a recipe file; ``RecipeError``: missing, unreadable, a folder, over 256 KiB, or no UTF-8."""
-
-    def unreadable(message: str, remedy: str, line: str = "") -> RecipeError:
-        return RecipeError([Problem(f"{path}{line}", "", message, remedy)])
-
     if path.is_fifo():
-        raise unreadable("is a pipe, which can be read once.", "Name a recipe file.")
+        raise refused(path, "", "is a pipe, which can be read once.", "Name a recipe file.")
     try:
         with path.open("rb") as stream:
             data = stream.read(_LARGEST_FILE_BYTES + 1)
     except FileNotFoundError as error:
-        raise unreadable("there is no such file.", "Check the path.") from error
+        raise refused(path, "", "there is no such file.", "Check the path.") from error
     except IsADirectoryError as error:
-        raise unreadable("is a folder.", "Name a recipe file in it.") from error
+        raise refused(path, "", "is a folder.", "Name a recipe file in it.") from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise unreadable(f"cannot be read: {why}.", "Check the path and its permissions.") from error
+        raise refused(path, "", f"cannot be read: {why}.", "Check the path and its permissions.") from error
     if len(data) > _LARGEST_FILE_BYTES:
-        raise unreadable("is larger than 256 KiB, so it is no recipe.", "Name a recipe file.")
+        raise refused(path, "", "is larger than 256 KiB, so it is no recipe.", "Name a recipe file.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise unreadable("is not UTF-8 text.", "Save it as UTF-8.", f":{line}") from error
+        raise refused(f"{path}:{line}", "", "is not UTF-8 text.", "Save it as UTF-8.") from error
 
 
 def apply_overrides(tree: Node | None, overrides: Sequence[str]) -> tuple[Node, list[Problem]]:
@@ -261,7 +249,7 @@ def apply_overrides(tree: Node | None, overrides: Sequence[str]) -> tuple[Node, 
             key, value = _split(flag, Origin("command line", None, flag))
             if tree is not None:
                 path = tuple(key.split("."))
-                result = _set(result, [str(part) for part in own_path(path)], written_out(value, path), 0)
+                result = set_at(result, [str(part) for part in own_path(path)], written_out(value, path))
         except RecipeError as error:
             problems.extend(error.problems)
     return (result if tree is None else with_own_evaluation(tree, result)), problems
@@ -277,7 +265,7 @@ def _split(flag: str, origin: Origin) -> tuple[str, Node]:
     return key, parse_yaml(text, origin)
 
 
-def _set(node: Node | None, parts: list[str], value: Node, depth: int) -> Node:
+def set_at(node: Node | None, parts: list[str], value: Node, depth: int = 0) -> Node:
     """``node`` with ``value`` laid at ``parts[depth:]`` below it; containers that are missing are made."""
     if depth == len(parts):
         return value if node is None else merge(node, value)
@@ -290,7 +278,7 @@ def _set(node: Node | None, parts: list[str], value: Node, depth: int) -> Node:
         message = "holds a single value, so nothing can be set below it."
         raise refused(value.origin, ".".join(parts[:depth]), message, _FORM)
     entries = dict(held or {})
-    entries[part] = _set(entries.get(part), parts, value, depth + 1)
+    entries[part] = set_at(entries.get(part), parts, value, depth + 1)
     return Node(entries, origin)
 
 
@@ -302,7 +290,7 @@ def _set_in_list(held: list[Node], parts: list[str], value: Node, depth: int) ->
         remedy = f"Write an index from 0 to {len(items)} ({len(items)} appends)."
         message = f"is a list of {len(items)}, which has no entry {part}."
         raise refused(value.origin, ".".join(parts[:depth]), message, remedy)
-    items[index : index + 1] = [_set(items[index] if index < len(items) else None, parts, value, depth + 1)]
+    items[index : index + 1] = [set_at(items[index] if index < len(items) else None, parts, value, depth + 1)]
     return items
 
 

@@ -8,9 +8,6 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import checked_recipe
 
-# Lists are replaced as a whole, so an entry of one is complete; everything else may come from a file below.
-_COMPLETE = frozenset({"SourceSection"})
-
 
 def json_schema() -> dict[str, Any]:
     """The schema of a recipe file, or of a base that others extend, as plain data. No key is required, because
@@ -18,7 +15,8 @@ def json_schema() -> dict[str, Any]:
     says ``objective``. Raises ``SetupError``: trl or transformers is not installed."""
     schema = Recipe.model_json_schema()
     for name, section in schema["$defs"].items():
-        if name not in _COMPLETE:
+        # Lists are replaced as a whole, so an entry of one is complete; everything else may come from a file below.
+        if name != "SourceSection":
             section.pop("required", None)
     schema.pop("required", None)
     _allow_short_forms(schema)

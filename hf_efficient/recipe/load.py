@@ -8,7 +8,6 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from hf_efficient.recipe.tree import KeyPath, Node, dotted, flat, read_scalar, w
 
 _DEFAULT = Origin("default")
 # Stands in for a required value that is missing or wrong, while the rules look for further problems.
-_PLACEHOLDERS: dict[KeyPath, Any] = dict.fromkeys((("name",), ("model", "id"), ("output_dir",)), "?")
+_PLACEHOLDERS: dict[tuple[str, ...], Any] = dict.fromkeys((("name",), ("model", "id"), ("output_dir",)), "?")
 _PLACEHOLDERS["data", "train"] = [{"path": "?"}]
 _FILE_SUFFIXES = (
     ".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".gz", ".tsv", ".txt", ".xlsx", ".yaml", ".yml", ".zip",
@@ -130,7 +129,10 @@ def _contradictions(tree: Node, objective: str, findings: list[Finding]) -> Iter
     # Backwards, so that removing an entry of a list does not move those that are still to be removed.
     for path in sorted(broken, key=lambda path: [(isinstance(part, str), part) for part in path], reverse=True):
         sound.remove(path)
-    _fill(sound)
+    for path, value in _PLACEHOLDERS.items():
+        held = sound.get(path)
+        if held is None or not held.value:
+            sound = files.set_at(sound, list(path), wrap(value, _DEFAULT))
     if check_schema(sound, checked_recipe(objective)):
         return
     settings = Settings(_build(sound, None), train_fields(objective))
@@ -138,16 +140,6 @@ def _contradictions(tree: Node, objective: str, findings: list[Finding]) -> Iter
         reads = [_key_path(key) for key in rule.reads]
         if not any(path[: len(key)] == key[: len(path)] for path in wrong for key in reads):
             yield from (Finding(_key_path(key), message, remedy) for key, message, remedy in rule.check(settings))
-
-
-def _fill(sound: Node) -> None:
-    for path, value in _PLACEHOLDERS.items():
-        parent = sound
-        for part in path[:-1]:
-            parent = parent.value.setdefault(part, Node({}, _DEFAULT))
-        held = parent.child(path[-1])
-        if isinstance(parent.value, dict) and not (held is not None and held.value):
-            parent.value[path[-1]] = wrap(value, _DEFAULT)
 
 
 def _key_path(key: str) -> KeyPath:
@@ -180,7 +172,7 @@ def missing_file(name: str) -> tuple[str, str] | None:
             return None
         if path.is_symlink():
             return f"{name} is a symbolic link to a missing file: {path.readlink()}.", ""
-        return (f"no such file: {name}.", _nearest_file(path)) if looks_local(name) else None
+        return (f"no such file: {name}.", nearest_file(path)) if looks_local(name) else None
     except (OSError, RuntimeError):  # reading it says why
         return None
 
@@ -192,7 +184,8 @@ def looks_local(name: str) -> bool:
     return is_path or path.suffix.lower() in _FILE_SUFFIXES or (len(path.parts) == 2 and path.parent.is_dir())
 
 
-def _nearest_file(path: Path) -> str:
+def nearest_file(path: Path) -> str:
+    """In words: what the name of a missing file or folder was probably meant to be."""
     if not path.parent.is_dir():
         return f"The folder {path.parent} does not exist either."
     near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=1, cutoff=0.7)
@@ -325,21 +318,19 @@ def whole_values(recipe: Mapping[str, Any], keys: Iterable[str]) -> dict[str, An
 
 
 class ResolvedValue(NamedTuple):
-    """One leaf: its dotted key, its value as YAML on one line, and the file and line, or flag, that set it."""
+    """One leaf: its dotted key, its value (of a run: as YAML on one line), and the file and line, or flag, of it."""
 
     key: str
-    value: str
+    value: Any
     set_by: str | None
 
 
-@dataclass(frozen=True)
-class ResolvedRecipe:
+class ResolvedRecipe(NamedTuple):
     """What ``recipe.resolved.yaml`` holds: every leaf, and the versions and hardware that the run had."""
 
-    name: str
-    description: str
-    values: list[ResolvedValue] = field(default_factory=list)
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    values: list[ResolvedValue]
+    environment: Mapping[str, Any]
+    name: str = ""
 
 
 def resolved_parts(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -360,15 +351,11 @@ def resolved_parts(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str
 def read_resolved(path: Path) -> ResolvedRecipe:
     """The same as rows; raises as ``resolved_parts``."""
     recipe, origins, environment = resolved_parts(path)
-    return ResolvedRecipe(
-        name=str(recipe.get("name") or ""),
-        description=str(recipe.get("description") or ""),
-        values=[
-            ResolvedValue(key, dump_yaml([value])[2:-1], str(origins[key]) if origins.get(key) is not None else None)
-            for key, value in flat(recipe).items()
-        ],
-        environment=environment,
-    )
+    values = [
+        ResolvedValue(key, dump_yaml([value])[2:-1], str(origins[key]) if origins.get(key) is not None else None)
+        for key, value in flat(recipe).items()
+    ]
+    return ResolvedRecipe(values, environment, str(recipe.get("name") or ""))
 
 
 def differing_keys(recipes: Sequence[ResolvedRecipe]) -> dict[str, list[str | None]]:

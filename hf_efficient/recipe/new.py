@@ -8,7 +8,6 @@ from typing import Literal
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import parameter_count, shape_of
-from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.facts.models import find_model
 from hf_efficient.facts.tables import Accelerator
 from hf_efficient.recipe.load import rendered
@@ -87,7 +86,6 @@ def recipe_text(new: NewRecipe) -> str:
         holds_out=new.rows is None or new.rows >= FEW_ROWS,
         eval_fraction=0.05 if new.rows is None else round(min(max(0.05, _HELD_OUT / max(new.rows, 1)), 0.2), 2),
         few_rows=new.rows is not None and new.rows < _SMALL_DATA,
-        emulates_bf16=new.accelerator is None and cpu_emulates_bf16(),
     )
 
 

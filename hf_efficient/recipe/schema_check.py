@@ -12,16 +12,10 @@ from pydantic import ValidationError
 
 from hf_efficient.errors import Problem
 from hf_efficient.facts.tables import key_table
-from hf_efficient.recipe.schema import CostSection, Origin, Recipe, Section
+from hf_efficient.recipe.schema import Origin, Recipe, Section
 from hf_efficient.recipe.tree import KeyPath, Node, any_of, dotted, found, nearest, read_scalar
 
 _WORDS = key_table("recipe_words")
-_BOUNDS = {
-    "greater_than": ("greater than", "gt"),
-    "greater_than_equal": ("at least", "ge"),
-    "less_than": ("less than", "lt"),
-    "less_than_equal": ("at most", "le"),
-}
 _TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
 
 # Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
@@ -29,13 +23,6 @@ _MOST_SHOWN = 20
 
 ELSEWHERE: dict[str, str] = _WORDS["elsewhere"]
 """Fields of the configuration class that a recipe sets in another place, and where."""
-
-# Keys that have another name now.
-RENAMED: dict[KeyPath, KeyPath] = {
-    ("method",): ("objective",),
-    **{("efficiency", name): (name,) for name in ("budget", "profile")},
-    **{("efficiency", name): ("cost", name) for name in CostSection.model_fields},
-}
 
 _OTHER_NAMES = {name: tuple(key.split(".")) for key, names in _WORDS["others"].items() for name in names}
 
@@ -81,13 +68,9 @@ def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe
                 findings.append(_unknown_key(path, root, kind))
             elif errors[0]["type"] == "missing":
                 section = _section_at(path[:-1], root)
-                help_text = section.model_fields[str(path[-1])].description if section is not None else None
-                remedy = (
-                    _WORDS["missing"]
-                    .get(dotted(path), f"Add it: {help_text or 'it is required.'}")
-                    .format(dotted(path))
-                )
-                findings.append(Finding(path, "is missing.", remedy))
+                about = section.model_fields[str(path[-1])].description if section is not None else None
+                remedy = _WORDS["missing"].get(dotted(path), f"Add it: {about or 'it is required.'}")
+                findings.append(Finding(path, "is missing.", remedy.format(dotted(path))))
             else:
                 findings.append(_wrong_value(path, errors, tree))
     return findings
@@ -112,9 +95,6 @@ def _is_known(error: Any, known: Collection[str]) -> bool:
 
 def _unknown_key(path: KeyPath, root: type[Section], kind: str) -> Finding:
     key, around = str(path[-1]), path[:-1]
-    if path in RENAMED and issubclass(root, Recipe):
-        new = dotted(RENAMED[path])
-        return Finding(path, f"is called `{new}` now.", f"Write `{new}` in its place.", RENAMED[path])
     section = _section_at(around, root)
     names = list(section.model_fields) if section is not None else []
     message = f"is no key of {kind}."
@@ -185,19 +165,11 @@ def _wrong_value(path: KeyPath, errors: list[Any], tree: Node) -> Finding:
 
 
 def _expected(error: Any) -> str:
-    kind, context = error["type"], error.get("ctx", {})
-    if kind in _WORDS["kinds"]:
-        return _WORDS["kinds"][kind]
-    if kind in _BOUNDS:
-        words, name = _BOUNDS[kind]
-        return f"{words} {context[name]:.15g}"
-    if kind == "literal_error":
+    if error["type"] == "literal_error":
         choices = _choices(error)
         return any_of(choices) if len(choices) <= _MOST_SHOWN else "one of its choices"
-    least = context.get("min_length")
-    if kind == "too_short":
-        return f"a list of at least {least}"
-    return f"at least {least} character long" if kind == "string_too_short" else f"valid: {error['msg']}"
+    words = _WORDS["kinds"].get(error["type"])
+    return f"valid: {error['msg']}" if words is None else words.format(**error.get("ctx", {}))
 
 
 def _remedy(value: Any, errors: list[Any]) -> str:

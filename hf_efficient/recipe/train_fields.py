@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 # Kinds accepted beyond a class's annotation: DPOConfig makes a list of one name; callbacks/stop.py settles "auto".
 _ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",), **{(name, "save_steps"): ("str",) for name in OBJECTIVES}}
-# transformers takes null for the name of an integration.
-_NULL_IS_NO_VALUE = ("report_to",)
 _KINDS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "mapping"}
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "mapping": dict[str, Any], "null": None}
 _FORMAT = 10
@@ -203,7 +201,8 @@ def checked_recipe(objective: str) -> type[Recipe]:
 
 def _annotation(field: TrainField) -> Any:
     """What YAML may write; a field that holds objects of Python alone is None."""
-    kinds = field.kinds if field.name not in _NULL_IS_NO_VALUE else tuple(k for k in field.kinds if k != "null")
+    # Of report_to, transformers takes null for the name of an integration.
+    kinds = tuple(kind for kind in field.kinds if kind != "null" or field.name != "report_to")
     if "any" in kinds:
         return Any
     text = Literal[field.choices] if field.choices else str

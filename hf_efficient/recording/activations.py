@@ -174,7 +174,7 @@ class ForwardWatch:
     def __init__(self, model: nn.Module, checkpointed: Iterable[nn.Module], vocabulary: int | None) -> None:
         self.checkpointed, self.vocabulary = list(checkpointed), vocabulary
         self._model = model
-        self._saved: list[weakref.ref[_Saved]] = []
+        self._saved = weakref.WeakSet[_Saved]()
         self._held: list[torch.Tensor] = []
         self._handles: list[RemovableHandle] = []
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
@@ -194,9 +194,8 @@ class ForwardWatch:
 
     def kept(self) -> Kept:
         """What is kept now; afterwards the watch holds nothing any more."""
-        alive = [saved for saved in (reference() for reference in self._saved) if saved is not None]
-        tensors = [*self._held, *(saved.tensor for saved in alive)]
-        self._held, self._saved = [], []
+        tensors = [*self._held, *(saved.tensor for saved in self._saved)]
+        self._held, self._saved = [], weakref.WeakSet()
         known, logits, activations = Storages(), Storages(), Storages()
         known.add(tensor for tensor, _ in model_tensors(self._model))
         logits.add((tensor for tensor in tensors if self._is_logits(tensor)), apart=known)
@@ -207,7 +206,7 @@ class ForwardWatch:
     def _pack(self, tensor: torch.Tensor) -> _Saved:
         # An output that an operator saves leads back to the operator: kept as it is, no graph would ever be freed.
         saved = _Saved(tensor.detach() if tensor.requires_grad else tensor)
-        self._saved.append(weakref.ref(saved))
+        self._saved.add(saved)
         return saved
 
     def _keep_inputs(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -20,15 +20,11 @@ class Agreement:
     """Exchanges over the hosts (gloo), after steps that all ranks know; each use takes an agreement of its own."""
 
     def __init__(self, rank: int, world_size: int) -> None:
-        self._rank = rank
         self._shared = world_size > 1 and dist.is_available() and dist.is_initialized()
+        self.decides = rank == 0 or not self._shared
         self._group = dist.new_group(backend="gloo") if self._shared else None
         self._next = 0
         self._last: tuple[int, float] | None = None
-
-    @property
-    def decides(self) -> bool:
-        return self._rank == 0 or not self._shared
 
     def due(self, step: int) -> bool:
         return not self._shared or step >= self._next

@@ -3,10 +3,10 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
+
+from hf_efficient.recording.events import EventLog
 
 _MOST_REASONS = 10
 
@@ -15,12 +15,10 @@ class CompilationWatch:
     """Opens a phase for as long as dynamo compiles; without dynamo nothing is imported. Autograd's thread may compile a
     backward when it first runs (reported since torch 2.8); other threads' compilations are left out."""
 
-    def __init__(self, phase: Callable[[], AbstractContextManager[None]], in_backward: Callable[[], bool]) -> None:
-        """``phase`` is called by the thread that compiles; ``in_backward``: the thread that trains waits for one."""
-        self._phase, self._in_backward = phase, in_backward
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
         self._callbacks: ModuleType | None = None
-        self._owner = threading.get_ident()
-        self._open: tuple[int, AbstractContextManager[None]] | None = None
+        self._open: tuple[int, int | None] | None = None  # thread, and token of the phase
         self._depth = 0
 
     def install(self) -> None:
@@ -41,17 +39,16 @@ class CompilationWatch:
         thread = threading.get_ident()
         if self._open is not None:
             self._depth += self._open[0] == thread
-        elif thread == self._owner or self._in_backward():
-            self._open, self._depth = (thread, self._phase()), 1
-            self._open[1].__enter__()
+        elif thread == self._owner or self._log.marked in ("backward", "forward_backward"):
+            self._open, self._depth = (thread, self._log.enter("compilation")), 1
 
     def _ends(self, *_: object) -> None:
         if self._open is None or self._open[0] != threading.get_ident():
             return
         self._depth -= 1
         if not self._depth:
-            opened, self._open = self._open[1], None
-            opened.__exit__(None, None, None)
+            token, self._open = self._open[1], None
+            self._log.leave(token, "compilation")
 
 
 def compile_counts() -> dict[str, Any] | None:

@@ -1,9 +1,8 @@
 """The time of a training's device by phase, from events that nobody waits for, and its memory by the allocator."""
 
-import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,20 +23,6 @@ Event = Any
 """A mark in the device's queue of work, as ``torch.cuda.Event(enable_timing=True)``; ``record`` moves it to the end."""
 
 
-class EventPool:
-    """Events to be used again, since making one costs more than recording it."""
-
-    def __init__(self, make: Callable[[], Event]) -> None:
-        self._make = make
-        self._free: list[Event] = []
-
-    def take(self) -> Event:
-        return self._free.pop() if self._free else self._make()
-
-    def give(self, events: list[Event]) -> None:
-        self._free.extend(events)
-
-
 @dataclass
 class _Interval:
     name: str
@@ -47,9 +32,10 @@ class _Interval:
 
 @dataclass
 class DeviceTimes:
-    """The events of one step, until they can be read."""
+    """The events of one step, until they can be read; then they are ``free`` to be used again, since making one costs
+    more than recording it."""
 
-    pool: EventPool
+    free: list[Event]
     intervals: list[_Interval] = field(default_factory=list)
     owned: list[Event] = field(default_factory=list)
 
@@ -61,26 +47,29 @@ class DeviceTimes:
             return True
 
     def read(self) -> dict[str, float] | None:
-        """Seconds per phase, and the events go back to the pool; None where there is none, or one is not yet passed."""
+        """Seconds per phase, and the events are free; None where there is none, or one is not yet passed."""
         if not self.ready() or not self.intervals:
             return None
         found: dict[str, float] = {}
         for one in self.intervals:
             found[one.name] = found.get(one.name, 0.0) + one.start.elapsed_time(one.end) / 1e3
-        self.pool.give(self.owned)
+        self.free.extend(self.owned)
         self.owned = []
         return found
 
 
-class DeviceClock:
-    """Marks the device's work of a step: forward, backward, optimizer, and what lies between two steps.
+class DeviceWatch:
+    """Marks the device's work of a step: forward, backward, optimizer, and what lies between two steps; ``peaks``, if
+    any, hears of its phases too. A fault is logged once and ends it; no method raises.
     ``communication``, under DDP, is the computing stream's exposed wait for others. A phase that resumes (clipping,
     then the step) is one interval. ``exposed_wait``: between a step's last phase and the next one's first, without
     evaluations and saves, while data was fetched and copied or a log read the loss back."""
 
-    def __init__(self, pool: EventPool) -> None:
-        self._pool = pool
-        self._times = DeviceTimes(pool)
+    def __init__(self, make: Callable[[], Event], peaks: "PhasePeaks | None" = None) -> None:
+        self.broken = False
+        self._make, self._peaks = make, peaks
+        self._free: list[Event] = []
+        self._times = DeviceTimes(self._free)
         self._open: _Interval | None = None
         self._last: _Interval | None = None
         self._depth = 0
@@ -88,8 +77,11 @@ class DeviceClock:
         self._paused = False
         self._waits: list[_Interval] = []
 
+    @_guarded
     def enter(self, name: str) -> None:
         """A phase begins on the host; inside another timed one it is part of that."""
+        if self._peaks is not None:
+            self._peaks.enter(name)
         if self._open is not None:
             self._depth += 1
         elif name in _TIMED:
@@ -98,6 +90,7 @@ class DeviceClock:
             self._wait_ends(self._mark())
             self._paused = True
 
+    @_guarded
     def leave(self, name: str) -> None:
         if self._depth:
             self._depth -= 1
@@ -106,15 +99,16 @@ class DeviceClock:
         elif name in _APART and self._paused:
             self._idle_since, self._paused = self._mark(), False
 
-    def cut(self) -> DeviceTimes:
+    @_guarded
+    def cut(self) -> tuple[DeviceTimes, StepMemory | None]:
         """The step is over, its trailing work included; what waits since its last phase is the next one's."""
-        done, self._times = self._times, DeviceTimes(self._pool)
+        done, self._times = self._times, DeviceTimes(self._free)
         carried = {id(event) for wait in self._waits for event in (wait.start, wait.end)} | {id(self._idle_since)}
         self._times.owned = [event for event in done.owned if id(event) in carried]
         done.owned = [event for event in done.owned if id(event) not in carried]
         self._open = self._last = None
         self._depth = 0
-        return done
+        return done, None if self._peaks is None else self._peaks.cut()
 
     def _begin(self, name: str) -> _Interval:
         start = self._mark()
@@ -138,7 +132,7 @@ class DeviceClock:
         self._idle_since = interval.end
 
     def _mark(self) -> Event:
-        event = self._pool.take()
+        event = self._free.pop() if self._free else self._make()
         event.record()
         self._times.owned.append(event)
         return event
@@ -159,18 +153,13 @@ class _Step:
 
 
 class PhasePeaks:
-    """Reads the allocator's peaks where a phase begins, and resets them there; ``keep`` gets them for the run. Torch's
+    """Reads the allocator's peaks where a phase begins, and resets them there; they are kept for the run. Torch's
     books take about 25 us to build (an estimate), four times per step and twice more per further micro-batch. Short
     steps are therefore read less often, to stay below 1/500 of the time."""
 
-    def __init__(
-        self,
-        read: Callable[[], Mapping[str, Any]],
-        reset: Callable[[], None],
-        keep: Callable[[int, int], None],
-        now: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        self._read, self._reset, self._keep, self._now = read, reset, keep, now
+    def __init__(self, index: int, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        """Of a CUDA device. RuntimeError: somebody else's allocator, which keeps no books."""
+        self._index, self._now = index, now
         self._looking = True
         self._rest_until_ns = self._began_ns = now()
         self._step = _Step()
@@ -198,37 +187,15 @@ class PhasePeaks:
 
     def _look(self) -> None:
         began = self._now()
-        step, books = self._step, self._read()
+        step, books = self._step, torch.cuda.memory.memory_stats_as_nested_dict(self._index)
         allocated, reserved = int(books["allocated_bytes"]["all"]["peak"]), int(books["reserved_bytes"]["all"]["peak"])
         step.retries = int(books["num_alloc_retries"])
         step.allocated, step.reserved = max(step.allocated, allocated), max(step.reserved, reserved)
         if step.phase is not None:
             step.phases[step.phase] = max(step.phases.get(step.phase, 0), allocated)
-        self._keep(allocated, reserved)
-        self._reset()
+        keep_device_peaks(self._index, allocated, reserved)
+        torch.cuda.reset_peak_memory_stats(self._index)
         step.spent_ns += self._now() - began
-
-
-class DeviceWatch:
-    """Receives the phases of the steps. A fault is logged once and ends it; no method raises."""
-
-    def __init__(self, clock: DeviceClock, peaks: PhasePeaks | None) -> None:
-        self._clock, self._peaks = clock, peaks
-        self.broken = False
-
-    @_guarded
-    def enter(self, name: str) -> None:
-        if self._peaks is not None:
-            self._peaks.enter(name)
-        self._clock.enter(name)
-
-    @_guarded
-    def leave(self, name: str) -> None:
-        self._clock.leave(name)
-
-    @_guarded
-    def cut(self) -> tuple[DeviceTimes | None, StepMemory | None]:
-        return self._clock.cut(), None if self._peaks is None else self._peaks.cut()
 
 
 def watch_device(device: torch.device, *, memory: bool = True) -> DeviceWatch | None:
@@ -236,17 +203,9 @@ def watch_device(device: torch.device, *, memory: bool = True) -> DeviceWatch | 
     if device.type != "cuda" or not torch.cuda.is_initialized():
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
-    clock = DeviceClock(EventPool(lambda: torch.cuda.Event(enable_timing=True)))
-    return DeviceWatch(clock, _peaks(index) if memory else None)
-
-
-def _peaks(index: int) -> PhasePeaks | None:
+    peaks = None
     try:
-        return PhasePeaks(
-            functools.partial(torch.cuda.memory.memory_stats_as_nested_dict, index),
-            functools.partial(torch.cuda.reset_peak_memory_stats, index),
-            functools.partial(keep_device_peaks, index),
-        )
-    except RuntimeError as error:  # somebody else's allocator, which keeps no books
+        peaks = PhasePeaks(index) if memory else None
+    except RuntimeError as error:
         logger.info("The device's memory is not recorded by phase: %s", error)
-        return None
+    return DeviceWatch(lambda: torch.cuda.Event(enable_timing=True), peaks)

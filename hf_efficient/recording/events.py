@@ -13,7 +13,8 @@ other ranks are counted, beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,6 @@ from hf_efficient.records.steps import PhaseName
 Event = tuple[str, int, Any, Any]
 """Kind, reading of the clock in nanoseconds, and two values that depend on the kind (see ``Fold``)."""
 
-_KINDS = ("enter", "leave", "mark", "cut", "loop", "gap", "line")
 _WAIT = "communication"
 _HOST_ALONE = frozenset({"bookkeeping", "device_wait", _WAIT})
 """Phases that are no work of the device, and are not marked on it."""
@@ -65,9 +65,8 @@ class Fold:
         self._out: list[Span | Mapping[str, Any]] = []
 
     def take(self, events: Iterable[Event]) -> list[Span | Mapping[str, Any]]:
-        on = {kind: getattr(self, f"_on_{kind}") for kind in _KINDS}
         for kind, at_ns, what, more in events:
-            on[kind](max(at_ns, self.since_ns), what, more)
+            getattr(self, f"_on_{kind}")(max(at_ns, self.since_ns), what, more)
         out, self._out = self._out, []
         return out
 
@@ -221,8 +220,13 @@ class EventLog:
         del self._events[: len(found)]
         return found
 
-    def phase(self, name: PhaseName, *, opaque: bool = False) -> _Phase:
-        return _Phase(self, name, opaque)
+    @contextmanager
+    def phase(self, name: PhaseName, *, opaque: bool = False) -> Iterator[None]:
+        token = self.enter(name, opaque=opaque)
+        try:
+            yield
+        finally:
+            self.leave(token, name if name not in _HOST_ALONE else None)
 
     @_guarded
     def enter(self, name: PhaseName, *, opaque: bool = False, instead_of: str | None = None) -> int:
@@ -307,6 +311,7 @@ class EventLog:
 
     @_guarded
     def end_phases(self, at_ns: int | None = None) -> None:
+        """End every phase that is open; does nothing inside a loop."""
         if self.outermost and not self.in_loop:
             self._append("cut", at_ns)
 
@@ -325,17 +330,3 @@ class EventLog:
         was_open, self.outermost = self.outermost, 0
         if was_open and not self.in_loop:
             self.on_edge(False)
-
-
-class _Phase:
-    __slots__ = ("_log", "_name", "_opaque", "_tokens")
-
-    def __init__(self, log: EventLog, name: PhaseName, opaque: bool) -> None:
-        self._log, self._name, self._opaque = log, name, opaque
-        self._tokens: list[int | None] = []
-
-    def __enter__(self) -> None:
-        self._tokens.append(self._log.enter(self._name, opaque=self._opaque))
-
-    def __exit__(self, *_: object) -> None:
-        self._log.leave(self._tokens.pop(), self._name if self._name not in _HOST_ALONE else None)

@@ -1,6 +1,7 @@
 """Which methods and callbacks the time of the training loop went into, by phase and name."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -152,12 +153,8 @@ def is_wrapped(method: Any) -> bool:
 
 
 def _of_class(owner: Any, name: str) -> Any:
-    kind = type(owner)
-    for one in kind.__mro__:
-        if name in vars(one):
-            held = vars(one)[name]
-            return held.__get__(owner, kind) if hasattr(held, "__get__") else held
-    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+    held = inspect.getattr_static(type(owner), name)
+    return held.__get__(owner, type(owner)) if hasattr(held, "__get__") else held
 
 
 def _own_name(function: Any) -> str | None:

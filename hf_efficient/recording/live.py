@@ -48,21 +48,13 @@ _NOTHING = np.zeros(len(_SUMS))
 _STEPS = _SUMS.index("steps")
 
 
-@dataclass(frozen=True)
-class RecentSpeed:
-    """Of the last steps, without those of the warm-up, per second of training time; None where not known."""
-
-    step_seconds: float | None
-    non_padding_tokens_per_second: float | None
-    model_flops_per_second: float | None
-
-
+@dataclass
 class Durations:
     """Things of one kind that happened after steps of the run, and how long they took together."""
 
-    def __init__(self, count: int = 0, seconds: float = 0.0) -> None:
-        self.count, self.seconds = count, seconds
-        self._step: int | None = None
+    count: int = 0
+    seconds: float = 0.0
+    _step: int | None = None
 
     def add(self, step: int, seconds: float) -> None:
         self.count += step != self._step
@@ -138,14 +130,9 @@ class RunningFigures:
         before, after = recent_step_seconds(times[:half]), recent_step_seconds(times[half:])
         return before is not None and after is not None and abs(after - before) <= _STEADY_SHARE * max(after, before)
 
-    def rates(self) -> RecentSpeed:
-        recent = _window(sum(self._steady(), start=_NOTHING), (), None)
-        seconds = recent.training_seconds
-        if seconds <= 0:
-            return RecentSpeed(None, None, None)
-        return RecentSpeed(
-            seconds / recent.steps, _ratio(recent.non_padding, seconds), _ratio(recent.model_flops, seconds)
-        )
+    def recent(self) -> WindowSums:
+        """The last steps, without those of the warm-up."""
+        return _window(sum(self._steady(), start=_NOTHING), (), None)
 
     def _steady(self) -> list[npt.NDArray[np.float64]]:
         """The last steps, as of a second ago at most; with the warm-up's in a call that has not done many more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import resource
 import time
 import weakref
 from array import array
@@ -31,6 +32,7 @@ COUNTS = (
 _FETCH, _COLLATE = COUNTS.index("fetch_seconds"), COUNTS.index("collate_seconds")
 _WAIT, _READ = COUNTS.index("core_wait_seconds"), COUNTS.index("read_bytes")
 _BLOCK_BYTES = 512  # of ru_inblock, getrusage(2)
+_OF_THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)  # Linux
 _CLOCKS = (time.perf_counter, time.thread_time, time.process_time)
 """Seconds: wall, CPU of this thread, CPU of its process. (``getrusage`` has a running thread's to the tick.)"""
 _SHORT_SECONDS, _ALL_OF, _EVERY = 0.002, 32, 7
@@ -38,13 +40,10 @@ _SHORT_SECONDS, _ALL_OF, _EVERY = 0.002, 32, 7
 _GET_ITERATOR = "_get_iterator"
 
 
-def _waits() -> Callable[[], tuple[float, int]]:
-    """Reads what this thread has waited for a core, and what the disk was read for it, where the system knows."""
-    try:
-        from resource import RUSAGE_THREAD, getrusage
-    except ImportError:
-        return lambda: (core_wait_seconds(), 0)
-    return lambda: (core_wait_seconds(), getrusage(RUSAGE_THREAD).ru_inblock * _BLOCK_BYTES)
+def _waits() -> tuple[float, int]:
+    """What this thread has waited for a core, and what the disk was read for it, where the system knows."""
+    blocks = 0 if _OF_THIS_THREAD is None else resource.getrusage(_OF_THIS_THREAD).ru_inblock
+    return core_wait_seconds(), blocks * _BLOCK_BYTES
 
 
 class BatchTimes:
@@ -54,14 +53,10 @@ class BatchTimes:
         self,
         counts: memoryview[float],
         clocks: tuple[Callable[[], float], Callable[[], float], Callable[[], float]] = _CLOCKS,
-        waits: Callable[[], tuple[float, int]] | None = None,
+        waits: Callable[[], tuple[float, int]] = _waits,
     ) -> None:
         """``counts``: as many doubles as ``COUNTS`` has names, written in place."""
-        self._counts, self._clocks = counts, clocks
-        self._waits = waits or _waits()
-        self._waited = (0.0, 0)
-        self._part, self._began = _FETCH, 0.0
-        self._since = [0.0, 0.0, 0.0]
+        self._counts, self._clocks, self._waits = counts, clocks, waits
         self._batches, self._all_until = 0, _ALL_OF
         self._weight = 1
         """For how many batches this one counts; 0: it is not timed."""
@@ -134,23 +129,17 @@ class WatchedFetcher:
 
 
 def doubles_of(shared: Any) -> memoryview[float]:
-    """The same memory, read and written as floats."""
     return cast("memoryview[float]", memoryview(shared).cast("B").cast("d"))
 
 
-class WatchedStart:
-    """Takes the place of a loader's ``worker_init_fn``: called in each worker before it fetches."""
-
-    def __init__(self, start: Callable[[int], Any] | None, counts: Any) -> None:
-        self._start, self._counts = start, counts
-
-    def __call__(self, worker: int) -> None:
-        if self._start is not None:
-            self._start(worker)
-        try:
-            _watch_fetchers(doubles_of(self._counts)[worker * len(COUNTS) :][: len(COUNTS)])
-        except Exception:
-            logger.warning("What this data loader worker does is not measured, because of a fault.", exc_info=True)
+def _watched_start(start: Callable[[int], Any] | None, counts: Any, worker: int) -> None:
+    """In place of a loader's ``worker_init_fn``: called in each worker before it fetches."""
+    if start is not None:
+        start(worker)
+    try:
+        _watch_fetchers(doubles_of(counts)[worker * len(COUNTS) :][: len(COUNTS)])
+    except Exception:
+        logger.warning("What this data loader worker does is not measured, because of a fault.", exc_info=True)
 
 
 def _watch_fetchers(counts: memoryview[float]) -> None:
@@ -272,12 +261,12 @@ class LoaderWatch:
     def _next_data(self, reference: weakref.ref[Any]) -> Any:
         iterator: Any = reference()
         if not math.isnan(self._taken.ready):
-            self._asked()
+            self._ready = max(0, int(sum(self._counts[:: len(COUNTS)])) - self._handed_out)
         asked_ns = time.perf_counter_ns()
         try:
             batch = type(iterator)._next_data(iterator)
         except StopIteration:
-            self._ended(asked_ns)
+            self._taken.end_seconds += (time.perf_counter_ns() - asked_ns) / 1e9
             raise
         self._gives(batch, (time.perf_counter_ns() - asked_ns) / 1e9)
         return batch
@@ -301,7 +290,7 @@ class LoaderWatch:
         if shared is None:
             return make(loader)
         began, start = time.perf_counter_ns(), loader.worker_init_fn
-        loader.worker_init_fn = WatchedStart(start, shared)
+        loader.worker_init_fn = functools.partial(_watched_start, start, shared)
         try:
             iterator = make(loader)
         finally:
@@ -335,18 +324,9 @@ class LoaderWatch:
             iterator._dataset_fetcher = WatchedFetcher(iterator._dataset_fetcher, self._counts)
         iterator._next_data = functools.partial(self._next_data, reference)
 
-    @_guarded
     def _started(self, began_ns: int) -> None:
         self._taken.start_seconds += (time.perf_counter_ns() - began_ns) / 1e9
         self._is_first = True
-
-    @_guarded
-    def _asked(self) -> None:
-        self._ready = max(0, int(sum(self._counts[:: len(COUNTS)])) - self._handed_out)
-
-    @_guarded
-    def _ended(self, asked_ns: int) -> None:
-        self._taken.end_seconds += (time.perf_counter_ns() - asked_ns) / 1e9
 
     @_guarded
     def _gives(self, batch: Any, seconds: float) -> None:

@@ -92,7 +92,7 @@ def _books(index: int | None = None) -> dict[str, Any] | None:
     if torch is None or not torch.cuda.is_initialized():
         return None
     try:
-        return torch.cuda.memory.memory_stats_as_nested_dict(*(() if index is None else (index,)))
+        return torch.cuda.memory.memory_stats_as_nested_dict(index)
     except RuntimeError:  # somebody else's allocator, which keeps no books
         return None
 
@@ -153,11 +153,12 @@ class EnergyMeter:
 
 def host_meters(root: Path = _POWERCAP) -> list[EnergyMeter]:
     """RAPL once per machine; where it cannot be read, an estimate to which every process adds its part."""
+    reads_for_all = os.environ.get("LOCAL_RANK", "0") == "0"
     try:
         meters = rapl_meters(root)
     except MeterError as error:
-        return [cpu_estimate(usable_cpus() if is_first_on_machine() else 0.0, str(error))]
-    return meters if is_first_on_machine() else []
+        return [cpu_estimate(usable_cpus() if reads_for_all else 0.0, str(error))]
+    return meters if reads_for_all else []
 
 
 def gpu_meters(devices: list[CudaDevice]) -> tuple[list[EnergyMeter], dict[str, str]]:
@@ -175,11 +176,6 @@ def gpu_meters(devices: list[CudaDevice]) -> tuple[list[EnergyMeter], dict[str, 
             except MeterError as also:
                 faults[f"GPU {device.index}"] = str(also)
     return meters, faults
-
-
-def is_first_on_machine() -> bool:
-    """Whether this process is the one that reads what all processes of the machine share."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -105,11 +105,10 @@ class CollectiveWatch:
     """Opens a phase while the thread that trains is in a collective that Python calls. Asynchronous collectives are not
     waited for here, DDP's start in C++ unseen, and a GPU's return when queued."""
 
-    def __init__(self, phase: Callable[[], AbstractContextManager[None]]) -> None:
-        self._phase = phase
-        self._owner = threading.get_ident()
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
         self._inside = False
-        self._replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        self._replaced: dict[str, Any] = {}
 
     def install(self) -> None:
         module = sys.modules.get("torch.distributed")
@@ -117,18 +116,17 @@ class CollectiveWatch:
         if module is None or self._replaced:
             return
         for name in _COLLECTIVES:
-            original = getattr(module, name, None)
-            if original is not None:
-                timed = self._timed(original)
-                self._replaced[name] = (original, timed)
-                setattr(module, name, timed)
+            if hasattr(module, name):
+                self._replaced[name] = self._timed(getattr(module, name))
+                setattr(module, name, self._replaced[name])
 
     def remove(self) -> None:
         """Put back what was there, but for what somebody else has replaced since."""
         module = sys.modules.get("torch.distributed")
-        for name, (original, timed) in self._replaced.items():
-            if getattr(module, name, None) is timed:
-                setattr(module, name, original)
+        for name, timed in self._replaced.items():
+            current: Any = getattr(module, name, None)
+            if current is timed:
+                setattr(module, name, timed.__wrapped__)
         self._replaced = {}
 
     def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,7 +136,7 @@ class CollectiveWatch:
                 return collective(*args, **kwargs)
             self._inside = True
             try:
-                with self._phase():
+                with self._log.phase("communication"):
                     return collective(*args, **kwargs)
             finally:
                 self._inside = False

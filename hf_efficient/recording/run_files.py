@@ -76,7 +76,6 @@ class RunFiles:
         self._device_peaks: dict[str, int] = {}
         self._segment: int | None = None
         self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
         path = records_path(directory, "spans", rank)
         previous = last_record(path, "process")
         self._try(path, lambda: self._file("spans", path))  # the folder is there from here on
@@ -108,10 +107,6 @@ class RunFiles:
             for one in self._fold.take(self._log.swap()):
                 self._take(one)
             self._take_steps(wait)
-
-    def last_event_ns(self) -> int:
-        self.fold()
-        return self._fold.since_ns
 
     def so_far(self) -> Span:
         self.fold()
@@ -234,12 +229,10 @@ class RunFiles:
     def _write(self, *, last: bool) -> None:
         self._try(self.directory, lambda: self.fold(wait=last))
         with self._folding:
-            spans, steps = (b"".join(self._lines[kind]) for kind in ("spans", "steps"))
-            self._lines["spans"].clear()
-            self._lines["steps"].clear()
+            lines, self._lines = self._lines, {"spans": [], "steps": []}
             alive = b"" if last else self._alive()
-        self._append("steps", steps)
-        self._append("spans", spans, alive)
+        self._append("steps", b"".join(lines["steps"]))
+        self._append("spans", b"".join(lines["spans"]), alive)
 
     def _append(self, kind: str, lines: bytes, tail: bytes = b"") -> None:
         if lines or tail:

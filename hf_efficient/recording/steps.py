@@ -157,10 +157,9 @@ class StepRecorder:
         self._loader = LoaderWatch()
         self._draft = self._nothing()
         self._device: DeviceWatch | None = None
-        compiling = functools.partial(self.phase, "compilation")
-        self._compilation = CompilationWatch(compiling, lambda: self.log.marked in ("backward", "forward_backward"))
-        waiting = functools.partial(self.log.phase, "communication")
-        self._collectives = CollectiveWatch(waiting) if self.several_ranks else None
+        self._watches: list[CompilationWatch | CollectiveWatch] = [CompilationWatch(self.log)]
+        if self.several_ranks:
+            self._watches.append(CollectiveWatch(self.log))
         self._live: LiveRun | None = None
         self._figures_broken = False
 
@@ -203,29 +202,24 @@ class StepRecorder:
                 timeline.state(topic, stated)
             timeline.state_later("environment", environment_facts)
         timeline.enter(phase)
+        self.broken = False
         self.open(watch_device(device, memory=memory))
 
     def end(self, error: BaseException | None = None) -> None:
         """It is over, and with it the run, unless it is a recipe's, which has more to do and ends itself."""
         self.close(error)
-        self.timeline.leave_all()
+        self.log.end_phases()
         self.timeline.note_memory()
         if self.timeline.way != "recipe":
             self.timeline.end(error)
 
+    @_guarded
     def open(self, device: DeviceWatch | None = None) -> None:
         """A ``train()`` begins in the run that holds the timeline, on a device that keeps a time of its own, if any."""
-        self.broken, self.recording = False, True
-        self._device, self.has_device = device, device is not None
-        self._open()
-
-    @_guarded
-    def _open(self) -> None:
-        timeline = self.timeline
-        if timeline.broken or timeline.files is None:
-            self.recording = False
+        timeline, files = self.timeline, self.timeline.files
+        if timeline.broken or files is None:
             return
-        files = timeline.files
+        self.recording, self._device, self.has_device = True, device, device is not None
         self._segment = Segment(files.next_segment(), files.rank, self.log.now())
         self._draft = self._nothing()
         timeline.train_begins(self._segment.number, self._segment.opened_ns, lambda at_ns: self.close(at_ns=at_ns))
@@ -254,9 +248,8 @@ class StepRecorder:
         if self.recording and not self.log.in_loop:
             self.log.loop(True, self._device)
             self.holders.take()
-            self._compilation.install()
-            if self._collectives is not None:
-                self._collectives.install()
+            for watch in self._watches:
+                watch.install()
 
     @_guarded
     def abandon_step(self) -> None:
@@ -357,7 +350,6 @@ class StepRecorder:
     def close(self, error: BaseException | None = None, at_ns: int | None = None) -> None:
         """End the segment: whatever was recorded can be written afterwards."""
         self.end_loop(at_ns)
-        self._remove_watches()
         self._loader.close()
         self.recording = False
         timeline, live, self._live = self.timeline, self._live, None
@@ -378,9 +370,8 @@ class StepRecorder:
             self.log.loop(False)
 
     def _remove_watches(self) -> None:
-        self._compilation.remove()
-        if self._collectives is not None:
-            self._collectives.remove()
+        for watch in self._watches:
+            watch.remove()
 
     def _cut(self, at_ns: int | None = None) -> None:
         draft = self._draft

@@ -114,8 +114,8 @@ class SystemSampler:
             before, self._last[name] = self._last.get(name), (at, value)
             if before is None or before[0] >= at:
                 return
-            joules = joules_between(before, (at, value), meter.unit, meter.range_joules)
-            if joules is not None:
+            joules = float(joules_between(before, (at, value), meter.unit, meter.range_joules))
+            if joules == joules:  # NaN is not
                 self.joules += joules
                 sample.setdefault("watts", {}).setdefault(name, round(joules / (at - before[0]), 3))
 

@@ -163,13 +163,9 @@ class Timeline:
         return nullcontext() if self.log.in_loop else self.log.phase(name, opaque=opaque)
 
     def enter(self, name: PhaseName) -> None:
-        """Open a phase that ends with the next loop, the next ``leave_all``, or the phase around it."""
+        """Open a phase that ends with the next loop, the next ``end_phases``, or the phase around it."""
         if not self.log.in_loop:
             self.log.enter(name)
-
-    def leave_all(self) -> None:
-        """End every phase that is open; does nothing inside a loop."""
-        self.log.end_phases()
 
     @_guarded
     def train_begins(self, segment: int, at_ns: int, close_steps: Callable[[int], None]) -> None:
@@ -179,9 +175,13 @@ class Timeline:
         self.log.line({"kind": "train", "segment": segment, "at_seconds": self.files.seconds(at_ns)})
 
     @_guarded
-    def train_ends(self, error: BaseException | None = None) -> None:
-        """The call is over; does nothing where none is under way."""
-        self._train_ends(ending_of(error), self.log.now())
+    def train_ends(self, error: BaseException | None = None, *, unseen_ns: int | None = None) -> None:
+        """The call is over, or was at a reading, unseen; does nothing where none is under way."""
+        segment, self._segment = self._segment, None
+        if segment is not None and self.files is not None:
+            ending, at_ns = (ending_of(error), self.log.now()) if unseen_ns is None else (_NOT_SEEN, unseen_ns)
+            facts = {"segment": segment, "ended": ending.how, "error": ending.error}
+            self.log.line({"kind": "train_end", **facts, "at_seconds": self.files.seconds(at_ns)})
 
     @_guarded
     def state(self, topic: str, facts: Mapping[str, Any]) -> None:
@@ -286,18 +286,13 @@ class Timeline:
         if self._gap is not None:
             self._name_gap(self._gap, None)
 
-    def _train_ends(self, ending: Ending, at_ns: int) -> None:
-        segment, self._segment = self._segment, None
-        if segment is not None and self.files is not None:
-            facts = {"segment": segment, "ended": ending.how, "error": ending.error}
-            self.log.line({"kind": "train_end", **facts, "at_seconds": self.files.seconds(at_ns)})
-
     def _leave_training(self) -> bool:
         """End the records of a call that raised, unseen by callbacks; time after its last event has no phase."""
         if self._segment is None or self.files is None:
             return False
-        at_ns = self.files.last_event_ns()
-        self._train_ends(_NOT_SEEN, at_ns)
+        self.files.fold()
+        at_ns = self._fold.since_ns
+        self.train_ends(unseen_ns=at_ns)
         self.log.end_phases(at_ns)
         self._close_steps(at_ns)
         return True

@@ -5,7 +5,7 @@ A batch on a device is counted by small reductions queued there, and read when a
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -233,8 +233,7 @@ def documents_of_starts(starts: torch.Tensor) -> list[int] | None:
     return [after - first for first, after in zip(firsts, [*firsts[1:], rows * length], strict=True)]
 
 
-def sequence_counts(batches: Iterable[MicroBatch]) -> SequenceCounts | None:
-    batches = list(batches)
+def sequence_counts(batches: Sequence[MicroBatch]) -> SequenceCounts | None:
     lengths = [tokens for batch in batches for tokens in batch.documents]
     if not lengths:
         return None

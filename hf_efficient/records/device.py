@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-OperatorFamily = Literal[
-    "matmul", "attention", "elementwise", "reduction", "embedding", "optimizer", "copy", "other"
-]  # fmt: skip
+OperatorFamily = Literal["matmul", "attention", "elementwise", "reduction", "embedding", "optimizer", "copy", "other"]
 
 
 @dataclass(frozen=True)

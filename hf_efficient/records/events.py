@@ -12,7 +12,7 @@ RecordedBy = Literal["recipe", "trainer", "callback", "unknown"]
 Ended = Literal["done", "stopped", "error", "died"]
 StartFrom = Literal["kernel", "psutil", "import", "records"]
 """Source of the start of a process: ``kernel`` (to 10 ms), ``psutil`` (wall clock, to about a second), ``import``
-(unknown: counted from the import of hf_efficient), ``records`` (older records, from the first step on)."""
+(unknown: counted from the import of hf_efficient), ``records`` (the line that says it is lost)."""
 
 
 class _Line(msgspec.Struct, kw_only=True, tag_field="kind"):

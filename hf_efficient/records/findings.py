@@ -124,8 +124,3 @@ class Diagnosis:
     faults: list[str] = field(default_factory=list)
     confirmations: list[Confirmation] = field(default_factory=list)
     recipe: bool = True
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether no finding stands above ``info``."""
-        return all(finding.severity == "info" for finding in self.findings)

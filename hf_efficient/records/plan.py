@@ -206,9 +206,6 @@ class PlannedRanks:
     disk_bytes: int = 0
 
 
-PLAN_SCHEMA_VERSION = 1
-
-
 @dataclass(frozen=True)
 class PlannedData:
     """The data of the run, where they were read; ``batchings`` is empty where packs have cut the examples.
@@ -247,16 +244,13 @@ class Plan:
     largest: PlannedLargest | None = None
     data: PlannedData | None = None
     ranks: PlannedRanks | None = None
-    schema_version: int = PLAN_SCHEMA_VERSION
+    schema_version: int = 1
 
     @property
     def step_rows(self) -> tuple[int, ...]:
         """What a step's tokens are the product of: ranks, where there are several, micro-batches, rows, tokens."""
         of_one = (self.micro_batches, self.micro_batch_rows, self.row_tokens)
         return of_one if self.ranks is None or self.ranks.count == 1 else (self.ranks.count, *of_one)
-
-
-RUN_PLAN_SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -290,4 +284,4 @@ class RunPlan:
 
     plan: Plan
     run: PlannedRun
-    schema_version: int = RUN_PLAN_SCHEMA_VERSION
+    schema_version: int = 1

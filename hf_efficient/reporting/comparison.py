@@ -46,9 +46,8 @@ def comparison_rows(found: RunComparison, accounts: Sequence[RunAccount]) -> lis
 def _row(figure: ComparedFigure) -> ComparisonRow:
     label, form = _FIGURES[figure.name]
     pairs = zip(figure.values, figure.changes, strict=True)
-    return ComparisonRow(
-        label, [_cell(or_nothing(value, form, ""), change, bool(figure.better)) for value, change in pairs]
-    )
+    sides = [_cell(or_nothing(value, form, ""), change, bool(figure.better)) for value, change in pairs]
+    return ComparisonRow(label, sides)
 
 
 def _cell(value: str, change: FigureChange | None, is_judged: bool) -> Change:

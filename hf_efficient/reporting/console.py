@@ -1,7 +1,7 @@
 """A run on a terminal: its account, one screen while it runs, its checkpoints, and its end in at most 40 lines."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,12 @@ from rich.text import Text
 
 from hf_efficient.accounting.live import RunView
 from hf_efficient.records.account import PlanAccount, RunAccount, TimeAccount
-from hf_efficient.records.findings import Diagnosis, Finding
+from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.steps import PREFERENCES
 from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.diagnosis import gain_words, nothing_to_fix, remedy_line
-from hf_efficient.reporting.labels import or_nothing, phase_label, signed_percent
+from hf_efficient.reporting.labels import phase_label, signed_percent, told
 from hf_efficient.reporting.profile_tables import profile_renderables
-from hf_efficient.reporting.run_rows import memory_peaks, plan_rows
 from hf_efficient.reporting.terminal import FoundTable, cut, dim_lines, drawn, grid, hanging, share_bar, table
 from hf_efficient.run_dir.checkpoints import MANIFEST, CheckpointState, checkpoints, fault_of
 from hf_efficient.text import clock, counted, seconds, sentence, share, short_count, short_seconds, size, usd
@@ -63,22 +62,18 @@ def _doing(account: RunAccount) -> str:
 
 
 def time_table(time: TimeAccount, most: int | None = None) -> Table:
-    wall = time.wall_seconds
+    wall, phases = time.wall_seconds, time.phase_seconds
+    shown = set(phases) if most is None else set(sorted(phases, key=lambda name: -phases[name])[:most])
+    rows = [(phase_label(name), value) for name, value in phases.items() if name in shown]
+    if len(shown) < len(phases):
+        rows.append(("other phases", sum(value for name, value in phases.items() if name not in shown)))
     made = table("where the time went", "seconds", "share", "", words=(0, 3))
-    for label, value in [*_phases(time, most), ("unattributed", time.unattributed_seconds)]:
+    for label, value in [*rows, ("unattributed", time.unattributed_seconds)]:
         part = value / wall if wall > 0 else 0.0
         style = "dim" if label == "unattributed" else ""
         made.add_row(Text(label, style), f"{value:.2f}", f"{100 * part:.1f}%", share_bar(part))
     made.add_row(Text("total", "bold"), f"{wall:.2f}", "100.0%" if wall > 0 else "", "")
     return made
-
-
-def _phases(time: TimeAccount, most: int | None) -> list[tuple[str, float]]:
-    phases = time.phase_seconds
-    shown = set(phases) if most is None else set(sorted(phases, key=lambda name: -phases[name])[:most])
-    rows = [(phase_label(name), value) for name, value in phases.items() if name in shown]
-    others = sum(value for name, value in phases.items() if name not in shown)
-    return [*rows, ("other phases", others)] if len(shown) < len(phases) else rows
 
 
 def rank_renderables(account: RunAccount) -> Iterator[RenderableType]:
@@ -97,10 +92,8 @@ def rank_renderables(account: RunAccount) -> Iterator[RenderableType]:
 
 
 def plan_table(plan: PlanAccount) -> Iterator[RenderableType]:
-    made = table("planned and observed", "predicted", "observed", "error")
-    for row in run_rows.plan_rows(plan):
-        made.add_row(f"  {row.label}", row.predicted, row.observed, row.error)
-    yield made
+    rows = [(f"  {label}", *figures) for label, *figures in run_rows.plan_rows(plan)]
+    yield drawn(FoundTable(("planned and observed", "predicted", "observed", "error"), rows))
     yield from (Text(f"  {note}", "dim") for note in run_rows.plan_notes(plan))
 
 
@@ -138,42 +131,33 @@ def _progress(view: RunView) -> list[RenderableType]:
         return []
     parts = [f"{view.step:,}/{counted(view.max_steps, 'step')}"]
     if view.rest is not None:
-        more = "more than " if view.rest.lower_bound else ""
-        parts.append(f"{more}{clock(view.rest.seconds)} left")
-    cost = view.account.money.cost_usd
-    if cost is not None:
-        parts.append(usd(cost) if view.total_usd is None else f"{usd(cost)} of about {usd(view.total_usd)}")
+        parts.append(f"{'more than ' * view.rest.lower_bound}{clock(view.rest.seconds)} left")
+    parts.append(told(view.account.money.cost_usd, usd, f"{{}}{told(view.total_usd, usd, ' of about {}')}"))
     row = Table.grid(padding=(0, 2, 0, 0), expand=False)
-    row.add_row(ProgressBar(total=view.max_steps, completed=view.step, width=30), ", ".join(parts))
+    row.add_row(ProgressBar(total=view.max_steps, completed=view.step, width=30), ", ".join(filter(None, parts)))
     return [row]
 
 
 def _facts(view: RunView) -> list[tuple[str, str]]:
     losses, steps, account = view.losses, view.account.steps, view.account
     loss = f"{losses[0]:.4g} → {losses[-1]:.4g}" if losses else ""
-    rows = [("loss", loss), ("evaluated", _evaluated(account))]
-    if steps.p50_seconds is not None and steps.p95_seconds is not None:
-        rows.append(("steps", f"p50 {short_seconds(steps.p50_seconds)}, p95 {short_seconds(steps.p95_seconds)}"))
-    rows += [("tokens", _tokens(account)), ("memory", run_rows.memory_peaks(account.memory))]
-    return [(name, text) for name, text in rows if text]
-
-
-def _evaluated(account: RunAccount) -> str:
-    if not account.evaluations:
-        return ""
-    last = account.evaluations[-1]
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in last.metrics.items() if value is not None)
-    return f"after step {last.step}: {figures}"
-
-
-def _tokens(account: RunAccount) -> str:
-    rate = account.tokens.non_padding_tokens_per_second
-    parts = (
-        or_nothing(rate, lambda value: f"{short_count(value)} per second without padding", ""),
-        or_nothing(account.tokens.padding_share, lambda part: f"{share(part)} padding", ""),
-        or_nothing(account.work.mfu, lambda part: f"{share(part)} MFU", ""),
+    times = (told(steps.p50_seconds, short_seconds, "p50 {}"), told(steps.p95_seconds, short_seconds, "p95 {}"))
+    evaluated = ""
+    for last in account.evaluations[-1:]:
+        figures = (f"{name} {value:.4g}" for name, value in last.metrics.items() if value is not None)
+        evaluated = f"after step {last.step}: {', '.join(figures)}"
+    tokens = (
+        told(account.tokens.non_padding_tokens_per_second, short_count, "{} per second without padding"),
+        told(account.tokens.padding_share, share, "{} padding"),
+        told(account.work.mfu, share, "{} MFU"),
     )
-    return ", ".join(filter(None, parts))
+    parts = {"loss": [loss], "evaluated": [evaluated], "steps": times, "tokens": tokens}
+    return _filled({**parts, "memory": [run_rows.memory_peaks(account.memory)]})
+
+
+def _filled(parts: Mapping[str, Iterable[str]]) -> list[tuple[str, str]]:
+    rows = [(name, ", ".join(filter(None, words))) for name, words in parts.items()]
+    return [(name, text) for name, text in rows if text]
 
 
 def checkpoint_table(states: Sequence[CheckpointState], *, hashes: bool) -> list[RenderableType]:
@@ -228,38 +212,35 @@ def loss_table(
         training = None
     first = (*_REWARDED, "loss", "ranking_accuracy", *PREFERENCES["margin"], *PREFERENCES["accuracy"])
     ranked = sorted(after, key=lambda name: first.index(name) if name in first else len(first))
-    rows = [(name, before.get(name), after[name]) for name in ranked[:_MOST_METRICS]]
-    rows += [] if training is None else [("training loss", *training)]
-    if not rows:
-        return
-    made = table("", "before", "after", "change")
-    for name, old, new in rows:
-        change = "" if not old else signed_percent((new - old) / abs(old))
-        made.add_row(Text(name), "" if old is None else f"{old:.4g}", f"{new:.4g}", change)
-    yield made
-    yield Text()
+    held = [(name, before.get(name), after[name]) for name in ranked[:_MOST_METRICS]]
+    held += [] if training is None else [("training loss", *training)]
+    rows = [
+        (name, told(old, "{:.4g}".format), f"{new:.4g}", signed_percent((new - old) / abs(old)) if old else "")
+        for name, old, new in held
+    ]
+    if rows:
+        yield drawn(FoundTable(("", "before", "after", "change"), rows))
+        yield Text()
 
 
 def headline(account: RunAccount) -> Iterator[RenderableType]:
-    steps, mfu, money = account.steps, account.work.mfu, account.money
+    steps, money, rate = account.steps, account.money, account.tokens.non_padding_tokens_per_second
     yield account_title(account)
-    rate = account.tokens.non_padding_tokens_per_second
-    p50 = steps.p50_seconds
-    speed = [] if p50 is None else [f"{counted(steps.count, 'step')} of {short_seconds(p50)} (median)"]
-    speed += [] if rate is None else [f"{rate:,.0f} tokens per second without padding ({run_rows.STEPS_ALONE})"]
-    speed += [] if mfu is None else [f"MFU {share(mfu)}"]
-    cost = [] if money.cost_usd is None else [usd(money.cost_usd)]
-    if cost and money.usd_per_million_non_padding_tokens is not None:
-        cost.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens")
+    speed = (
+        told(steps.p50_seconds, short_seconds, f"{counted(steps.count, 'step')} of {{}} (median)"),
+        told(rate, "{:,.0f}".format, f"{{}} tokens per second without padding ({run_rows.STEPS_ALONE})"),
+        told(account.work.mfu, share, "MFU {}"),
+    )
+    cost = told(money.cost_usd, usd), told(money.usd_per_million_non_padding_tokens, usd, "{} per million tokens")
     planned = [] if account.plan is None else _errors(account.plan)
-    rows = {"speed": speed, "memory": [memory_peaks(account.memory)], "cost": cost, "planned": planned}
-    yield grid([(name, ", ".join(words)) for name, words in rows.items() if words])
+    memory = [run_rows.memory_peaks(account.memory)]
+    yield grid(_filled({"speed": speed, "memory": memory, "cost": cost, "planned": planned}))
     yield Text()
 
 
 def _errors(plan: PlanAccount) -> list[str]:
     """The prediction against the measurement: time first, then peaks; not what is exact by construction."""
-    rows = [row for row in plan_rows(plan) if row.error and row.label.startswith(("mean step", "peak"))]
+    rows = [row for row in run_rows.plan_rows(plan) if row.error and row.label.startswith(("mean step", "peak"))]
     return [f"{row.label} {row.predicted} ({row.error})" for row in rows]
 
 
@@ -270,17 +251,13 @@ def short_findings(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     for number, finding in enumerate(diagnosis.findings[:_MOST_FINDINGS], 1):
         title = _shortened(sentence(finding.title))
         yield hanging(f"{number}.", Text(title, "bold red" if finding.severity == "critical" else "bold"))
-        yield from _first_remedy(finding, diagnosis.recipe)
+        for remedy in finding.remedies[:1]:
+            gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
+            line = _shortened(remedy_line(remedy, recipe=diagnosis.recipe), _LONGEST - len(gain))
+            yield hanging("   ->", Text(line).append(gain, "green"))
     more = [sentence(one.title) for one in diagnosis.findings[_MOST_FINDINGS:]]
     if more:
         yield Text(_shortened(f"and {len(more)} more: {'; '.join(more)}"), "dim")
-
-
-def _first_remedy(finding: Finding, recipe: bool) -> Iterator[RenderableType]:
-    for remedy in finding.remedies[:1]:
-        gain = "" if remedy.gain is None else f" ({gain_words(remedy.gain)})"
-        line = remedy_line(remedy, recipe=recipe)
-        yield hanging("   ->", Text(_shortened(line, _LONGEST - len(gain))).append(gain, "green"))
 
 
 def _shortened(text: str, most: int = _LONGEST) -> str:

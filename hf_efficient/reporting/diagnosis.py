@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hf_efficient.records.findings import FEWEST_STEPS, Confirmation, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
-from hf_efficient.reporting.labels import called, evidence_value
+from hf_efficient.reporting.labels import called, evidence_value, told
 from hf_efficient.reporting.terminal import dim_lines, hanging
 from hf_efficient.text import counted, seconds, sentence, share, short_seconds, size, usd
 
@@ -48,23 +48,17 @@ def abstentions_words(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def cost_words(cost: Cost, loop_seconds: float = 0.0) -> str:
     """Empty where nothing is known; with the share of the loop, where that has a length."""
-    parts = ["", usd(cost.usd) if cost.usd else "", "" if cost.bytes is None else size(cost.bytes)]
-    if cost.seconds is not None:
-        of = f" ({share(cost.seconds / loop_seconds)} of the loop)" if loop_seconds > 0 else ""
-        parts[0] = f"{_duration(cost.seconds)}{of}"
+    of = told(cost.seconds, lambda taken: f" ({share(taken / loop_seconds)} of the loop)") if loop_seconds > 0 else ""
+    parts = (told(cost.seconds, _duration) + of, usd(cost.usd) if cost.usd else "", told(cost.bytes, size))
     return ", ".join(filter(None, parts))
 
 
 def gain_words(gain: Gain, of: str = OF_THE_LOOP) -> str:
     """A prediction; ``of`` is what its share is of."""
-    parts = []
-    if gain.share is not None and gain.seconds is not None:
-        parts.append(f"about {share(gain.share)} of {of}, {_duration(gain.seconds)}")
-    if gain.bytes is not None:
-        parts.append(f"about {size(gain.bytes)}")
-    if gain.usd:
-        parts.append(usd(gain.usd))
-    return ", ".join(parts) or "gain not predicted"
+    part = told(None if gain.seconds is None else gain.share, share, f"about {{}} of {of}")
+    taken = told(None if gain.share is None else gain.seconds, _duration)
+    parts = (part, taken, told(gain.bytes, size, "about {}"), usd(gain.usd) if gain.usd else "")
+    return ", ".join(filter(None, parts)) or "gain not predicted"
 
 
 def _duration(value: float) -> str:
@@ -120,17 +114,14 @@ def fault_words(fault: str) -> str:
 
 def confirmation_words(held: Confirmation) -> str:
     """``data_transform: 44% less time per token predicted, 41% came, ±3%: why``; without the verdict."""
-    is_time, parts = held.of == "time", []
-    if held.predicted is not None:
-        less = f"{share(held.predicted)} less time per token" if is_time else f"{size(held.predicted)} less at the peak"
-        parts.append(f"{less} predicted")
+    form, less = (share, "less time per token") if held.of == "time" else (size, "less at the peak")
+    parts = [told(held.predicted, form, f"{{}} {less} predicted")]
     if held.achieved is not None:
-        came = share(abs(held.achieved)) if is_time else size(abs(held.achieved))
-        spread = f" ±{share(held.spread)}" if held.spread is not None else ""
-        parts.append(f"{came}{spread} {'came' if held.achieved >= 0 else 'more came'}")
+        spread = told(held.spread, share, " ±{}")
+        parts.append(f"{form(abs(held.achieved))}{spread} {'came' if held.achieved >= 0 else 'more came'}")
     if held.of == "finding" and held.verdict == "confirmed" and not held.why:
         parts.append("the finding is gone")
-    return ": ".join(filter(None, [held.rule, ", ".join(parts), held.why]))
+    return ": ".join(filter(None, [held.rule, ", ".join(filter(None, parts)), held.why]))
 
 
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
@@ -150,8 +141,17 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
 
 def finding_renderables(
     findings: Sequence[Finding], *, evidence: bool = True, of: str = OF_THE_LOOP, recipe: bool = True
-) -> list[RenderableType]:
-    return [part for number, one in enumerate(findings, 1) for part in _finding(number, one, evidence, of, recipe)]
+) -> Iterator[RenderableType]:
+    for number, one in enumerate(findings, 1):
+        title = Text(one.title, _STYLES[one.severity])
+        title.append(f"  [{one.severity}, {one.confidence}: {one.rule}]", "dim")
+        yield hanging(f"{number}.", title)
+        if cost := cost_words(one.cost):
+            yield _indented(Text(f"costs {cost}"), 3)
+        if evidence:
+            yield _evidence(one.evidence)
+        for remedy in one.remedies if evidence else one.remedies[:1]:
+            yield from _remedy(remedy, evidence, of, recipe)
 
 
 def diagnosis_hint(diagnosis: Diagnosis | None, directory: str) -> list[RenderableType]:
@@ -180,9 +180,8 @@ def nothing_to_fix(diagnosis: Diagnosis) -> str:
     if diagnosis.limit is None:
         return ""
     if diagnosis.steps < FEWEST_STEPS:
-        return (
-            f"{counted(diagnosis.steps, 'step')}, too few to be sure{'; what was seen:' if diagnosis.findings else '.'}"
-        )
+        seen = "; what was seen:" if diagnosis.findings else "."
+        return f"{counted(diagnosis.steps, 'step')}, too few to be sure{seen}"
     return "Nothing has to be fixed; what follows is worth a look." if diagnosis.findings else "Nothing to fix."
 
 
@@ -202,19 +201,6 @@ def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
             yield _evidence(diagnosis.limit.evidence)
     elif not diagnosis.findings:
         yield Text(limit_words(diagnosis), "bold")
-
-
-def _finding(number: int, finding: Finding, full: bool, of: str, recipe: bool) -> Iterator[RenderableType]:
-    title = Text(finding.title, _STYLES[finding.severity])
-    title.append(f"  [{finding.severity}, {finding.confidence}: {finding.rule}]", "dim")
-    yield hanging(f"{number}.", title)
-    cost = cost_words(finding.cost)
-    if cost:
-        yield _indented(Text(f"costs {cost}"), 3)
-    if full:
-        yield _evidence(finding.evidence)
-    for remedy in finding.remedies if full else finding.remedies[:1]:
-        yield from _remedy(remedy, full, of, recipe)
 
 
 def _indented(part: RenderableType, by: int) -> RenderableType:

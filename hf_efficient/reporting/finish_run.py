@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 from hf_efficient.accounting.account import AccountedRun, account_run, write_account
@@ -78,7 +77,7 @@ def _diagnosis_and_page(directory: Path, accounted: AccountedRun, said: set[str]
 def _write_page(directory: Path, run: RunData, said: set[str]) -> None:
     path = directory / REPORT_HTML
     try:
-        write_whole(path, run_page(run, datetime.now().astimezone()))
+        write_whole(path, run_page(run))
     except (OSError, OutputError) as error:
         words = "%s cannot be written (%s). The run is not affected; `hf-efficient report %s --html FILE` makes it."
         logger.warning(words, path, error, directory)

@@ -23,8 +23,7 @@ def called(table: str) -> Any:
 
 
 def phase_label(name: str) -> str:
-    label: str = _WORDS["phase_labels"].get(name, name.replace("_", " "))
-    return label
+    return str(_WORDS["phase_labels"].get(name, name.replace("_", " ")))
 
 
 def phase_color(name: str) -> str:
@@ -54,6 +53,11 @@ def or_nothing(value: _T | None, form: Callable[[_T], str], nothing: str = NOTHI
     return nothing if value is None else form(value)
 
 
+def told(value: _T | None, form: Callable[[_T], str], words: str = "{}") -> str:
+    """The figure in its words, as in ``{} padding``; empty where it is not known."""
+    return "" if value is None else words.format(form(value))
+
+
 def signed_percent(relative: float | None) -> str:
     """``+3.1%``; empty where it is not known."""
     return "" if relative is None else f"{100 * relative + 0.0:+.1f}%".replace("-0.0%", "+0.0%")
@@ -61,10 +65,6 @@ def signed_percent(relative: float | None) -> str:
 
 def tensor_shape(shape: Sequence[int]) -> str:
     return " x ".join(f"{length:,}" for length in shape)
-
-
-def in_gib(size_bytes: float) -> str:
-    return f"{size_bytes / 2**30:.1f}"
 
 
 def tokens_per_second(value: float) -> str:

@@ -1,6 +1,5 @@
 """A plan in words, the same on a terminal and on the page; and on a terminal."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -11,16 +10,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hf_efficient.records import plan as rec
-from hf_efficient.reporting.labels import (
-    NOTHING,
-    category_label,
-    in_gib,
-    or_nothing,
-    phase_label,
-    short_number,
-    tensor_shape,
-)
-from hf_efficient.reporting.terminal import hanging, show, table
+from hf_efficient.reporting import labels
+from hf_efficient.reporting.diagnosis import change_words
+from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, short_number, tensor_shape, told
+from hf_efficient.reporting.terminal import FoundTable, drawn, hanging, show, table
 from hf_efficient.text import count, counted, flops, seconds, share, short_seconds, size, usd
 
 _SMALLEST_SHARE = 0.001
@@ -83,9 +76,12 @@ def answer(plan: rec.Plan) -> str:
         parts.append(f"cheapest {cheapest.name} at {_price_and_time(cheapest)[0]}")
     if timed:
         fastest = min(timed, key=lambda gpu: gpu.step_seconds or 0.0)
-        took = "" if fastest.run_seconds is None else f" in {seconds(fastest.run_seconds)}"
-        parts.append(f"fastest {fastest.name}{took}")
+        parts.append(f"fastest {fastest.name}{told(fastest.run_seconds, seconds, ' in {}')}")
     return "; ".join(filter(None, [f"Fits {len(fitting)} of {len(plan.gpus)} GPUs", ", ".join(parts)]))
+
+
+def in_gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f}"
 
 
 def needed_error(gpu: rec.PlannedGpu) -> str:
@@ -109,10 +105,8 @@ def speed_error(gpu: rec.PlannedGpu) -> str:
 
 def _price_and_time(gpu: rec.PlannedGpu) -> tuple[str, str]:
     """Of the run; where its end is not known, of a million tokens and of a step. Empty where not known."""
-    price = "" if gpu.usd_per_million_tokens is None else f"{usd(gpu.usd_per_million_tokens)} per million tokens"
-    step = "" if gpu.step_seconds is None else f"{short_seconds(gpu.step_seconds)} a step"
-    price = price if gpu.run_usd is None else usd(gpu.run_usd)
-    return price, step if gpu.run_seconds is None else seconds(gpu.run_seconds)
+    price = told(gpu.run_usd, usd) or told(gpu.usd_per_million_tokens, usd, "{} per million tokens")
+    return price, told(gpu.run_seconds, seconds) or told(gpu.step_seconds, short_seconds, "{} a step")
 
 
 def _why(gpu: rec.PlannedGpu) -> str:
@@ -155,10 +149,8 @@ def offloaded_label(offloaded: Sequence[str]) -> str:
 def data_renderables(data: rec.PlannedData) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(f"\nData: {data_sentence(data)}")]
     if data.batchings:
-        made = table("an epoch's batches", "positions", "padding", "steps")
-        for one in data.batchings:
-            made.add_row(f"  {one.name}{' (the recipe)' if one.chosen else ''}", *batching_cells(one))
-        parts.append(made)
+        rows = [(f"  {one.name}{' (the recipe)' * one.chosen}", *batching_cells(one)) for one in data.batchings]
+        parts.append(drawn(FoundTable(("an epoch's batches", "positions", "padding", "steps"), rows)))
     return parts
 
 
@@ -170,8 +162,7 @@ def data_sentence(data: rec.PlannedData) -> str:
     if data.evaluations:
         times = "once" if data.evaluations == 1 else f"{data.evaluations:,} times"
         verb = "is" if data.evaluation_rows == 1 else "are"
-        packed = data.evaluation_examples
-        of = "" if packed is None else f" of {counted(packed, 'packed example')}"
+        of = told(data.evaluation_examples, lambda packed: f" of {counted(packed, 'packed example')}")
         text += f" {counted(data.evaluation_rows, 'row')}{of} {verb} evaluated {times}."
     return text
 
@@ -203,13 +194,13 @@ def _categories(plan: rec.Plan) -> Table:
     return made
 
 
-def _largest_tensors(plan: rec.Plan) -> Iterator[RenderableType]:
-    made = table("largest tensors at the peak", "number", "of each", "shape", "dtype", words=(0, 3, 4))
-    for one in plan.memory.largest:
-        of = (f"{one.count:,}", size(one.bytes), tensor_shape(one.shape), one.dtype)
-        made.add_row(f"  {category_label(one.category)}", *of)
-    yield Text()
-    yield made
+def _largest_tensors(plan: rec.Plan) -> list[RenderableType]:
+    rows = [
+        (f"  {category_label(one.category)}", f"{one.count:,}", size(one.bytes), tensor_shape(one.shape), one.dtype)
+        for one in plan.memory.largest
+    ]
+    headings = ("largest tensors at the peak", "number", "of each", "shape", "dtype")
+    return [Text(), drawn(FoundTable(headings, rows, words=(0, 3, 4)))]
 
 
 def _notes(plan: rec.Plan, every: bool) -> Iterator[RenderableType]:
@@ -297,8 +288,7 @@ def _outcome(outcome: rec.PlannedOutcome) -> list[str | Text]:
 
 
 def override_lines(change: rec.PlannedChange) -> list[str]:
-    written = {key: value if isinstance(value, str) else json.dumps(value) for key, value in change.overrides.items()}
-    return [f"{key}={value}" for key, value in written.items()]
+    return [change_words(key, value) for key, value in change.overrides.items()]
 
 
 def largest_renderables(largest: rec.PlannedLargest, rows: int, tokens: int) -> list[RenderableType]:
@@ -334,18 +324,14 @@ class GpuTable:
         self._columns = gpu_columns(plan)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        for gap, columns in self._widths():
-            made = self._table(gap, columns)
+        made = self._table(2, self._columns)
+        for gone in range(4):
             if Measurement.get(console, options.update(max_width=1000), made).maximum <= options.max_width:
                 break
+            made = self._table(1, [one for one in self._columns if not 0 < one.left_out <= gone])
         yield made
         if len(self._gpus) > 1 and any(gpu.on_frontier for gpu in self._gpus):
             yield Text(f"{_FRONTIER_MARK} none of the others that fit is at least as fast and as cheap", "dim")
-
-    def _widths(self) -> Iterator[tuple[int, list[_Column]]]:
-        yield 2, self._columns
-        for gone in range(4):
-            yield 1, [one for one in self._columns if not 0 < one.left_out <= gone]
 
     def _table(self, gap: int, columns: Sequence[_Column]) -> Table:
         made = table("accelerator", *(column.head for column in columns), gap=gap)
@@ -398,4 +384,4 @@ def gpu_columns(plan: rec.Plan) -> list[_Column]:
         energy = _Column("kWh", lambda gpu: _short(gpu.run_kwh), 1)
         gas = _Column("kgCO2e", lambda gpu: _short(gpu.run_co2e_grams, 1000), 1)
     columns += [*([on_spot] if beside else []), energy, gas]
-    return [*(one for one in columns if any(str(one.cell(gpu)) != NOTHING for gpu in plan.gpus)), *why]
+    return [*(one for one in columns if any(str(one.cell(gpu)) != labels.NOTHING for gpu in plan.gpus)), *why]

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from hf_efficient.records import profile as rec
 from hf_efficient.records import trace as traced
+from hf_efficient.reporting.labels import or_nothing, told
 from hf_efficient.reporting.terminal import FoundTable, drawn, grid
 from hf_efficient.text import count, counted, flops, instrument_cost, share, short_count, short_seconds, size
 
@@ -67,46 +68,43 @@ def _operators(found: rec.OperatorTable, most: int) -> FoundTable:
 
 
 def _operator_cells(found: rec.OperatorTable, one: rec.OperatorTime) -> list[str]:
-    total = found.self_cpu_seconds if found.self_device_seconds is None else found.self_device_seconds
-    mine = one.self_cpu_seconds if one.self_device_seconds is None else one.self_device_seconds
-    times = [short_seconds(mine), _part(mine, total)]
-    if one.self_device_seconds is not None:
-        times.append(short_seconds(one.self_cpu_seconds))
+    times = [short_seconds(one.self_cpu_seconds)]
+    if one.self_device_seconds is None:
+        times.append(_part(one.self_cpu_seconds, found.self_cpu_seconds))
+    else:
+        part = _part(one.self_device_seconds, found.self_device_seconds or 0.0)
+        times = [short_seconds(one.self_device_seconds), part, *times]
     shapes = one.shapes if len(one.shapes) <= _LONGEST_SHAPES else f"{one.shapes[:_LONGEST_SHAPES]} ..."
     return [one.name, f"{one.calls:,}", *times, flops(one.flops) if one.flops else "", shapes]
 
 
+def _held(place: str, held: int, peak: int, number: int, text: str) -> list[str]:
+    return [place, size(held), _part(held, peak), f"{number:,}", text]
+
+
 def _snapshot(found: rec.MemorySnapshot, most: int) -> FoundTable:
-    rows = [
-        [one.place, size(one.bytes), _part(one.bytes, found.peak_bytes), f"{one.blocks:,}", ", ".join(one.called_from)]
-        for one in found.sites[:most]
-    ]
+    peak, shown = found.peak_bytes, found.sites[:most]
+    rows = [_held(one.place, one.bytes, peak, one.blocks, ", ".join(one.called_from)) for one in shown]
     more = found.other_sites_bytes + sum(site.bytes for site in found.sites[most:])
     headings = ("asked for by", "size", "share", "blocks", "called from")
     return FoundTable(headings, rows, "CUDA memory", _snapshot_summary(found), _bytes_left(more, "lines"), (0, 4))
 
 
 def _snapshot_summary(found: rec.MemorySnapshot) -> str:
+    beside = told(found.device_free_bytes, size, " with {} left on the device")
     parts = [
         f"{size(found.allocated_bytes)} in use of {size(found.reserved_bytes)} reserved",
         f"{size(found.inactive_split_bytes)} free in {found.inactive_split_blocks:,} pieces beside others in use",
         f"the largest free piece is {size(found.largest_free_bytes)}",
         f"at most {size(found.peak_bytes)} at once in the last {found.history_events:,} events",
+        told(found.allocation_retries, "{:,}".format, "{} allocation retries"),
+        told(found.failed_bytes, size, f"{{}} could not be allocated{beside}"),
     ]
-    if found.allocation_retries is not None:
-        parts.append(f"{found.allocation_retries:,} allocation retries")
-    if found.failed_bytes is not None:
-        free = found.device_free_bytes
-        beside = "" if free is None else f" with {size(free)} left on the device"
-        parts.append(f"{size(found.failed_bytes)} could not be allocated{beside}")
-    return f"{found.moment}: {'; '.join(parts)}"
+    return f"{found.moment}: {'; '.join(filter(None, parts))}"
 
 
 def _modules(found: rec.MemorySnapshot, most: int) -> FoundTable:
-    rows = []
-    for one in found.modules[:most]:
-        part = _part(one.bytes, found.peak_bytes)
-        rows.append([one.module, size(one.bytes), part, f"{one.blocks:,}", one.place])
+    rows = [_held(one.module, one.bytes, found.peak_bytes, one.blocks, one.place) for one in found.modules[:most]]
     more = found.other_modules_bytes + sum(held.bytes for held in found.modules[most:])
     summary = f"{found.moment}: the {size(found.peak_bytes)} at the peak by the modules that they are for"
     headings = ("module", "size", "share", "blocks", "most of it asked for by")
@@ -135,10 +133,7 @@ def _lines(found: rec.FunctionLines) -> FoundTable:
 
 
 def _host_memory(found: rec.HostMemoryTable, most: int) -> FoundTable:
-    rows = [
-        [one.place, size(one.bytes), _part(one.bytes, found.peak_bytes), f"{one.allocations:,}", one.text]
-        for one in found.lines[:most]
-    ]
+    rows = [_held(one.place, one.bytes, found.peak_bytes, one.allocations, one.text) for one in found.lines[:most]]
     held = size(sum(line.bytes for line in found.lines))
     summary = f"{size(found.peak_bytes)} at the peak since the instrument began; {held} under the named functions"
     headings = ("line", "held", "share", "allocations", "text")
@@ -223,27 +218,31 @@ def device_time_table(device: traced.DeviceBreakdown, name: str) -> FoundTable:
     return FoundTable((name, "time", "share"), rows, shares=shares, total=total)
 
 
-def family_table(families: Sequence[traced.FamilyTime], title: str, counted: str = "calls") -> FoundTable:
+def family_table(families: Sequence[traced.FamilyTime], title: str, counted: str) -> FoundTable:
     rows = [(one.family, short_seconds(one.seconds), _percent(one.share), f"{one.count:,}") for one in families]
     return FoundTable((title, "time", "share", counted), rows, shares=[one.share for one in families])
 
 
-def work_table(device: traced.DeviceBreakdown) -> FoundTable:
-    return family_table(device.families, "kernels, copies and memsets by family", "count")
-
-
-def device_tables(device: traced.DeviceBreakdown, most: int) -> Iterator[FoundTable]:
-    yield _kernel_table(device.kernels, most)
+def device_tables(device: traced.DeviceBreakdown, name: str, most: int) -> Iterator[FoundTable]:
+    """Its time, work by family, kernels; copies and gaps where there are some."""
+    yield device_time_table(device, name)
+    yield family_table(device.families, "kernels, copies and memsets by family", "count")
+    kernels = [
+        _timed(_kernel_name(one), one.seconds, one.share, one.count, one.mean_seconds) for one in device.kernels[:most]
+    ]
+    yield FoundTable(("kernel (operator)", "time", "share", "count", "mean"), kernels)
     if device.copies:
-        yield _copy_table(device.copies)
+        yield FoundTable(("copies", "time", "count", "small", "bytes", "rate"), [*map(_copy, device.copies)])
     if device.gaps:
-        yield _gap_table(device.gaps, most)
+        headings = ("what the host did in the longest gaps", "gap", "at", "step", "bound by")
+        yield FoundTable(headings, [*map(_gap, device.gaps[:most])])
 
 
 def host_tables(trace: traced.TraceBreakdown, most: int) -> Iterator[FoundTable]:
     """Waits for the device, steps, operators; where no device was traced, the operators also by family."""
     if trace.syncs:
-        yield _sync_table(trace.syncs, most)
+        headings = ("the host waited for the device in", "count", "waited", "idle after")
+        yield FoundTable(headings, [*map(_sync, trace.syncs[:most])])
     if trace.steps:
         yield _step_table(trace.steps, most)
     if trace.host is not None:
@@ -254,43 +253,30 @@ def host_tables(trace: traced.TraceBreakdown, most: int) -> Iterator[FoundTable]
         yield FoundTable(("operator on the host", "self time", "share", "calls", "total"), rows)
 
 
-def _kernel_table(kernels: Sequence[traced.KernelTime], most: int) -> FoundTable:
-    rows = []
-    for one in kernels[:most]:
-        name = one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else "")
-        rows.append(_timed(name, one.seconds, one.share, one.count, one.mean_seconds))
-    return FoundTable(("kernel (operator)", "time", "share", "count", "mean"), rows)
+def _kernel_name(one: traced.KernelTime) -> str:
+    return one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else "")
 
 
 def _timed(name: str, seconds: float, share: float, count: int, other_seconds: float) -> tuple[str, ...]:
     return name, short_seconds(seconds), _percent(share), f"{count:,}", short_seconds(other_seconds)
 
 
-def _copy_table(copies: Sequence[traced.CopyKind]) -> FoundTable:
-    rows = []
-    for one in copies:
-        name = one.direction + (f", {one.host_memory}" if one.host_memory else "")
-        held = size(one.bytes) if one.bytes is not None else "not known"
-        rate = f"{short_count(one.bytes_per_second)}B/s" if one.bytes_per_second is not None else "not known"
-        rows.append((name, short_seconds(one.seconds), f"{one.count:,}", f"{one.small_count:,}", held, rate))
-    return FoundTable(("copies", "time", "count", "small", "bytes", "rate"), rows)
+def _copy(one: traced.CopyKind) -> tuple[str, ...]:
+    name = one.direction + (f", {one.host_memory}" if one.host_memory else "")
+    held = or_nothing(one.bytes, size, "not known")
+    rate = told(one.bytes_per_second, short_count, "{}B/s") or "not known"
+    return name, short_seconds(one.seconds), f"{one.count:,}", f"{one.small_count:,}", held, rate
 
 
-def _gap_table(gaps: Sequence[traced.DeviceGap], most: int) -> FoundTable:
-    rows = []
-    for one in gaps[:most]:
-        host = ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not known"
-        step, times = "" if one.step is None else str(one.step), (one.seconds, one.start_seconds)
-        rows.append((host, *map(short_seconds, times), step, _CAUSES[one.cause]))
-    return FoundTable(("what the host did in the longest gaps", "gap", "at", "step", "bound by"), rows)
+def _gap(one: traced.DeviceGap) -> tuple[str, ...]:
+    host = ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not known"
+    times = short_seconds(one.seconds), short_seconds(one.start_seconds)
+    return host, *times, told(one.step, str), _CAUSES[one.cause]
 
 
-def _sync_table(syncs: Sequence[traced.SyncSite], most: int) -> FoundTable:
-    rows = []
-    for one in syncs[:most]:
-        place = ", ".join(part for part in (one.site, one.operator, one.call) if part)
-        rows.append((place, f"{one.count:,}", short_seconds(one.seconds), short_seconds(one.idle_after_seconds)))
-    return FoundTable(("the host waited for the device in", "count", "waited", "idle after"), rows)
+def _sync(one: traced.SyncSite) -> tuple[str, ...]:
+    place = ", ".join(filter(None, (one.site, one.operator, one.call)))
+    return place, f"{one.count:,}", short_seconds(one.seconds), short_seconds(one.idle_after_seconds)
 
 
 def _step_table(steps: Sequence[traced.TraceStep], most: int) -> FoundTable:
@@ -317,9 +303,7 @@ def trace_renderables(trace: traced.TraceBreakdown) -> list[RenderableType]:
     return [Text(trace_title(trace), "bold"), *remarks, *(Padding(part, (1, 0, 0, 0)) for part in parts)]
 
 
-def _device(device: traced.DeviceBreakdown) -> Iterator[RenderableType]:
-    kernels, *others = device_tables(device, _MOST_TRACE_ROWS)
-    yield from map(drawn, (device_time_table(device, device_title(device)), work_table(device), kernels))
-    if lines := "\n".join(device_lines(device)):
-        yield Text(lines)
-    yield from map(drawn, others)
+def _device(device: traced.DeviceBreakdown) -> list[RenderableType]:
+    tables = [*map(drawn, device_tables(device, device_title(device), _MOST_TRACE_ROWS))]
+    lines = "\n".join(device_lines(device))
+    return [*tables[:3], *([Text(lines)] if lines else []), *tables[3:]]

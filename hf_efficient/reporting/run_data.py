@@ -1,10 +1,10 @@
 """Everything that the page of a run is made from, gathered from its folder."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hf_efficient.accounting.account import AccountedRun, account_run, read_account
 from hf_efficient.accounting.evaluations import SampleAnswers, sample_answers
@@ -19,11 +19,11 @@ from hf_efficient.records.prepared import MANIFEST_JSON, PreparedSet
 from hf_efficient.records.trace import TraceBreakdown
 from hf_efficient.records.trained_model import EVALUATION_JSON, EVALUATION_VERSION, TaskScores
 from hf_efficient.run_dir.json_file import PROFILE, read_record, read_table
-from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
+from hf_efficient.run_dir.paths import RESOLVED, RUN_JSON, has_only_account
 from hf_efficient.text import size
 from hf_efficient.trace.breakdown import trace_breakdown
 
-RESOLVED = "recipe.resolved.yaml"
+_T = TypeVar("_T")
 _NAME = re.compile(r"trace\.rank(\d+)\.cycle(\d+)(\.pt\.trace)?\.json(\.gz)?")
 _LARGEST_BYTES = 32 << 20  # of a trace that a page reads, compressed as on disk: a few seconds' work
 
@@ -86,7 +86,9 @@ def run_data(run: AccountedRun) -> RunData:
 
 
 def _known(directory: Path, account: RunAccount) -> RunData:
-    recipe, why = _recipe(directory / RESOLVED)
+    nothing = f"there is no {RESOLVED} beside the records: only a recipe's run writes one"
+    resolved = directory / RESOLVED
+    recipe, why = _read(read_resolved, resolved) if resolved.exists() else (None, nothing)
     output = directory.parent if directory.name == "efficiency" else directory
     name = recipe.name if recipe and recipe.name else output.absolute().name
     scores = directory / EVALUATION_JSON
@@ -96,30 +98,21 @@ def _known(directory: Path, account: RunAccount) -> RunData:
     return RunData(name, str(output), account, None, recipe, why, prepared=prepared, task_scores=found)
 
 
-def _recipe(path: Path) -> tuple[ResolvedRecipe | None, str]:
-    if not path.exists():
-        return None, f"there is no {path.name} beside the records: only a recipe's run writes one"
+def _read(read: Callable[[Path], _T], path: Path) -> tuple[_T | None, str]:
+    """What the rest of a page can do without; else why it cannot be read."""
     try:
-        return read_resolved(path), ""
-    except OutputError as error:  # the rest of the page can do without
+        return read(path), ""
+    except OutputError as error:
         return None, str(error)
 
 
 def read_run_trace(directory: Path) -> RunTrace | None:
-    found = [(match, path) for path in directory.glob(f"{PROFILE}/trace.*") if (match := _NAME.fullmatch(path.name))]
-    paths = [path for _, path in sorted(found, key=lambda one: (int(one[0][1]), int(one[0][2])))]
+    found = ((_NAME.fullmatch(path.name), path) for path in directory.glob(f"{PROFILE}/trace.*"))
+    paths = [path for _, _, path in sorted((int(one[1]), int(one[2]), path) for one, path in found if one)]
     if not paths:
         return None
     names = [f"{PROFILE}/{path.name}" for path in paths]
-    breakdown, why = _breakdown(paths[0])
+    held = paths[0].stat().st_size
+    large = f"it holds {size(held)}, which is more than a page reads"
+    breakdown, why = _read(trace_breakdown, paths[0]) if held <= _LARGEST_BYTES else (None, large)
     return RunTrace(names[0], str(paths[0]), breakdown, why, names[1:])
-
-
-def _breakdown(path: Path) -> tuple[TraceBreakdown | None, str]:
-    try:
-        held = path.stat().st_size
-        if held > _LARGEST_BYTES:
-            return None, f"it holds {size(held)}, which is more than a page reads"
-        return trace_breakdown(path), ""
-    except OutputError as error:  # the rest of the page can do without
-        return None, str(error)

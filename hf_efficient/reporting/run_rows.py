@@ -7,7 +7,7 @@ from hf_efficient.records import account as rec
 from hf_efficient.records import amounts
 from hf_efficient.records.prepared import PreparedFacts
 from hf_efficient.reporting import labels
-from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, signed_percent
+from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, signed_percent, told
 from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
@@ -61,36 +61,32 @@ def run_rows(account: rec.RunAccount) -> list[tuple[str, str]]:
 
 def prepared_words(held: PreparedFacts, usd_per_million: float | None) -> str:
     kept = f"{count(held.rows)} of {counted(held.rows_in, 'row')} in {held.folder}"
-    if not held.tokens_removed:
+    removed = held.tokens_removed
+    if not removed:
         return f"{kept}; no token was removed"
-    saved = (
-        "" if usd_per_million is None else f", which saves {usd(held.tokens_removed / 1e6 * usd_per_million)} an epoch"
-    )
-    return f"{kept}; {count(held.tokens_removed)} tokens removed{saved}"
+    saved = told(usd_per_million, lambda price: usd(removed / 1e6 * price), ", which saves {} an epoch")
+    return f"{kept}; {count(removed)} tokens removed{saved}"
 
 
 def badput_words(held: rec.BadputAccount) -> str:
     named = {"restarts": held.restart_seconds, "steps done again": held.again_seconds}
     parts = [f"{name} {seconds(value)}" for name, value in named.items() if value]
     text = ", ".join([f"{counted(held.saves, 'checkpoint')} {seconds(held.checkpoint_seconds)}", *parts])
-    text += f": {share(held.share)} of the time{_comma(held.cost_usd)}"
-    undone = held.undone_seconds
-    return text if undone is None else f"{text}; a failure undoes about {seconds(undone)} (estimated)"
+    undone = told(held.undone_seconds, seconds, "; a failure undoes about {} (estimated)")
+    return f"{text}: {share(held.share)} of the time{_comma(held.cost_usd)}{undone}"
 
 
 def fault_words(faults: rec.FaultAccount) -> str:
-    named = {
-        "not finite": faults.not_finite,
-        "a spike of the loss": faults.spikes,
-        "left out": faults.skipped,
-        "taken back to a checkpoint": faults.rolled_back,
-    }
-    steps = [f"{counted(number, 'step')} {words}" for words, number in named.items() if number]
-    memory = [f"{counted(faults.out_of_memory, 'time')} out of memory"] if faults.out_of_memory else []
-    saves = [f"{counted(faults.saves_failed, 'checkpoint')} not written"] if faults.saves_failed else []
-    copies = [f"{counted(faults.mirrors_failed, 'checkpoint')} not mirrored"] if faults.mirrors_failed else []
-    kept = " (details: efficiency/faults)" if steps or memory else ""
-    return ", ".join([*steps, *memory, *saves, *copies]) + kept
+    noted = [
+        (faults.not_finite, "step", "not finite"),
+        (faults.spikes, "step", "a spike of the loss"),
+        (faults.skipped, "step", "left out"),
+        (faults.rolled_back, "step", "taken back to a checkpoint"),
+        (faults.out_of_memory, "time", "out of memory"),
+    ]
+    saves = [(faults.saves_failed, "checkpoint", "not written"), (faults.mirrors_failed, "checkpoint", "not mirrored")]
+    text = ", ".join(f"{counted(number, what)} {words}" for number, what, words in (*noted, *saves) if number)
+    return text + " (details: efficiency/faults)" * any(number for number, *_ in noted)
 
 
 def held_table(account: rec.RunAccount) -> FoundTable | None:
@@ -110,33 +106,28 @@ def step_words(account: rec.RunAccount) -> str:
     times = [f"{name} {short_seconds(value)}" for name, value in percentiles if value is not None]
     if len(times) < len(percentiles):
         return f"{steps.count}"
-    first = account.time.time_to_first_step_seconds
-    until = f"; the first was done {seconds(first)} after the start" if first is not None else ""
+    until = told(account.time.time_to_first_step_seconds, seconds, "; the first was done {} after the start")
     return f"{steps.count:,}: {', '.join(times)}, without {steps.warm_up_count} of warm-up{until}"
 
 
 def token_words(tokens: amounts.TokenAccount) -> str:
     named = {"processed": tokens.processed, "without padding": tokens.non_padding, "targets": tokens.target}
-    parts = [f"{count(value)} {name}" for name, value in named.items() if value is not None]
-    if tokens.padding_share is not None:
-        parts.append(f"{share(tokens.padding_share)} padding")
-    if tokens.non_padding_tokens_per_second is not None:
-        parts.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding, {STEPS_ALONE}")
-    return ", ".join(parts) or "not counted"
+    counts = [told(value, count, f"{{}} {name}") for name, value in named.items()]
+    padding, speed = told(tokens.padding_share, share, "{} padding"), f"{{}} per second without padding, {STEPS_ALONE}"
+    rate = told(tokens.non_padding_tokens_per_second, "{:,.0f}".format, speed)
+    return ", ".join(filter(None, [*counts, padding, rate])) or "not counted"
 
 
 def sequence_words(held: amounts.SequenceAccount) -> str:
-    parts = []
-    if held.samples is not None:
-        rows = f" in {counted(held.rows, 'row')}" if held.rows is not None and held.rows != held.samples else ""
-        parts.append(f"{count(held.samples)}{rows}")
-    if held.samples_per_second is not None:
-        parts.append(f"{labels.three_digits(held.samples_per_second)} per second of the steps")
-    if held.mean_tokens is not None:
-        parts.append(f"{held.mean_tokens:,.0f} tokens each ({held.shortest_tokens:,} to {held.longest_tokens:,})")
-    if held.fill_rate is not None:
-        parts.append(f"packs {share(held.fill_rate)} full")
-    return ", ".join(parts) or "not counted"
+    rows = "" if held.rows == held.samples else told(held.rows, lambda rows: f" in {counted(rows, 'row')}")
+    shortest, longest = held.shortest_tokens, held.longest_tokens
+    parts = (
+        told(held.samples, count, f"{{}}{rows}"),
+        told(held.samples_per_second, labels.three_digits, "{} per second of the steps"),
+        told(held.mean_tokens, lambda mean: f"{mean:,.0f} tokens each ({shortest:,} to {longest:,})"),
+        told(held.fill_rate, share, "packs {} full"),
+    )
+    return ", ".join(filter(None, parts)) or "not counted"
 
 
 def preference_words(held: amounts.PreferenceAccount) -> str:
@@ -149,8 +140,7 @@ def preference_words(held: amounts.PreferenceAccount) -> str:
     words, lengths = ", ".join(parts), held.lengths
     if lengths is not None:
         words += f"; answers of {lengths.chosen_tokens:,.0f} tokens preferred to {lengths.rejected_tokens:,.0f}"
-        if lengths.longer_chosen_share is not None:
-            words += f", the longer one in {share(lengths.longer_chosen_share)} of the pairs"
+        words += told(lengths.longer_chosen_share, share, ", the longer one in {} of the pairs")
     return words
 
 
@@ -158,9 +148,7 @@ def work_words(work: amounts.WorkAccount) -> str:
     """``12.3 TFLOPs (14 TFLOPs computed), MFU 31.2% (HFU 40.1%) of 1.2 TFLOP/s (bf16, a matmul measured here)``."""
     if work.model_flops is None:
         return f"n/a: {work.reason or 'not known'}"
-    text = f"{flops(work.model_flops)}FLOPs"
-    if work.hardware_flops is not None:
-        text += f" ({flops(work.hardware_flops)}FLOPs computed)"
+    text = f"{flops(work.model_flops)}FLOPs{told(work.hardware_flops, flops, ' ({}FLOPs computed)')}"
     if work.mfu is None or work.peak_flops_per_second is None:
         return f"{text}, MFU n/a: {work.reason or 'not known'}"
     of = f"{work.accelerators} x " if work.accelerators > 1 else ""
@@ -172,7 +160,11 @@ def work_words(work: amounts.WorkAccount) -> str:
 def memory_rows(memory: amounts.MemoryAccount) -> Iterator[tuple[str, str]]:
     yield ("memory", memory_peaks(memory))
     if memory.categories:
-        yield ("", _categories(memory))
+        held = sorted(memory.categories, key=lambda one: -one.bytes)
+        parts = [f"{category_label(kind.name)} {size(kind.bytes)}" for kind in held if kind.bytes > 0]
+        more = more_than_the_peak(memory)
+        rest = f"; {size(more)} of that are not there at the moment of the peak" if more else ""
+        yield ("", ", ".join(parts) + rest)
     if memory.phase_peak_allocated_bytes:
         phases = sorted(memory.phase_peak_allocated_bytes.items(), key=lambda one: -one[1])
         yield ("", "at most in " + ", ".join(f"{phase_label(name)} {size(peak)}" for name, peak in phases))
@@ -188,13 +180,6 @@ def memory_peaks(memory: amounts.MemoryAccount) -> str:
     if memory.device_allocation_retries:
         words.append(f"{memory.device_allocation_retries} allocation retries")
     return ", ".join(words) or "not known"
-
-
-def _categories(memory: amounts.MemoryAccount) -> str:
-    held = sorted(memory.categories, key=lambda one: -one.bytes)
-    parts = [f"{category_label(kind.name)} {size(kind.bytes)}" for kind in held if kind.bytes > 0]
-    more = more_than_the_peak(memory)
-    return ", ".join(parts) + (f"; {size(more)} of that are not there at the moment of the peak" if more else "")
 
 
 def more_than_the_peak(memory: amounts.MemoryAccount) -> int:
@@ -225,13 +210,11 @@ def money_words(money: amounts.MoneyAccount) -> str:
     if low is not None and high is not None:
         source = f"each start at its own; the last at {price}, {source}"
         price = f"{usd(low)} to {usd(high)}/h"
-    parts = [f"{usd(money.cost_usd)} at {price} ({estimated}{source})"]
-    if money.usd_per_million_non_padding_tokens is not None:
-        parts.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens without padding")
+    each = told(money.usd_per_million_non_padding_tokens, usd, "{} per million tokens without padding")
     phases = money.phase_usd or {}
     pauses = (("evaluation", "evaluations"), ("checkpointing", "checkpoints"))
-    apart = [f"{label} {usd(phases[name])}" for name, label in pauses if phases.get(name)]
-    return "; ".join([*parts, *([", ".join(apart)] if apart else [])])
+    apart = ", ".join(f"{label} {usd(phases[name])}" for name, label in pauses if phases.get(name))
+    return "; ".join(filter(None, [f"{usd(money.cost_usd)} at {price} ({estimated}{source})", each, apart]))
 
 
 def restart_words(one: rec.RestartAccount) -> str:
@@ -257,14 +240,9 @@ def _longest_batch(found: rec.Preflight) -> str:
     text = f"longest batch {found.batch_rows} x {count(found.batch_tokens or 0)} tokens"
     if found.micro_batches is not None and found.micro_batches != found.recipe_micro_batches:
         text += f" ({found.micro_batches} of {found.recipe_micro_batches} micro-batches a step)"
-    text += f": peak {size(found.training_peak_bytes)}"
-    if found.memory_bytes is not None:
-        text += f" of {size(found.memory_bytes)}"
-    if found.evaluation_rows is not None:
-        text += f"; {counted(found.evaluation_rows, 'row')} evaluated"
-    if found.evaluation_peak_bytes is not None:
-        text += f": peak {size(found.evaluation_peak_bytes)}"
-    return text
+    text += f": peak {size(found.training_peak_bytes)}{told(found.memory_bytes, size, ' of {}')}"
+    text += told(found.evaluation_rows, lambda rows: f"; {counted(rows, 'row')} evaluated")
+    return text + told(found.evaluation_peak_bytes, size, ": peak {}")
 
 
 def _saved(found: rec.Preflight) -> str:
@@ -275,11 +253,9 @@ def _saved(found: rec.Preflight) -> str:
         why = ": train.save_only_model keeps no optimizer" if found.fingerprint else ""  # none of a user's Trainer
         return text if found.failure else f"{text}; not loaded back{why}"
     text += f", loaded back in {short_seconds(found.load_seconds)}"
-    return text if found.failure else f"{text}: {_equal(found)}"
-
-
-def _equal(found: rec.Preflight) -> str:
-    text = f"{found.compared_tensors} tensors of weights and optimizer are equal"
+    if found.failure:
+        return text
+    text += f": {found.compared_tensors} tensors of weights and optimizer are equal"
     if found.next_loss is None or found.next_loss_after_load is None:
         return text
     if found.next_loss == found.next_loss_after_load:
@@ -380,23 +356,18 @@ def across_lines(account: rec.RunAccount) -> Iterator[str]:
     across, training = account.across, account.time.training_seconds
     if across is None or training <= 0:
         return
-    yield from _communication(across, training)
+    if across.exposed_seconds is not None and across.late_seconds is not None:
+        by = "by its device's events" if across.exposed_by == "device" else "by the host's waits"
+        text = (
+            f"communication: {seconds(across.exposed_seconds)} exposed ({share(across.exposed_seconds / training)} of "
+            f"the training{_comma(across.exposed_usd)}), estimated {by} on the rank that waited least; beyond that the "
+            f"ranks waited {seconds(across.late_seconds)} each for those that came later{_comma(across.late_usd)}"
+        )
+        hidden = "; {} are covered by computation (estimated by DDP's own log)"
+        yield text + told(across.covered_seconds, seconds, hidden)
     for skew in across.skew:
         if skew.extra_seconds >= _WORTH_A_WORD * training:
             yield _skew(skew, across)
-
-
-def _communication(across: rec.AcrossRanks, training: float) -> Iterator[str]:
-    if across.exposed_seconds is None or across.late_seconds is None:
-        return
-    by = "by its device's events" if across.exposed_by == "device" else "by the host's waits"
-    covered = across.covered_seconds
-    beside = "" if covered is None else f"; {seconds(covered)} are covered by computation (estimated by DDP's own log)"
-    yield (
-        f"communication: {seconds(across.exposed_seconds)} exposed ({share(across.exposed_seconds / training)} of the "
-        f"training{_comma(across.exposed_usd)}), estimated {by} on the rank that waited least; beyond that the ranks "
-        f"waited {seconds(across.late_seconds)} each for those that came later{_comma(across.late_usd)}{beside}"
-    )
 
 
 def _skew(skew: rec.PhaseSkew, across: rec.AcrossRanks) -> str:
@@ -410,4 +381,4 @@ def _skew(skew: rec.PhaseSkew, across: rec.AcrossRanks) -> str:
 
 
 def _comma(money: float | None) -> str:
-    return "" if money is None else f", {usd(money)}"
+    return told(money, usd, ", {}")

@@ -11,7 +11,7 @@ from typing import TextIO
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hf_efficient.text import printable
@@ -68,9 +68,7 @@ def table(*headings: str, words: Collection[int] = (0,), gap: int = 2) -> Table:
 
 
 def grid(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(no_wrap=True, style=style)
-    made.add_column()
+    made = Table.grid(Column(no_wrap=True, style=style), "", padding=(0, 2, 0, 0))
     for name, value in rows:
         made.add_row(Text(name), Text(value))
     return made
@@ -85,9 +83,7 @@ def dim_lines(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
 
 def hanging(mark: str, text: Text) -> Table:
     """What does not fit on the first line begins below its words."""
-    made = Table.grid(padding=(0, 1, 0, 0))
-    made.add_column(no_wrap=True)
-    made.add_column()
+    made = Table.grid(Column(no_wrap=True), "", padding=(0, 1, 0, 0))
     made.add_row(Text(mark, text.style), text)
     return made
 

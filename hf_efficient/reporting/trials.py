@@ -1,7 +1,7 @@
-"""Short trainings on a terminal: a recipe beside its peers, by its variants, and tuned."""
+"""Short trainings on a terminal: a recipe beside its peers, by its variants, tuned, and at several values."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -9,11 +9,11 @@ from rich.text import Text
 
 from hf_efficient.estimate.statistics import CONFIDENCE
 from hf_efficient.records.bench import ArmOutcome, Comparison
-from hf_efficient.records.isolation import Isolation, StepPart
-from hf_efficient.records.tuning import Gain, Rung, Tuning
+from hf_efficient.records.isolation import Isolation
+from hf_efficient.records.tuning import LEAST_DOUBLING, Gain, Rung, Sweep, SweptPoint, Tuning, unmeasured_beyond
 from hf_efficient.reporting.diagnosis import diagnosis_renderables
 from hf_efficient.reporting.html.render import templates
-from hf_efficient.reporting.labels import called, or_nothing, tokens_per_second
+from hf_efficient.reporting.labels import called, or_nothing, tokens_per_second, told
 from hf_efficient.reporting.terminal import FoundTable, drawn, grid, markdown_table, share_bar, table
 from hf_efficient.text import count, counted, seconds, sentence, share, short_seconds, size, usd
 
@@ -120,12 +120,16 @@ _LABELS = {
 
 
 def isolation_renderables(found: Isolation) -> list[RenderableType]:
-    apart = _apart_rows(found)
+    apart = list(_apart_rows(found))
     beside: list[RenderableType] = [grid(apart), Text()] if apart else []
     return [
         _headline(found),
         _parts(found),
-        *_part_notes(found),
+        *(
+            Text(f"{_LABELS.get(part.name, part.name)}: {part.note}", "yellow")
+            for part in found.parts
+            if part.note and (part.seconds is None or part.low is None)
+        ),
         Text(),
         *beside,
         _variants(found),
@@ -161,16 +165,13 @@ def _parts(found: Isolation) -> Table:
     for part in found.parts:
         nothing = part.low is not None and part.seconds == 0
         figures = (Text("no difference", "dim"), "", "") if nothing else _figures(found, part.seconds)
-        made.add_row(_LABELS.get(part.name, part.name), *figures, _spread(part))
+        spread = Text()
+        if part.low is not None and part.high is not None:
+            spread = Text(f"{_signed(part.low)} to {_signed(part.high)}", "dim", overflow="ellipsis")
+        made.add_row(_LABELS.get(part.name, part.name), *figures, spread)
     made.add_row("unexplained", *_figures(found, found.unexplained_seconds), "")
     made.add_row(Text("total", "bold"), short_seconds(found.step_seconds), "100.0%", "", "")
     return made
-
-
-def _part_notes(found: Isolation) -> Iterator[Text]:
-    for part in found.parts:
-        if part.note and (part.seconds is None or part.low is None):
-            yield Text(f"{_LABELS.get(part.name, part.name)}: {part.note}", "yellow")
 
 
 def _figures(found: Isolation, took: float | None) -> tuple[str | Text, str, Text]:
@@ -180,35 +181,25 @@ def _figures(found: Isolation, took: float | None) -> tuple[str | Text, str, Tex
     return _signed(took), f"{100 * part:.1f}%", share_bar(part, _BAR)
 
 
-def _spread(part: StepPart) -> Text:
-    if part.low is None or part.high is None:
-        return Text()
-    return Text(f"{_signed(part.low)} to {_signed(part.high)}", "dim", overflow="ellipsis")
-
-
 def _signed(value: float) -> str:
     return f"-{short_seconds(-value)}" if value < 0 else short_seconds(value)
 
 
-def _apart_rows(found: Isolation) -> list[tuple[str, str]]:
-    rows = []
+def _apart_rows(found: Isolation) -> Iterator[tuple[str, str]]:
     loader, tokenised, line = found.loader, found.tokenisation, found.micro_batch
     if loader is not None:
-        text = f"{short_seconds(loader.step_seconds)} for the batches of a step"
-        if loader.model_step_seconds is not None:
-            text += f", where the model alone takes {short_seconds(loader.model_step_seconds)}"
-        rows.append(("the loader alone", text))
+        alone = told(loader.model_step_seconds, short_seconds, ", where the model alone takes {}")
+        yield "the loader alone", f"{short_seconds(loader.step_seconds)} for the batches of a step{alone}"
     if tokenised is not None:
         rates = f"{count(round(tokenised.examples_per_second))} examples/s"
         rates += f", {tokens_per_second(tokenised.tokens_per_second)}"
-        rows.append(("tokenisation alone", f"{rates}; reading alone {short_seconds(tokenised.read_seconds)}"))
+        yield "tokenisation alone", f"{rates}; reading alone {short_seconds(tokenised.read_seconds)}"
     if line is not None:
         of = f"{share(min(1.0, line.fixed_seconds / line.seconds))} of its {short_seconds(line.seconds)}"
-        rows.append(("a micro-batch", f"{short_seconds(line.fixed_seconds)} before it holds a token, {of}"))
+        yield "a micro-batch", f"{short_seconds(line.fixed_seconds)} before it holds a token, {of}"
     if found.forward_without_graph_seconds is not None:
         alone = short_seconds(found.forward_without_graph_seconds)
-        rows.append(("the forward", f"{alone} of a step where nothing is kept for a backward (torch.no_grad)"))
-    return rows
+        yield "the forward", f"{alone} of a step where nothing is kept for a backward (torch.no_grad)"
 
 
 def _variants(found: Isolation) -> Table:
@@ -300,14 +291,70 @@ def notes(found: Tuning) -> Iterator[str]:
 
 
 def tuning_renderables(found: Tuning) -> list[RenderableType]:
-    head, *rest = head_lines(found)
-    tried: list[RenderableType] = [drawn(tried_table(found)), Text()] if found.tried else []
+    tables = [ladder_table(found), *([tried_table(found)] if found.tried else [])]
+    return _answered(head_lines(found), tables, notes(found))
+
+
+def _answered(lines: Iterable[str], tables: Iterable[FoundTable], remarks: Iterable[str]) -> list[RenderableType]:
+    """What it was, in bold; the answers; the tables; what the figures mean."""
+    head, *answers = lines
     return [
         Text(head, "bold"),
-        *(Text(line, "bold green") for line in rest),
+        *(Text(line, "bold green") for line in answers),
         Text(),
-        drawn(ladder_table(found)),
-        Text(),
-        *tried,
-        *(Text(f"{sentence(line)}.", "dim") for line in notes(found)),
+        *(part for one in tables for part in (drawn(one), Text())),
+        *(Text(f"{sentence(line)}.", "dim") for line in remarks),
     ]
+
+
+_SHORT_KEYS = {"train.per_device_train_batch_size": "rows", "train.max_length": "length"}
+
+
+def points_table(found: Sweep) -> FoundTable:
+    """A row for each combination; MFU only where a peak is known."""
+    headings = [*(_SHORT_KEYS.get(key, key.rpartition(".")[2]) for key in found.points[0].values)]
+    headings += ["tokens/s", "x2", "p50", "p95", "p99", "steps", "memory", "MFU", ""]
+    rows = [[*map(str, one.values.values()), *_point_cells(found, one)] for one in found.points]
+    if all(one.mfu is None for one in found.points):
+        headings, rows = [*headings[:-2], ""], [[*row[:-2], row[-1]] for row in rows]
+    return FoundTable(headings, rows, "The points", words=(len(headings) - 1,))
+
+
+def _point_cells(found: Sweep, one: SweptPoint) -> list[str]:
+    marks = ["knee"] * one.is_knee + ["best"] * (found.answer is not None and found.points[found.answer] is one)
+    said = {"measured": "", "does_not_fit": "no room", "no_time": "no time"}.get(one.verdict, "failed")
+    if not one.steps:
+        return ["-"] * 8 + [said]
+    times = map(short_seconds, (one.p50_seconds, one.p95_seconds, one.p99_seconds))
+    gain, mfu = or_nothing(one.gain_per_doubling, "{:.2f}".format, ""), or_nothing(one.mfu, share, "-")
+    memory = or_nothing(one.peak_bytes, size, "-")
+    return [f"{one.tokens_per_second:,.0f}", gain, *times, str(one.steps), memory, mfu, " ".join(marks) or said]
+
+
+def sweep_lines(found: Sweep) -> Iterator[str]:
+    yield f"{found.recipe}: {counted(len(found.points), 'point')} in {seconds(found.spent_seconds)} of trials"
+    yield from (f"knee: {one.name}, {one.tokens_per_second:,.0f} tokens/s" for one in found.points if one.is_knee)
+    limit = found.settings["most_p95_seconds"]
+    if found.answer is not None:
+        one = found.points[found.answer]
+        best = f"{one.name}, {one.tokens_per_second:,.0f} tokens/s, p95 {short_seconds(one.p95_seconds)}"
+        beyond = unmeasured_beyond(found.points, one)
+        end = f"; it is the largest measured value, without {' and '.join(beyond)}" if beyond else ""
+        yield f"most tokens/s with p95 under {short_seconds(limit)}: {best}{end}"
+    elif limit is not None:
+        shortest = min(one.p95_seconds for one in found.points if one.steps)
+        yield f"no point has p95 under {short_seconds(limit)}; the shortest is {short_seconds(shortest)}"
+
+
+def sweep_notes(found: Sweep) -> Iterator[str]:
+    kept = found.settings["keeps_global_batch"]
+    yield f"the global batch is {'kept, accumulation follows' if kept else 'not kept, accumulation stays'}"
+    yield "tokens/s are without padding, over the steps of all trials; evaluations and saves are left out"
+    yield f"knee: the last value of the first key whose doubling (x2) gives {LEAST_DOUBLING:g} times the tokens/s"
+    yield "with fewer than 100 steps p99 is nearly the longest step, with fewer than 20 p95 too"
+    yield from (f"{one.name}: {one.why}" for one in found.points if one.why)
+    yield from found.notes
+
+
+def sweep_renderables(found: Sweep) -> list[RenderableType]:
+    return _answered(sweep_lines(found), [points_table(found)], sweep_notes(found))

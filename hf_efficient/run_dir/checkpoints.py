@@ -124,8 +124,7 @@ def surplus(names: Sequence[str], keep: int, kept: Collection[str]) -> list[str]
 def files_in(checkpoint: Path) -> list[str]:
     """All files of a save but its manifest, as a manifest names them."""
     found = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
-    killed = f".{MANIFEST}."  # in the middle of writing one
-    return sorted(name for name in found if name != MANIFEST and not name.startswith(killed))
+    return sorted(name for name in found if name != MANIFEST)
 
 
 def read_files(checkpoint: Path, names: Sequence[str], *, sync: bool = False) -> dict[str, SavedFile]:
@@ -217,13 +216,11 @@ def _difference(checkpoint: Path, files: Mapping[str, SavedFile], hashes: bool) 
         size = (checkpoint / name).stat().st_size
         if size != saved.bytes:
             return f"{name} has {size:,} bytes, not {saved.bytes:,} as it was saved"
-    foreign = [name for name in there if name not in files and _would_be_read(PurePosixPath(name))]
-    if foreign:
+    if foreign := [name for name in there if name not in files and _would_be_read(PurePosixPath(name))]:
         return f"{_listed(foreign)} {'was' if len(foreign) == 1 else 'were'} not saved with it"
     if hashes:
         found = read_files(checkpoint, sorted(files))
-        changed = [name for name, saved in found.items() if saved != files[name]]
-        if changed:
+        if changed := [name for name, saved in found.items() if saved != files[name]]:
             return f"{_listed(changed)} {'is' if len(changed) == 1 else 'are'} not as saved (another hash)"
     return None
 
@@ -239,13 +236,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _state_fault(checkpoint: Path) -> str | None:
-    path = checkpoint / _STATE
-    if not path.is_file():
+    if not (checkpoint / _STATE).is_file():
         return f"{_STATE}, its last file, is missing: {_CUT_OFF}"
     state = _trainer_state(checkpoint)
-    if state is None:
-        return f"{_STATE} is not whole"
-    return None if isinstance(state, dict) and "global_step" in state else f"{_STATE} holds no state"
+    return None if isinstance(state, dict) and "global_step" in state else f"{_STATE} is not whole"
 
 
 def _shards_fault(checkpoint: Path) -> str | None:

@@ -1,17 +1,22 @@
-"""A record as a JSON file of its own: written whole or not at all, read with a check of its version and its types."""
+"""What is written whole or not at all: files, folders, and records as JSON, read with a check of version and types."""
 
 import dataclasses
+import glob
 import json
 import logging
 import os
-from collections.abc import Collection
+import shutil
+import socket
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import msgspec
+import psutil
 
-from hf_efficient.errors import OutputError
-from hf_efficient.run_dir.jsonl import is_huge
+from hf_efficient.errors import OutputError, writing
 
 logger = logging.getLogger(__name__)
 
@@ -43,22 +48,55 @@ def write_whole(path: Path, text: str, *, sync: bool = False) -> None:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def published(path: Path, *, replaces: bool = True) -> Iterator[Path]:
+    """Where to write a file or a folder of the same name, which takes the place of ``path`` unless the block raises;
+    without ``replaces`` one that is there by then stays. What a process of this machine left there that was killed, the
+    next one removes. Raises ``OSError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ours = f".{path.name}@{socket.gethostname()}@"
+    for left in path.parent.glob(f"{glob.escape(ours)}*"):
+        if not psutil.pid_exists(int(left.name.split("@")[-2])):
+            shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=f"{ours}{os.getpid()}@", dir=path.parent, ignore_cleanup_errors=True) as beside:
+        draft = Path(beside, path.name)
+        yield draft
+        if path.is_dir() and replaces:
+            path.replace(Path(beside, f"{path.name}.old"))
+        if replaces or not path.exists():
+            draft.replace(path)
+
+
+@contextmanager
+def folder_of_its_own(folder: Path) -> Iterator[Path]:
+    """An empty folder, gone at the end; also one that a killed process left. Raises ``OutputError``."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with writing("output_dir", folder):
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_version(where: object, written: Any, known: int) -> None:
+    """Refuse, with ``OutputError``, what a newer version wrote."""
+    if isinstance(written, int) and written > known:
+        newer = f"schema_version {written} is newer than {known}, which is read here"
+        raise OutputError(f"{where}: {newer}: upgrade hf-efficient")
+
+
 def read_record(path: Path, kind: type[_R], version: int, what: str) -> _R:
     """What a file holds: a dataclass of layout ``version``, which messages call ``what``: ``the account of a run``.
     Raises ``OutputError``: it cannot be read, holds something else, or was written by a newer version."""
     try:
         text = b"" if path.is_fifo() else path.read_bytes()  # whoever reads a pipe waits for somebody to write
-        written = msgspec.json.decode(text, type=_Versioned).schema_version
-        if is_huge(text, msgspec.json.decode(text)):
-            raise OutputError(f"{path}: is not {what}: it holds a number that no run has")
-        if written is None or written <= version:
-            return msgspec.json.decode(text, type=kind)
+        check_version(path, msgspec.json.decode(text, type=_Versioned).schema_version, version)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
         raise OutputError(f"{path}: is not {what}: {error}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OutputError(f"{path}: cannot be read: {error}") from error
-    newer = f"schema_version {written} is newer than {version}, which is read here"
-    raise OutputError(f"{path}: {newer}: upgrade hf-efficient")
 
 
 def table_path(directory: Path, name: str, rank: int, part: str = "") -> Path:

@@ -1,9 +1,10 @@
 """The JSON lines of a run directory: appended so that a crash leaves whole lines, and read while they grow."""
 
+import functools
 import itertools
 import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -11,7 +12,8 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import msgspec
 
 from hf_efficient.errors import OutputError
-from hf_efficient.records.steps import SCHEMA_VERSION, StepRecord
+from hf_efficient.records.steps import SCHEMA_VERSION
+from hf_efficient.run_dir.json_file import check_version
 
 logger = logging.getLogger(__name__)
 
@@ -19,40 +21,15 @@ TAIL_BYTES = 65536  # more than a line is long
 
 _BLOCK_BYTES = 1 << 20
 _MARK_BYTES = 256
-
-
-_HUGE = re.compile(rb"[:,\[]\s*-?[\d.]+[eE]\+?\d{3}|\d{40}")
-_LARGEST = 1e100  # sums, products and squares of figures stay finite
-
-
-def is_huge(text: bytes, data: Any) -> bool:
-    """Whether JSON holds a number that no run has, and that arithmetic makes infinite; ``data`` is what it says."""
-    return _HUGE.search(text) is not None and _exceeds(data)
-
-
-def _exceeds(data: Any) -> bool:
-    if isinstance(data, dict | list):
-        return any(map(_exceeds, data.values() if isinstance(data, dict) else data))
-    return isinstance(data, int | float) and abs(data) > _LARGEST
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The JSON object on a line; None where there is none, not a whole one, or one with a number that no run has."""
+    """The JSON object on a line; None where there is none, or not a whole one."""
     try:
-        data = msgspec.json.decode(line)
+        return _OBJECT.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return data if isinstance(data, dict) and not is_huge(line, data) else None
-
-
-def check_version(path: Path, number: int, data: dict[str, Any]) -> None:
-    """Refuse, with ``OutputError``, a line that a newer version wrote."""
-    version = data.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise OutputError(
-            f"{path}:{number}: schema_version {version} is newer than {SCHEMA_VERSION}, which is read here: "
-            "upgrade hf-efficient"
-        )
 
 
 def last_record(path: Path, numbered: str = "", kinds: Sequence[str] = ()) -> dict[str, Any] | None:
@@ -142,53 +119,45 @@ class LineReader(Generic[_L]):
         self._kind, self._what = kind, what  # what messages call it: ``step record``
         self._decoder = msgspec.json.Decoder(kind)
 
-    def read(self, block: Block) -> tuple[list[_L], int]:
-        """The structs of the lines, and how many lines hold something else and are left out. Raises ``OutputError``: a
-        line was written by a newer version."""
-        try:
-            lines = self._decoder.decode_lines(block.text)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return self._one_by_one(block)
-        newer = any(line.schema_version > SCHEMA_VERSION for line in lines)
-        is_whole = len(lines) == block.lines and not newer and not _HUGE.search(block.text)
-        return (lines, 0) if is_whole else self._one_by_one(block)
-
-    def hand_over(self, tail: Tail, take: Callable[[list[_L]], object]) -> int:
-        """What came since the last look, block by block; returns how many lines hold something else."""
+    def read(self, tail: Tail, take: Callable[[list[_L]], object]) -> int:
+        """Hand over what came since the last look, block by block; returns how many lines hold something else and are
+        left out. Raises ``OutputError``: a line was written by a newer version."""
         skipped = 0
-        for lines, others in map(self.read, tail.blocks()):
-            skipped += others
-            if lines:
-                take(lines)
+        for block in tail.blocks():
+            found: list[_L] = []
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                found = self._decoder.decode_lines(block.text)
+            if len(found) != block.lines or any(line.schema_version > SCHEMA_VERSION for line in found):
+                found = []
+                skipped += each_object(block, functools.partial(self._add, found))
+            if found:
+                take(found)
         return skipped
 
-    def _one_by_one(self, block: Block) -> tuple[list[_L], int]:
-        found, skipped = [], 0
-        for number, text in block:
-            data = parse_line(text)
-            if data is not None:
-                check_version(block.path, number, data)
-                try:
-                    found.append(msgspec.convert(data, self._kind))
-                    continue
-                except msgspec.ValidationError as error:
-                    fault = f"not a {self._what}: {error}"
-            else:
-                fault = "not a JSON object" if text.strip() else ""
-            if fault:
-                skipped += 1
-                logger.warning("%s:%d is %s; it is skipped", block.path, number, fault)
-        return found, skipped
+    def _add(self, found: list[_L], data: dict[str, Any]) -> str:
+        try:
+            found.append(msgspec.convert(data, self._kind))
+        except msgspec.ValidationError as error:
+            return f"not a {self._what}: {error}"
+        return ""
 
 
-_STEPS = LineReader(StepRecord, "step record")
-
-
-def read_steps(path: Path) -> Iterator[StepRecord]:
-    """The step records of a file, in the order written; broken lines are skipped and logged. Raises ``OutputError``:
-    the file cannot be read, or was written by a newer version."""
-    for block in Tail(path).blocks():
-        yield from _STEPS.read(block)[0]
+def each_object(block: Block, take: Callable[[dict[str, Any]], str], told: set[int] | None = None) -> int:
+    """Hand each line to ``take``, which says what it is where it holds something else. Returns how many such lines are
+    skipped, and logs them but for those in ``told``. Raises ``OutputError``: a newer version wrote one."""
+    skipped, told = 0, set() if told is None else told
+    for number, text in block:
+        if not text.strip():
+            continue
+        data, fault = parse_line(text), "not a JSON object"
+        if data is not None:
+            check_version(f"{block.path}:{number}", data.get("schema_version"), SCHEMA_VERSION)
+            fault = take(data)
+        skipped += bool(fault)
+        if fault and number not in told:
+            told.add(number)
+            logger.warning("%s:%d is %s; it is skipped", block.path, number, fault)
+    return skipped
 
 
 class JsonlFile:

@@ -18,10 +18,9 @@ from typing import Any
 
 from hf_efficient.errors import OutputError, first_line
 from hf_efficient.run_dir.checkpoints import MANIFEST, checkpoints, discard, fault_of, files_in, step_of, surplus
+from hf_efficient.run_dir.paths import RESOLVED
 
 logger = logging.getLogger(__name__)
-
-_RESOLVED = "recipe.resolved.yaml"
 
 
 @contextmanager
@@ -62,8 +61,8 @@ class Mirror:
     def put(self, checkpoint: Path) -> None:
         self.remove(step_of(checkpoint))
         pairs = [(checkpoint / name, f"{checkpoint.name}/{name}") for name in (*files_in(checkpoint), MANIFEST)]
-        recipe = checkpoint.parent / "efficiency" / _RESOLVED
-        for local, name in [*pairs, *[(recipe, _RESOLVED)] * recipe.is_file()]:
+        recipe = checkpoint.parent / "efficiency" / RESOLVED
+        for local, name in [*pairs, *[(recipe, RESOLVED)] * recipe.is_file()]:
             self._files.makedirs(name.rpartition("/")[0], exist_ok=True)
             self._files.put_file(str(local), name)
 
@@ -76,9 +75,9 @@ class Mirror:
             if fault := fault_of(folder, hashes=True):
                 logger.warning("checkpoints.mirror: %s is passed over: %s", local.name, fault)
                 return None
-            if not (recipe / _RESOLVED).exists() and self._files.exists(_RESOLVED):
+            if not (recipe / RESOLVED).exists() and self._files.exists(RESOLVED):
                 recipe.mkdir(exist_ok=True)
-                self._files.get_file(_RESOLVED, str(recipe / _RESOLVED))
+                self._files.get_file(RESOLVED, str(recipe / RESOLVED))
             discard(local)
             return folder.rename(local)
         finally:

@@ -11,10 +11,11 @@ from hf_efficient.errors import OutputError
 logger = logging.getLogger(__name__)
 
 RUN_JSON = "run.json"
+RESOLVED = "recipe.resolved.yaml"  # the recipe as it ran; written when training starts, the mark of a run of ours
 STARTING = "starting"  # folder inside ``efficiency`` for the records of a start until its model and data are there
 _PREVIOUS = "previous"
 _KINDS = ("spans", "steps", "system")
-_OF_THE_RUN = (RUN_JSON, "report.html", "recipe.resolved.yaml")
+_OF_THE_RUN = (RUN_JSON, "report.html", RESOLVED)
 
 
 def records_path(directory: Path, kind: str, rank: int) -> Path:
@@ -34,7 +35,7 @@ def rank_files(directory: Path, kind: str) -> dict[int, Path]:
 
 def has_only_account(directory: Path) -> bool:
     """Whether somebody has removed the records of a run and kept its ``run.json``."""
-    return not (rank_files(directory, "spans") or rank_files(directory, "steps")) and (directory / RUN_JSON).exists()
+    return not rank_files(directory, "spans") and (directory / RUN_JSON).exists()
 
 
 def records_folder(run_dir: str | Path, *, latest: bool = False) -> Path:

@@ -28,9 +28,7 @@ def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """An operator on tensors of the meta device; one that only makes new tensors runs once per shape."""
     if not _makes_new(func):
         return func(*args, **kwargs)
-    key: tuple[Any, ...] = (func, tuple([_described(one) for one in args]))
-    if kwargs:
-        key = (*key, tuple([(name, _described(value)) for name, value in kwargs.items()]))
+    key = (func, _described(args), _described(tuple(kwargs.items())))
     try:
         found = _known_results.get(key)
     except TypeError:  # an argument that has no hash
@@ -38,9 +36,9 @@ def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if found is not None:
         return _made(found)
     result = func(*args, **kwargs)
-    shapes = _shapes(result)
-    if shapes is not None:
-        _known_results[key] = shapes
+    several = isinstance(result, tuple) and all(isinstance(one, torch.Tensor) for one in result)
+    if several or isinstance(result, torch.Tensor):
+        _known_results[key] = _described(result)
     return result
 
 
@@ -63,18 +61,10 @@ def _described(value: Any) -> Any:
     return tuple([_described(one) for one in value]) if isinstance(value, (list, tuple)) else (type(value), value)
 
 
-def _shapes(result: Any) -> Any:
-    if isinstance(result, torch.Tensor):
-        return _described(result)
-    if isinstance(result, tuple) and all(isinstance(one, torch.Tensor) for one in result):
-        return [_described(one) for one in result]
-    return None
-
-
-def _made(shapes: Any) -> Any:
-    if isinstance(shapes, list):
-        return tuple([_made(one) for one in shapes])
-    size, stride, dtype = shapes
+def _made(described: Any) -> Any:
+    if not described or not isinstance(described[0], torch.Size):  # several
+        return tuple([_made(one) for one in described])
+    size, stride, dtype = described
     return torch.empty_strided(size, stride, dtype=dtype, device=_META)
 
 
@@ -153,6 +143,10 @@ def blank(*shape: int, dtype: torch.dtype) -> Blank:
 
 def emptied(tensor: torch.Tensor) -> Blank:
     return Blank(torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META))
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    return (tensor.shell if isinstance(tensor, Blank) else tensor).untyped_storage()
 
 
 def _inside(value: Any, owners: dict[int, Blank]) -> Any:

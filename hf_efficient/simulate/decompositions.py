@@ -20,9 +20,6 @@ FLASH_CPU_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 _ROWS = 128
 _WIDTH = 32
 _WIDEST = 256
-_KINDS = (torch.bool, torch.int32, torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
-_COMMON = {(one, other): torch.promote_types(one, other) for one in _KINDS for other in _KINDS if one != other}
-"""Of two dtypes that differ."""
 
 
 def _cast_first(func: Any, first: Any, second: Any, **named: Any) -> Any:
@@ -30,10 +27,10 @@ def _cast_first(func: Any, first: Any, second: Any, **named: Any) -> Any:
     value as it is read, and takes no memory. Source: ``TensorIteratorBase::compute_types`` of pytorch 2.13
     (``aten/src/ATen/TensorIterator.cpp``), "Promotes inputs by creating temporaries of the correct dtype"."""
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
-    if not both or first.dim() == 0 or second.dim() == 0:
+    if not both or first.dim() == 0 or second.dim() == 0 or first.dtype == second.dtype:
         return NotImplemented
-    common = _COMMON.get((first.dtype, second.dtype))
-    return NotImplemented if common is None else func(_cast(first, common), _cast(second, common), **named)
+    common = torch.promote_types(first.dtype, second.dtype)
+    return func(_cast(first, common), _cast(second, common), **named)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -77,9 +74,8 @@ def _scaled_mm(
 
 
 def decompositions(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
-    """By operator, what it does in operators whose results are seen. Those of bitsandbytes, where it is installed, as
-    ``bitsandbytes.backends`` (0.50) has them: int8 columns with inputs of 6 or more in magnitude are multiplied in 16
-    bits; their unknown number is taken as 0."""
+    """By operator, what it does in operators whose results are seen. Those of bitsandbytes, if installed, as
+    ``bitsandbytes.backends`` (0.50) has them, with no column of inputs of 6 or more, which is multiplied in 16 bits."""
     found: dict[Any, Any] = {_aten._grouped_mm.default: _grouped_mm, _aten.scatter_add.default: _scatter_add}
     if not on_gpu:
         arithmetic = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor)
@@ -166,10 +162,7 @@ def flash_attn_varlen_func(
         left, right = window_size
         sides = {"window_size_left": left, "window_size_right": 0 if causal else right}
     bounds = cu_seqlens_q, cu_seqlens_k
-    out: torch.Tensor = FLASH_FORWARD(
-        q, k, v, *bounds, *longest, dropout_p, causal, False, scale=softmax_scale, **sides
-    )[0]
-    return out
+    return FLASH_FORWARD(q, k, v, *bounds, *longest, dropout_p, causal, False, scale=softmax_scale, **sides)[0]
 
 
 def backward_workspace(func: Any, args: Sequence[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:

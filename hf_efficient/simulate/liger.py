@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from hf_efficient.simulate.blank import Blank
+from hf_efficient.simulate.blank import Blank, storage_of
 
 
 class RmsNorm(torch.autograd.Function):
@@ -119,15 +119,15 @@ _UNDER_WAY = 5
 
 class OffloadedActivations(saved_tensors_hooks):
     def __init__(self, model: nn.Module) -> None:
-        self._weights = {_storage(one) for one in (*model.parameters(), *model.buffers())}
+        self._weights = {storage_of(one)._cdata for one in (*model.parameters(), *model.buffers())}
         self._under_way: deque[_Moved] = deque(maxlen=_UNDER_WAY)
         super().__init__(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        size = tensor.numel() * tensor.dtype.itemsize
-        if not isinstance(tensor, Blank) or size < _LEAST_BYTES or _storage(tensor) in self._weights:
+        size, storage = tensor.numel() * tensor.dtype.itemsize, storage_of(tensor)._cdata
+        if not isinstance(tensor, Blank) or size < _LEAST_BYTES or storage in self._weights:
             return tensor
-        if any(_storage(one.tensor) == _storage(tensor) for one in self._under_way if one.tensor is not None):
+        if any(storage_of(one.tensor)._cdata == storage for one in self._under_way if one.tensor is not None):
             return tensor
         if len(self._under_way) == _UNDER_WAY:
             self._under_way[0].tensor = None
@@ -157,8 +157,3 @@ def keep_the_heads(head: nn.Module | None) -> None:
         kept = saved_tensors_hooks(lambda one: one, lambda one: one)
         head.register_forward_pre_hook(lambda *_: kept.__enter__())
         head.register_forward_hook(lambda *_: kept.__exit__(), always_call=True)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    held = tensor.shell if isinstance(tensor, Blank) else tensor
-    return int(held.untyped_storage()._cdata)

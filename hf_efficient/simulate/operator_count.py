@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +13,11 @@ from hf_efficient.records.device import OperatorFamily, OperatorWork
 from hf_efficient.simulate.decompositions import FLASH_BACKWARD, FLASH_CPU_BACKWARD, FLASH_FORWARD, flash_flops
 
 _aten = torch.ops.aten
-_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
+_FUSED: dict[Any, tuple[Callable[..., Any], int, int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3, 4),
+    FLASH_CPU_BACKWARD: (sdpa_backward_flop_count, 4, 7),
+}
+"""Fused attention: the formula of its FLOPs, how many arguments' shapes that takes, and the place of ``is_causal``."""
 _LINEAR = frozenset({_aten.linear, _aten.matmul})
 """What an operator's inside may hold whole; elsewhere torch shows their parts."""
 _ADDMM = frozenset({_aten.addmm, _aten.addmm_})
@@ -27,34 +30,32 @@ _INT8_PRODUCT = "int8_linear_matmul"
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int8: "int8"}
 
 
-@dataclass(slots=True)
-class _Calls:
-    """An operator on certain shapes, and how often; None for one that computes nothing."""
-
-    once: OperatorWork | None
-    number: float = 0.0
-
-
 class OperatorCount:
     """Adds up operators as they run, by operator and shape; ``factor`` is how often what runs now stands for itself.
     FLOPs are those of ``torch.utils.flop_counter``; of fused causal attention half, as GPU kernels skip the rest."""
 
     def __init__(self) -> None:
         self.factor = 1.0
-        self._seen: dict[Any, _Calls] = {}
+        self._once: dict[Any, OperatorWork | None] = {}  # None for one that computes nothing
+        self._numbers: dict[Any, float] = {}
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if not _launches(func):
             return
         key = (func, tuple([_described(one) for one in args]))
-        seen = self._seen.get(key)
-        if seen is None:
-            seen = self._seen[key] = _Calls(_work(func, args, kwargs, out))
-        seen.number += self.factor
+        if key not in self._once:
+            self._once[key] = _work(func, args, kwargs, out)
+        self._numbers[key] = self._numbers.get(key, 0.0) + self.factor
 
     def works(self) -> list[OperatorWork]:
-        counted = ((seen.once, seen.number) for seen in self._seen.values() if seen.once is not None)
-        return [_times(once, max(1, round(number * once.calls)) / once.calls) for once, number in counted]
+        found = []
+        for key, once in self._once.items():
+            if once is not None:
+                calls = max(1, round(self._numbers[key] * once.calls))
+                of_one = (once.flops, once.read_bytes, once.written_bytes)
+                flops, read, written = (round(size * (calls / once.calls)) for size in of_one)
+                found.append(OperatorWork(once.name, once.family, once.dtype, flops, read, written, calls))
+        return found
 
 
 def family_of(func: Any) -> OperatorFamily:
@@ -99,13 +100,10 @@ _TENSORS_PER_LAUNCH = 36
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
     packet = func.overloadpacket
-    if packet is _FLASH:
-        causal = bool(kwargs.get("is_causal", args[4] if len(args) > 4 else False))
-        return int(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape)) // (2 if causal else 1)
-    if packet is FLASH_CPU_BACKWARD:
-        causal = bool(args[7]) if len(args) > 7 else False
-        count = sdpa_backward_flop_count(args[0].shape, args[1].shape, args[2].shape, args[3].shape)
-        return int(count) // (2 if causal else 1)
+    if packet in _FUSED:
+        count, tensors, place = _FUSED[packet]
+        causal = kwargs.get("is_causal", args[place] if len(args) > place else False)
+        return int(count(*(one.shape for one in args[:tensors]))) // (2 if causal else 1)
     if packet in (FLASH_FORWARD, FLASH_BACKWARD):
         return flash_flops(func, args, kwargs)
     if packet in _ADDMM:
@@ -144,13 +142,3 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(one.numel() * one.dtype.itemsize for one in tensors)
-
-
-def _times(once: OperatorWork, times: float) -> OperatorWork:
-    return replace(
-        once,
-        flops=round(once.flops * times),
-        read_bytes=round(once.read_bytes * times),
-        written_bytes=round(once.written_bytes * times),
-        calls=max(1, round(once.calls * times)),
-    )

@@ -7,8 +7,8 @@ that operator; a weak reference shows when it dies. Allocations that an operator
 import functools
 import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_efficient.simulate.blank import MOST_REAL, Blank, blank, emptied, grows_large, run_blank
+from hf_efficient.facts.environment import replaced
+from hf_efficient.simulate.blank import MOST_REAL, Blank, blank, emptied, grows_large, run_blank, storage_of
 
 
 @dataclass(slots=True)
@@ -40,17 +41,15 @@ class StorageLife:
 
 
 class ModuleNames:
-    """Follows a model by hooks; in the backward a node's sequence number gives the module whose forward made it."""
+    """Follows a model by hooks, which stay; a backward's node tells by its number which module's forward made it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._names: list[str] = []
-        self._hooks: list[Callable[[], None]] = []
         for name, module in model.named_modules():
-            before = module.register_forward_pre_hook(self._enter(name))
-            after = module.register_forward_hook(self._leave, always_call=True)
-            self._hooks += [before.remove, after.remove]
+            module.register_forward_pre_hook(self._enter(name))
+            module.register_forward_hook(self._leave, always_call=True)
 
     @property
     def in_forward(self) -> bool:
@@ -63,10 +62,6 @@ class ModuleNames:
             return self._stack[-1] if self._stack else ""
         place = bisect_right(self._numbers, node._sequence_nr()) - 1
         return self._names[place] if place >= 0 else ""
-
-    def close(self) -> None:
-        for remove in self._hooks:
-            remove()
 
     def _enter(self, name: str) -> Callable[..., None]:
         def enter(module: nn.Module, args: object) -> None:
@@ -150,13 +145,8 @@ class TensorLog(TorchDispatchMode):
         del held
         return out
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        before, self._paused = self._paused, True
-        try:
-            yield
-        finally:
-            self._paused = before
+    def paused(self) -> AbstractContextManager[None]:
+        return replaced(self, "_paused", True)
 
     def add(self, tensor: torch.Tensor, name: str, category: str) -> None:
         life = self._see(tensor, name)
@@ -165,7 +155,7 @@ class TensorLog(TorchDispatchMode):
 
     def mark(self, tensor: torch.Tensor, category: str, name: str | None = None) -> None:
         """What a tensor's storage is used for, and whose it is; the first word counts. Nothing for one not seen."""
-        known = self._known.get(_storage(tensor)._cdata)
+        known = self._known.get(storage_of(tensor)._cdata)
         if known is None:
             return
         life = self.lives[known[0]]
@@ -174,7 +164,7 @@ class TensorLog(TorchDispatchMode):
             life.module = name or life.module
 
     def _see(self, tensor: torch.Tensor, operator: Any) -> StorageLife | None:
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         key, size = storage._cdata, storage.nbytes()
         if key in self._known or size == 0:
             return None
@@ -197,10 +187,6 @@ class TensorLog(TorchDispatchMode):
 _name = functools.cache(str)  # of an operator
 
 
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
-    return (tensor.shell if isinstance(tensor, Blank) else tensor).untyped_storage()
-
-
 @dataclass(frozen=True)
 class Peak:
     """The moment at which most is allocated: after ``event`` allocations and frees, the last of them of ``life``."""
@@ -210,10 +196,11 @@ class Peak:
     life: StorageLife
 
 
-def find_peak(log: TensorLog) -> Peak | None:
+def find_peak(log: TensorLog) -> Peak:
+    """Of a log with an event at least."""
     live = list(accumulate(size for _, size in log.events))
-    at = live.index(max(live)) if live else 0
-    return Peak(live[at], at + 1, log.lives[log.events[at][0]]) if live else None
+    at = live.index(max(live))
+    return Peak(live[at], at + 1, log.lives[log.events[at][0]])
 
 
 def phase_peaks(log: TensorLog) -> dict[str, int]:
@@ -246,13 +233,11 @@ def category_of(life: StorageLife, backward_starts: Sequence[int], vocabulary: i
         return life.category
     if len(life.shape) > 1 and life.shape[-1] == vocabulary:
         return "logits"
-    if life.phase == "recompute":
-        return "activations"
+    kept = life.phase == "recompute"
     if life.phase == "forward":
         place = bisect_left(backward_starts, life.born_at)
         kept = place < len(backward_starts) and (life.freed_at is None or life.freed_at > backward_starts[place])
-        return "activations" if kept else "rest"
-    return "rest"
+    return "activations" if kept else "rest"
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,6 @@ class DeviceWork:
     def only(self, chosen: Mask) -> "DeviceWork":
         return DeviceWork(self.events, self.rows[chosen], self.calls[chosen], self.communicates[chosen])
 
-    def names(self) -> list[str]:
-        return [self.events.names[name] for name in self.events.name[self.rows].tolist()]
-
     def call_lengths(self) -> Floats:
         """Of the calls that submitted them, each once, in seconds."""
         calls = np.unique(self.calls[self.calls >= 0])
@@ -179,8 +176,9 @@ def communication(work: DeviceWork) -> rec.Communication | None:
 
 def _kernel_families(work: DeviceWork, host: HostWork) -> Ints:
     """By name; but what ``Optimizer.step`` launched is the optimizer's, unless it communicates."""
-    by_name = np.array([KERNEL_FAMILIES.index(kernel_family(name)) for name in work.names()], dtype=np.int64)
-    return np.where((host.around(work.calls, host.in_optimizer) >= 0) & work.computes, OPTIMIZER, by_name)
+    names, place = np.unique(work.events.name[work.rows], return_inverse=True)
+    by_name = np.array([KERNEL_FAMILIES.index(kernel_family(work.events.names[name])) for name in names.tolist()])
+    return np.where((host.around(work.calls, host.in_optimizer) >= 0) & work.computes, OPTIMIZER, by_name[place])
 
 
 def _kernel_times(work: DeviceWork, families: Ints, host: HostWork) -> tuple[rec.KernelTime, ...]:
@@ -245,7 +243,7 @@ def _percentiles(seconds: Floats) -> rec.Percentiles:
 
 def _copy_kinds(work: DeviceWork) -> tuple[rec.CopyKind, ...]:
     copies = work.only(work.events.kind[work.rows] == Kind.COPY)
-    kinds = [copy_of_name(name) for name in copies.names()]
+    kinds = [copy_of_name(work.events.names[name]) for name in work.events.name[copies.rows].tolist()]
     found = [_copy_kind(copies.only(np.array([one == kind for one in kinds])), *kind) for kind in dict.fromkeys(kinds)]
     return tuple(sorted(found, key=lambda one: -one.seconds))
 
@@ -337,7 +335,7 @@ def trace_breakdown(path: Path) -> TraceBreakdown:
 def break_down(trace: Trace) -> TraceBreakdown:
     events, names = trace.events, trace.file.device_names
     host, steps, waits = HostWork(events), step_marks(events), host_waits(events)
-    works = {device: device_work(events, events.device_rows(device)) for device in events.devices()}
+    works = {device: device_work(events, rows) for device, rows in events.by_device().items()}
     devices = tuple(device_breakdown(one, names.get(one), work, host, steps) for one, work in works.items())
     return TraceBreakdown(
         file=trace.file,

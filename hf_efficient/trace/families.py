@@ -5,7 +5,6 @@ and hipBLASLt (``Cijk_``), MIOpen, fbgemm and bitsandbytes. The first family tha
 """
 
 import re
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +32,11 @@ _KERNEL_PATTERNS = [("communication", COMMUNICATION), *_patterns("compiled_kerne
 _OPERATOR_PATTERNS = _patterns("operators")
 
 
-@lru_cache(maxsize=65536)
 def kernel_family(name: str) -> KernelFamily:
     """Of a kernel, a copy or a memset of a device."""
     return _first(_KERNEL_PATTERNS, name)
 
 
-@lru_cache(maxsize=65536)
 def operator_family(name: str) -> KernelFamily:
     """Of an operator on the host, such as ``aten::mm``; autograd's own work around a node is ``other``."""
     return _first([] if name.startswith("autograd::engine") else _OPERATOR_PATTERNS, name)

@@ -59,13 +59,12 @@ class HostWork:
     def around(self, calls: Ints, values: Ints) -> Ints:
         """Of ``values`` (one for each node of ``work``) those of these rows of calls; -1 for a row of -1."""
         found = np.full(len(calls), -1)
-        found[calls >= 0] = values[self.work.nodes(calls[calls >= 0])]
+        found[calls >= 0] = values[self.work.node_of_row[calls[calls >= 0]]]
         return found
 
     def functions(self, row: int) -> list[str]:
         """Names of the Python functions around an event, the innermost first."""
-        events, tree = self.events, self.everything
-        rows = tree.rows[tree.chain(int(tree.nodes(np.array([row]))[0]))]
+        events, rows = self.events, self.everything.chain(row)
         around = (events.kind[rows] == Kind.PYTHON) & (events.end[rows] > events.start[row])
         return [events.names[name] for name in events.name[rows[around]].tolist()]
 
@@ -181,8 +180,7 @@ def sync_sites(host: HostWork, waits: Ints, gaps: Sequence[Gaps], steps: StepMar
 
 
 def _outermost_operator(host: HostWork, row: int) -> str | None:
-    events, tree = host.events, host.work
-    rows = tree.rows[tree.chain(int(tree.nodes(np.array([row]))[0]))]
+    events, rows = host.events, host.work.chain(row)
     names = [events.names[name] for name in events.name[rows[events.kind[rows] == Kind.OPERATOR]].tolist()]
     plain = [name for name in names if not name.startswith("autograd::engine")]
     return (plain or names or [None])[-1]

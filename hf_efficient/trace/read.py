@@ -5,10 +5,11 @@ comma, ``{``). A part cut elsewhere is no valid JSON; only one that cannot be de
 """
 
 import gzip
+import itertools
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -30,6 +31,7 @@ _LARGEST, _LARGEST_DEVICE = 2**63 - 1, 2**31 - 1
 
 _LIST_START = re.compile(r'\A(?:\xef\xbb\xbf)?\s*(?:\[|\{.*?"traceEvents"\s*:\s*\[)', re.DOTALL)  # or a bare list
 _CONTENT = re.compile(r"[^\s,]")
+# The end of an event that another one follows.
 _BORDER = re.compile(r"(?<=\})\s*,\s*(?=\{\s*\"(?:ph|cat|name|pid|tid|ts|args|id)\")")
 _NO_NUMBER = re.compile(r"(?<=[:\[,\s])-?(?:nan|inf|infinity)(?=[\s,\]\}])", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -85,11 +87,9 @@ class EventTable:
     def rows(self, *kinds: Kind) -> Ints:
         return np.flatnonzero(np.isin(self.kind, kinds))
 
-    def device_rows(self, device: int) -> Ints:
-        return np.flatnonzero(np.isin(self.kind, DEVICE_KINDS) & (self.device == device))
-
-    def devices(self) -> list[int]:
-        return np.unique(self.device[np.isin(self.kind, DEVICE_KINDS)]).tolist()
+    def by_device(self) -> dict[int, Ints]:
+        rows = self.rows(*DEVICE_KINDS)
+        return {one: rows[self.device[rows] == one] for one in np.unique(self.device[rows]).tolist()}
 
     def named(self, pattern: re.Pattern[str]) -> Ints:
         return np.array([index for index, name in enumerate(self.names) if pattern.search(name)], dtype=np.int64)
@@ -105,16 +105,15 @@ def read_trace(path: Path) -> Trace:
     """Read a Chrome trace that torch's profiler wrote, plain or gzipped, whole or cut off. It takes the memory of its
     text and of the columns (60 bytes per event that a figure needs). Raises ``OutputError``: unreadable, or no
     trace."""
-    text, columns = _text_of(path), _Columns()
+    text = _text_of(path)
     found = _LIST_START.match(text)
     if found is None:
         raise OutputError(
-            f"{path} is no Chrome trace: {_what_it_is(text)}; name a .json or .json.gz that torch's profiler "
+            f"{path} is no Chrome trace, as it has no list traceEvents; name a .json or .json.gz that torch's profiler "
             "wrote (export_chrome_trace, or tensorboard_trace_handler)"
         )
     events = _EventList(text, found.end())
-    for batch in events.batches():
-        columns.add(batch)
+    table, count, has_shapes = _table(events.batches())
     about = _about(text[: found.end() - 1], text[events.at :] if events.ended else "")
     distributed, devices = _mapping(about.get("distributedInfo")), about.get("deviceProperties")
     properties = [_mapping(one) for one in devices] if isinstance(devices, list) else []
@@ -123,16 +122,16 @@ def read_trace(path: Path) -> Trace:
     file = TraceFile(
         path=str(path),
         read_bytes=len(text),
-        events=columns.events,
+        events=count,
         unreadable_events=events.unreadable,
         truncated=not events.ended,
         rank=rank if isinstance(rank, int) else None,
         world_size=world_size if isinstance(world_size, int) else None,
         backend=str(distributed["backend"]) if distributed.get("backend") else None,
         device_names={one["id"]: str(one["name"]) for one in named},
-        has_shapes=columns.has_shapes,
+        has_shapes=has_shapes,
     )
-    return Trace(file, columns.table())
+    return Trace(file, table)
 
 
 def _text_of(path: Path) -> str:
@@ -151,14 +150,6 @@ def _text_of(path: Path) -> str:
         why = error.strerror or type(error).__name__
         raise OutputError(f"{path} cannot be read: {why}; name a trace that torch's profiler wrote") from error
     return text.decode("latin-1")
-
-
-def _what_it_is(text: str) -> str:
-    if not text:
-        return "it is empty"
-    if text.lstrip()[:1] != "{":
-        return "it is no JSON object"
-    return "it has no list traceEvents" if text.rstrip()[-1:] == "}" else "it ends before its list of events"
 
 
 def _about(head: str, tail: str) -> dict[str, Any]:
@@ -229,8 +220,8 @@ class _EventList:
 
     def batches(self) -> Iterator[list[_Event]]:
         while self.at < len(self._text) and not self.ended:
-            self.at = self._next()
-            until = self._border(self.at + _PIECE_BYTES)
+            self.at = self._find(_CONTENT, self.at)
+            until = self._find(_BORDER, self.at + _PIECE_BYTES)
             events = _decoded(self._text[self.at : until].encode("latin-1"))
             if events is None:
                 yield list(self._one_by_one(until))
@@ -242,7 +233,7 @@ class _EventList:
         """Of a part with the end of the list, a border inside of an event's arguments, or an event that is broken: that
         one is corrected, or left out and counted; one that the end of the file cuts off is neither."""
         while self.at < until and not self.ended:
-            start = self._next()
+            start = self._find(_CONTENT, self.at)
             self.ended = self._text.startswith("]", start)
             self.at = start + 1 if self.ended else self._end_of_event(start)
             text = "" if self.ended else self._text[start : self.at]
@@ -254,36 +245,28 @@ class _EventList:
         try:
             return json.JSONDecoder(strict=False).raw_decode(self._text, start)[1]
         except ValueError:
-            return self._border(start)
+            return self._find(_BORDER, start)
 
-    def _border(self, start: int) -> int:
-        """The end of an event from here on that another one follows; else that of the text."""
-        found = _BORDER.search(self._text, start)
-        return found.start() if found else len(self._text)
-
-    def _next(self) -> int:
-        found = _CONTENT.search(self._text, self.at)
+    def _find(self, pattern: re.Pattern[str], start: int) -> int:
+        """Where the next one begins, from here on; else the end of the text."""
+        found = pattern.search(self._text, start)
         return found.start() if found else len(self._text)
 
 
-class _Columns:
-    """Takes batches of events and gives the table; ``events`` counts complete ones of all kinds."""
-
-    def __init__(self) -> None:
-        self.events = 0
-        self.has_shapes = False
-        self._names: dict[str, int] = {}
-        self._threads: dict[tuple[Any, Any], int] = {}
-        self._parts: list[dict[str, npt.NDArray[Any]]] = []
-
-    def add(self, batch: list[_Event]) -> None:
+def _table(batches: Iterable[list[_Event]]) -> tuple[EventTable, int, bool]:
+    """The events that a figure needs, how many complete ones of all kinds there are, and whether shapes are told."""
+    count, has_shapes = 0, False
+    names: dict[str, int] = {}
+    threads: dict[tuple[Any, Any], int] = {}
+    parts: list[dict[str, npt.NDArray[Any]]] = []
+    nothing: list[_Event] = []
+    for batch in itertools.chain(batches, [nothing]):
         complete = [event for event in batch if event.ph == "X" and event.ts is not None]
-        self.events += len(complete)
+        count += len(complete)
         used = [event for event in complete if event.cat in _KINDS]
         both = [(event, event.args or _NO_ARGS) for event in used]
-        self.has_shapes = self.has_shapes or any(args.dims for _, args in both)
-        names, threads = self._names, self._threads
-        columns: dict[str, tuple[Any, list[Any]]] = {
+        has_shapes = has_shapes or any(args.dims for _, args in both)
+        values: dict[str, tuple[Any, list[Any]]] = {
             "start": (np.float64, [event.ts for event in used]),
             "end": (np.float64, [event.dur or 0.0 for event in used]),
             "name": (np.int32, [names.setdefault(event.name, len(names)) for event in used]),
@@ -295,20 +278,16 @@ class _Columns:
             "stream": (np.int64, [_number(args.stream, event.tid) for event, args in both]),
             "bytes": (np.int64, [_number(args.bytes, args.size) for _, args in both]),
         }
-        self._parts.append({name: np.array(values, dtype) for name, (dtype, values) in columns.items()})
-
-    def table(self) -> EventTable:
-        self.add([])
-        columns = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
-        self._parts.clear()
-        order = np.lexsort((-columns["end"], columns["start"]))
-        columns = {name: column[order] for name, column in columns.items()}
-        on_device = np.isin(columns["kind"], DEVICE_KINDS)
-        columns["device"] = np.where(on_device, np.minimum(columns["device"], _LARGEST_DEVICE), -1).astype(np.int32)
-        columns["stream"] = np.where(on_device, columns["stream"], -1)
-        columns["start"] -= columns["start"][0] if len(order) else 0.0
-        columns["end"] = columns["start"] + np.maximum(columns["end"], 0.0)
-        return EventTable(**columns, names=list(self._names))
+        parts.append({name: np.array(held, dtype) for name, (dtype, held) in values.items()})
+    columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    order = np.lexsort((-columns["end"], columns["start"]))
+    columns = {name: column[order] for name, column in columns.items()}
+    on_device = np.isin(columns["kind"], DEVICE_KINDS)
+    columns["device"] = np.where(on_device, np.minimum(columns["device"], _LARGEST_DEVICE), -1).astype(np.int32)
+    columns["stream"] = np.where(on_device, columns["stream"], -1)
+    columns["start"] -= columns["start"][0] if len(order) else 0.0
+    columns["end"] = columns["start"] + np.maximum(columns["end"], 0.0)
+    return EventTable(**columns, names=list(names)), count, has_shapes
 
 
 def _number(*values: int | str | float | None) -> int:

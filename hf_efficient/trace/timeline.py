@@ -75,12 +75,9 @@ class Nest:
     end: Floats
     thread: Ints
 
-    def nodes(self, rows: Ints) -> Ints:
-        """The nodes of these rows of the table; all of them must be in the nest."""
-        return self._node_of_row[rows]
-
     @cached_property
-    def _node_of_row(self) -> Ints:
+    def node_of_row(self) -> Ints:
+        """Of each row of the table; -1, or beyond its end: it is not in the nest."""
         found = np.full(int(self.rows.max(initial=-1)) + 1, -1)
         found[self.rows] = np.arange(len(self.rows))
         return found
@@ -105,13 +102,12 @@ class Nest:
         np.add.at(children, around, shared)
         return np.maximum(length - children, 0.0)
 
-    def chain(self, node: int) -> list[int]:
-        """The node and those around it, the innermost first."""
-        found = []
-        while node >= 0:
-            found.append(node)
-            node = int(self.parent[node])
-        return found
+    def chain(self, row: int) -> Ints:
+        """The rows of an event and of those around it, the innermost first."""
+        nodes = [int(self.node_of_row[row])]
+        while (around := int(self.parent[nodes[-1]])) >= 0:
+            nodes.append(around)
+        return self.rows[nodes]
 
 
 def nest(events: EventTable, *kinds: Kind) -> Nest:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import torch
 from accelerate.data_loader import SeedableRandomSampler
+from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import Trainer, get_scheduler
@@ -133,10 +134,7 @@ def _batches(data: Any, args: Any) -> Iterator[dict[str, Any]]:
     loader: Any = DataLoader(data.train, rows, sampler=order, collate_fn=data.collator)
     while True:
         for batch in loader:
-            yield {
-                name: value.to(args.device) if isinstance(value, torch.Tensor) else value
-                for name, value in batch.items()
-            }
+            yield send_to_device(batch, args.device)
 
 
 def _forward_and_backward(model: Any, batches: list[dict[str, Any]], args: Any, *, chunked: bool) -> float:

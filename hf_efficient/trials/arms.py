@@ -48,7 +48,6 @@ ARMS: dict[str, Arm] = {
         Arm("torchtune", "torchtune", package="torchtune", no_arm_yet="bench does not start torchtune yet"),
     )
 }
-_RENAMED = {"loop": "bare", "sft": "trl", "llama-factory": "llamafactory", "llama_factory": "llamafactory"}
 
 
 def named_arms(names: Sequence[str], flag: str) -> list[Arm]:
@@ -56,8 +55,7 @@ def named_arms(names: Sequence[str], flag: str) -> list[Arm]:
     for name in names:
         if name not in ARMS:
             close = difflib.get_close_matches(name, ARMS, n=1)
-            meant = _RENAMED.get(name) or (close[0] if close else "")
-            hint = f"Did you mean {meant}? " if meant else ""
+            hint = f"Did you mean {close[0]}? " if close else ""
             raise SetupError(f"{flag}: {name!r} is no arm. {hint}The arms are {', '.join(ARMS)}.")
         if list(names).count(name) > 1:
             raise SetupError(f"{flag}: {name} is named twice. Write each arm once.")

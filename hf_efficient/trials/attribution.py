@@ -17,8 +17,7 @@ _NOTHING = 0.02
 
 @dataclass(frozen=True)
 class Difference:
-    """What one variant takes more than another for the same step. ``low`` and ``high``: 95% by the pairs, wide enough
-    for every round's median; ``is_sure``: there are enough pairs."""
+    """``low`` and ``high``: 95% by the pairs, wide enough for every round's median; ``is_sure``: they are enough."""
 
     seconds: float
     low: float

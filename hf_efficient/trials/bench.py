@@ -17,9 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import psutil
 
 from hf_efficient.accounting.account import load_run
+from hf_efficient.accounting.steps import read_columns
 from hf_efficient.errors import SetupError
 from hf_efficient.estimate.statistics import alternating_orders, known_median, median_spread, percentile, warm_up_count
 from hf_efficient.facts.environment import describe_environment, thread_count
@@ -27,10 +29,10 @@ from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.bench import BENCH_SCHEMA_VERSION, ArmOutcome, ArmRun, Comparison, Ratio, Work
-from hf_efficient.run_dir.jsonl import read_steps
+from hf_efficient.run_dir.json_file import folder_of_its_own
 from hf_efficient.run_dir.paths import records_path
 from hf_efficient.trials.arms import Arm, obstacle, peer_command
-from hf_efficient.trials.process import Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
+from hf_efficient.trials.process import Job, Progress, RunFailed, run_to_end, worker_command
 from hf_efficient.version import __version__
 
 FEWEST_STEPS = 6  # three are left out as warm-up, three are left to measure and to see a loss fall
@@ -59,7 +61,12 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="hf-efficient-bench-") as name:
         folder = Path(name)
         options = {"steps": steps, "random_weights": random_weights, "padded_rows": padded_rows}
-        work = _prepared(Job("prepare", argument, overrides, options), folder)
+        command = worker_command(Job("prepare", argument, overrides, options), folder)
+        try:  # in a process of its own, which may hold a whole model
+            work = msgspec.convert(run_to_end(command, folder, thread_count()), Work)
+        except RunFailed as error:
+            why = str(error) if error.kind == "input" else f"bench: the recipe could not be prepared: {error}"
+            raise SetupError(why) from None
         recipe = load_recipe(work.recipe, work.overrides)
         why_not = {arm.name: obstacle(arm, work, recipe, pythons or {}) for arm in arms}
         run = functools.partial(_run, work, recipe, folder, pythons or {})
@@ -81,18 +88,9 @@ def compare(
     )
 
 
-def _prepared(job: Job, folder: Path) -> Work:
-    """By a process of its own, which may hold a whole model."""
-    try:
-        return msgspec.convert(run_to_end(worker_command(job, folder), folder, thread_count()), Work)
-    except RunFailed as error:
-        why = str(error) if error.kind == "input" else f"bench: the recipe could not be prepared: {error}"
-        raise SetupError(why) from None
-
-
 def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], arm: Arm) -> ArmRun:
     device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-    with folder_of_its_own(parent, arm.name) as folder:
+    with folder_of_its_own(parent / arm.name) as folder:
         if arm.changes is not None:
             flags = [f"{key}={json.dumps(value)}" for key, value in arm.changes.items()]
             command = [sys.executable, "-c", _SCRIPT, "train", work.recipe, *work.overrides, *flags]
@@ -108,13 +106,13 @@ def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], a
 
 def _of_records(run_dir: Path) -> ArmRun:
     account = load_run(run_dir)
-    steps = [one for one in read_steps(records_path(run_dir / EFFICIENCY, "steps", 0)) if one.step]
+    steps = read_columns(records_path(run_dir / EFFICIENCY, "steps", 0))
     return ArmRun(
-        seconds=[one.wall_seconds for one in steps],
-        non_padding=[one.tokens.non_padding or 0 for one in steps],
-        processed=[one.tokens.processed or 0 for one in steps],
-        losses=[float("nan") if one.loss is None else float(one.loss) for one in steps],
-        gradient_norms=[float("nan") if one.grad_norm is None else float(one.grad_norm) for one in steps],
+        seconds=steps.wall_seconds.tolist(),
+        non_padding=np.nan_to_num(steps.non_padding).astype(int).tolist(),
+        processed=np.nan_to_num(steps.processed).astype(int).tolist(),
+        losses=steps.loss.tolist(),
+        gradient_norms=steps.grad_norm.tolist(),
         peak_host_bytes=account.memory.peak_rss_bytes or 0,
         peak_device_bytes=account.memory.device_peak_allocated_bytes,
         mfu=account.work.mfu,
@@ -131,12 +129,13 @@ def run_rounds(
 ) -> dict[str, ArmOutcome]:
     """The arms that can, in alternating orders; ``SetupError`` where none is left, or where no peer can run at all."""
     outcomes = {arm.name: ArmOutcome(arm.name, arm.what, reason=why_not.get(arm.name, "")) for arm in arms}
-    told = [f"{name}: {why}" for name, why in why_not.items() if why]
-    if told and len(told) == len([arm for arm in arms if arm.name != "recipe"]):
-        raise SetupError(f"--against: none of these can run here: {'; '.join(told)}. Write trl, for instance.")
-    for one in told:
-        progress.begins(one.partition(": ")[0])
-        progress.ends(f"does not run: {one.partition(': ')[2]}")
+    idle = {name: why for name, why in why_not.items() if why}
+    if idle and len(idle) == len([arm for arm in arms if arm.name != "recipe"]):
+        told = "; ".join(f"{name}: {why}" for name, why in idle.items())
+        raise SetupError(f"--against: none of these can run here: {told}. Write trl, for instance.")
+    for name, why in idle.items():
+        progress.begins(name)
+        progress.ends(f"does not run: {why}")
     by_name = {arm.name: arm for arm in arms if not outcomes[arm.name].reason}
     for number, order in enumerate(alternating_orders(list(by_name), rounds) if by_name else [], 1):
         for name in (name for name in order if not outcomes[name].reason):

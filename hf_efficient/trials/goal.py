@@ -26,9 +26,6 @@ PRESETS: Final[Mapping[str, tuple[str, bool]]] = {
 _SAME_P95 = 1.05  # times the recipe's own p95, which few steps know no better
 
 
-_LEAST_TOLERANCE = 0.001
-
-
 @dataclass(frozen=True)
 class Goal:
     """``tolerance``: by how much the loss at equal tokens may be higher, as a share; ``without``: knobs to leave."""
@@ -54,9 +51,6 @@ class Goal:
                 raise SetupError(f"{flag}: {value:g} is not above zero. Write a positive number.")
         if not 0 <= self.tolerance < 1:
             raise SetupError(f"--eval-tolerance: {100 * self.tolerance:g} is not from 0 to 100. Write 2 for 2%.")
-        if 0 < self.tolerance < _LEAST_TOLERANCE:  # a share, as it once was: 0.02
-            percent = f"{100 * self.tolerance:g}"
-            raise SetupError(f"--eval-tolerance: it is in percent, and {percent}% is too little. Write 2 for 2%.")
 
     @property
     def saves(self) -> str:

@@ -23,18 +23,11 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import isolation as rec
 from hf_efficient.records.isolation import IsolationSchedule, LoaderAlone, StepPart, VariantMeasurement, VariantOutcome
+from hf_efficient.run_dir.json_file import folder_of_its_own
 from hf_efficient.text import counted, seconds, short_seconds
-from hf_efficient.trials.attribution import (
-    CHAIN,
-    MOST_ROUNDS,
-    Difference,
-    Link,
-    Outcomes,
-    differences,
-    plain_seconds,
-    wanted_again,
-)
-from hf_efficient.trials.process import WORKER, Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
+from hf_efficient.trials import attribution
+from hf_efficient.trials.attribution import Difference, Link, Outcomes
+from hf_efficient.trials.process import WORKER, Job, Progress, RunFailed, run_to_end, worker_command
 from hf_efficient.trials.variants import MOST_EXAMPLES, VARIANTS, Variant
 from hf_efficient.version import __version__
 
@@ -56,7 +49,7 @@ def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progr
         def run(variant: Variant) -> VariantMeasurement:
             share = layout.processes if variant.one_process else 1
             options = {"variant": variant.name, "steps": steps, "warm_up": WARM_UP, "share": share}
-            with folder_of_its_own(Path(name), variant.name) as folder:
+            with folder_of_its_own(Path(name, variant.name)) as folder:
                 command = worker_command(Job("variant", argument, overrides, options), folder)
                 if layout.processes > 1 and not variant.one_process:
                     command = accelerate_command(recipe, str(folder), [], layout, module=WORKER)
@@ -97,39 +90,36 @@ def run_variants(
     machine that slows down weighs on all alike. ``SetupError`` where the recipe as it is does not train."""
     held = {one.name: VariantOutcome(one.name, one.what, left_out=one.left_out(recipe)) for one in variants}
     wanted = [one for one in variants if not held[one.name].left_out]
-    for number in range(1, MOST_ROUNDS + 1):
+    for number in range(1, attribution.MOST_ROUNDS + 1):
         again = f", round {number}" if number > 1 else ""
         for place, one in enumerate(wanted, 1):
             progress.begins(f"[{place}/{len(wanted)}{again}] {one.name}: {one.what}")
             began = time.monotonic()
-            held[one.name] = _after(held[one.name], run, one)
-            failure = held[one.name].failure
+            before, failure = held[one.name], ""
+            try:
+                held[one.name] = dataclasses.replace(before, runs=[*before.runs, run(one)])
+            except RunFailed as error:
+                failure = str(error)
+                held[one.name] = dataclasses.replace(before, failure=failure)
             progress.ends(f"{seconds(time.monotonic() - began)}{f', failed: {failure}' if failure else ''}")
             if one.name == "as_is" and not held["as_is"].runs:
                 raise SetupError(f"isolate: the recipe as it is does not train: {failure}")
-        names = wanted_again(held)
+        names = attribution.wanted_again(held)
         wanted = [one for one in variants if one.name in names]
         if number % 2:
             wanted.reverse()
     return held
 
 
-def _after(outcome: VariantOutcome, run: Callable[[Variant], VariantMeasurement], variant: Variant) -> VariantOutcome:
-    try:
-        return dataclasses.replace(outcome, runs=[*outcome.runs, run(variant)])
-    except RunFailed as error:
-        return dataclasses.replace(outcome, failure=str(error))
-
-
 def isolation_of(recipe: Recipe, held: Outcomes, steps: int, warm_up: int) -> rec.Isolation:
     """The attribution, what was measured by itself, and the findings, by the outcomes of all variants."""
     schedule = next(run.schedule for run in held["as_is"].runs if run.schedule is not None)
-    found_by = differences(held)
+    found_by = attribution.differences(held)
     pauses = _pauses(held, found_by)
     loader = _loader(held)
     parts = [*_step_parts(found_by, held, schedule, loader), *_pause_parts(held["pauses"], pauses, schedule)]
     between = [part.seconds or 0.0 for part in parts if part.name in ("logging", "evaluation", "checkpointing")]
-    whole = plain_seconds(held) + sum(between)
+    whole = attribution.plain_seconds(held) + sum(between)
     tokens = _all(held, "as_is", "step_tokens")
     found = rec.Isolation(
         schema_version=rec.ISOLATION_SCHEMA_VERSION,
@@ -164,7 +154,7 @@ def _step_parts(
     forward = known_median(_all(held, "forward"))
     note = "" if forward is not None else _missing(held, "forward")
     yield StepPart("forward", forward, None, None, len(held["forward"].runs), "forward", note)
-    for link in reversed(CHAIN):
+    for link in reversed(attribution.CHAIN):
         if link.part in found:
             per_step = schedule.log_every if link.part == "logging" else 1
             if per_step:
@@ -280,24 +270,14 @@ def _remarks(recipe: Recipe, held: Outcomes, schedule: IsolationSchedule) -> lis
         found.append("processes on one CPU share its memory and caches: communication holds what that costs")
     if any((run.examples or 0) >= MOST_EXAMPLES for run in held["tokenisation"].runs):
         found.append(f"tokenisation is of {MOST_EXAMPLES:,} examples, drawn from all")
-    if (ratio := _drift(held["as_is"])) > _MUCH_DRIFT:
+    middles = [statistics.median(run.step_seconds) for run in held["as_is"].runs if run.step_seconds]
+    if (ratio := max(middles) / min(middles)) > _MUCH_DRIFT:
         found.append(
             f"the recipe as it is took {ratio:.2f} times as long in one round as in another. Something else uses this "
             "machine, and spreads are wide: run it alone, or with more --steps"
         )
-    other = [name for name in _SAME_BATCHES if _differs(held["as_is"], held[name])]
+    tokens = {name: sum(held[name].runs[0].step_tokens) for name in ("as_is", *_SAME_BATCHES) if held[name].runs}
+    other = [name for name, count in tokens.items() if count and tokens["as_is"] not in (0, count)]
     if other:
         found.append(f"the batches of {', '.join(other)} were not those of the recipe as it is")
     return found
-
-
-def _drift(base: VariantOutcome) -> float:
-    middles = [statistics.median(run.step_seconds) for run in base.runs if run.step_seconds]
-    return max(middles) / min(middles) if middles else 1.0
-
-
-def _differs(base: VariantOutcome, other: VariantOutcome) -> bool:
-    if not base.runs or not other.runs:
-        return False
-    first, second = base.runs[0].step_tokens, other.runs[0].step_tokens
-    return bool(first) and bool(second) and sum(first) != sum(second)

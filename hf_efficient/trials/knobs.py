@@ -1,15 +1,14 @@
 """What may be changed in a recipe, one thing at a time, and when that could help.
 
-To add a knob, write a function that takes ``Here`` and returns changes by dotted key, and name it in ``KNOBS``. It
-returns None where it does not apply, is set already or could not matter. All keep the tokens of an optimizer step, as
-near as whole rows allow. None touches what is learned: model, data, length, rate.
+To add a knob, write a method of ``Here`` that returns changes by dotted key, and name it in ``facts/data/knobs.yaml``.
+It returns None where it does not apply, is set already or could not matter. All keep the tokens of an optimizer step,
+as near as whole rows allow. None touches what is learned: model, data, length, rate.
 """
 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +32,9 @@ _MATTERS = 0.01
 _FEWEST_LOOKS = 4
 _RARE_LOGS = 10
 _WORKERS = 2
+
+
+Changes = dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def interval(settings: Settings, kind: str) -> int | None:
 
 @dataclass(frozen=True)
 class Here:
-    """A recipe on this machine, and what its latest trial measured."""
+    """A recipe on this machine, what its latest trial measured, and the changes of each knob."""
 
     settings: Settings
     run: TrialRun
@@ -98,6 +100,191 @@ class Here:
             changes[GLOBAL_BATCH] = rows * accumulated * self.run.processes
         return changes
 
+    def cadence(self) -> Changes:
+        """Evaluations and saves as often as their shares of the time allow, and still four times in a run."""
+        if self.pause_share < EVALUATIONS_ALLOWED:
+            return None
+        train = self.settings.train
+        wanted: dict[str, int] = {}
+        pauses = [("eval", self.pauses.evaluation_seconds, EVALUATIONS_ALLOWED)]
+        for kind, seconds, allowed in [*pauses, ("save", self.pauses.save_seconds, SAVES_ALLOWED)]:
+            every = interval(self.settings, kind)
+            if every is None or seconds <= allowed * every * self.step_seconds:
+                continue
+            rarer = math.ceil(seconds * (1 - allowed) / (allowed * self.step_seconds))
+            if self.run.steps is not None:
+                rarer = min(rarer, self.run.steps // _FEWEST_LOOKS)
+            if rarer > every:
+                wanted[kind] = rarer if rarer < 20 else math.ceil(rarer / 10) * 10
+        if wanted and train("load_best_model_at_end"):
+            wanted = dict.fromkeys(("eval", "save"), max(wanted.values()))
+        return {f"train.{kind}_steps": every for kind, every in wanted.items()} or None
+
+    def padding(self) -> Changes:
+        multiple = self.settings.train("pad_to_multiple_of")
+        useful = 1 if self.on_cpu else 8  # which a GPU's matrix units like
+        pads = isinstance(multiple, int) and multiple > useful and self.run.padding_share >= _MUCH_PADDING
+        return {"train.pad_to_multiple_of": None if self.on_cpu else useful} if pads else None
+
+    def packing(self) -> Changes:
+        """Rows of the full length, as many of them as hold the tokens of a step."""
+        train = self.settings.train
+        length = train("max_length")
+        if train("packing") or train("padding_free") or length is None or self.run.row_tokens > _SPARSE * length:
+            return None
+        tokens = self.rows * self.accumulated * self.run.row_tokens
+        packs = max(1, math.floor(tokens / length))
+        packs += (packs + 1) * length / tokens < tokens / (packs * length)  # whichever is nearer as a ratio
+        rows = max(1, min(packs, round(self.rows * self.run.row_tokens / length)))
+        changes = {"train.packing": True, **self.batch(rows, max(1, round(packs / rows)))}
+        if train("train_sampling_strategy") == "group_by_length":
+            changes["train.train_sampling_strategy"] = None
+        if train("pad_to_multiple_of"):
+            changes["train.pad_to_multiple_of"] = None
+        if self.settings.recipe.model.attn_implementation in (None, "sdpa"):
+            changes["model.attn_implementation"] = "auto"
+        return changes
+
+    def padding_free(self) -> Changes:
+        """The rows of a micro-batch one behind the other, which TRL does only where no length cuts them."""
+        train = self.settings.train
+        joined = train("packing") or train("padding_free") or train("max_length") is not None
+        if joined or self.rows == 1 or self.run.padding_share < _MUCH_PADDING:
+            return None
+        kept = self.settings.recipe.model.attn_implementation not in (None, "sdpa")
+        return {"train.padding_free": True, **({} if kept else {"model.attn_implementation": "auto"})}
+
+    def precision(self) -> Changes:
+        """Bfloat16 where the device is fast in it, and not where a CPU is faster in float32."""
+        recipe = self.settings.recipe
+        if self.on_cpu and not self.run.fast_bfloat16:
+            return {"train.bf16": False} if mixed_precision(recipe) == "bf16" else None
+        is_float32 = mixed_precision(recipe) == "no" and self.run.weights == "float32"
+        applies = is_float32 and recipe.adapter.method != "qlora" and self.run.fast_bfloat16
+        return {"train.bf16": True} if applies else None
+
+    def weights(self) -> Changes:
+        recipe = self.settings.recipe
+        mixed = mixed_precision(recipe) == "bf16" and self.run.fast_bfloat16
+        applies = mixed and recipe.adapter.method == "lora" and self.run.weights == "float32"
+        return {"model.dtype": "bfloat16"} if applies else None
+
+    def checkpointing(self) -> Changes:
+        field, on, held = self._checkpointing()
+        kept = {f"train.{field}_kwargs": None} if held else {}
+        return {f"train.{field}": False, **kept} if on else None
+
+    def _checkpointing(self) -> tuple[str, bool, dict[str, Any]]:
+        field, on = activation_checkpointing(self.settings)
+        held = self.settings.train(f"{field}_kwargs")
+        return field, on, held if isinstance(held, dict) else {}
+
+    def selective(self) -> Changes:
+        """TRL's selective checkpointing, which knows the older name of the field alone."""
+        field, on, held = self._checkpointing()
+        applies = on and field.startswith("gradient") and not (held.get("selective") or held.get("use_reentrant"))
+        return {f"train.{field}_kwargs": {**held, "selective": True}} if applies else None
+
+    def recomputation(self) -> Changes:
+        field, on, held = self._checkpointing()
+        if on and held.get("selective"):
+            return {f"train.{field}_kwargs": {**held, "selective": False}}
+        return None if on else {f"train.{field}": True}
+
+    def _on_a_gpu(self, field: str) -> Changes:
+        return None if self.on_cpu or self.settings.train(field) else {f"train.{field}": True}
+
+    def loss(self) -> Changes:
+        chunks = self.settings.train("loss_type") == "nll" and fits_chunked_loss(self.settings)
+        return {"train.loss_type": "auto"} if chunks else None
+
+    def fused_lora(self) -> Changes:
+        adapter = self.settings.recipe.adapter
+        bits = 16 if adapter.quantization is None else adapter.quantization.bits
+        fuses = adapter.method != "full" and adapter.fused is False and not adapter.dora and bits != 8
+        return {"adapter.fused": "auto"} if fuses and self.on_cpu else None
+
+    def attention(self) -> Changes:
+        named = self.settings.recipe.model.attn_implementation
+        if named == "eager":
+            return {"model.attn_implementation": "sdpa"}
+        joins = self.settings.train("packing") or self.settings.train("padding_free")
+        return {"model.attn_implementation": "auto"} if named in (None, "sdpa") and joins else None
+
+    def grouping(self) -> Changes:
+        train = self.settings.train
+        grouped = train("packing") or train("train_sampling_strategy") == "group_by_length"
+        pads = self.rows > 1 and self.run.padding_share >= _MUCH_PADDING
+        return {"train.train_sampling_strategy": "group_by_length"} if pads and not grouped else None
+
+    def micro_batch(self) -> Changes:
+        """As large as the diagnosis says at the same global batch, else twice as large."""
+        for one in self.run.predictions:
+            rows, accumulated = one.changes.get(ROWS, 0), one.changes.get(ACCUMULATION, 1)
+            if rows > self.rows and rows * accumulated == self.rows * self.accumulated:
+                return self.batch(rows, accumulated)
+        return self.batch(2 * self.rows, self.accumulated // 2) if self.accumulated % 2 == 0 else None
+
+    def smaller_micro_batch(self) -> Changes:
+        return self.batch(self.rows // 2, 2 * self.accumulated) if self.rows % 2 == 0 else None
+
+    def workers(self) -> Changes:
+        train = self.settings.train
+        if self.run.data_wait_share < _MATTERS or train("dataloader_persistent_workers"):
+            return None
+        own = {} if train("dataloader_num_workers") else {"train.dataloader_num_workers": _WORKERS}
+        return {**own, "train.dataloader_persistent_workers": True}
+
+    def prefetch(self) -> Changes:
+        train = self.settings.train
+        waits = train("dataloader_num_workers") and self.run.data_wait_share >= _MATTERS
+        return {"train.dataloader_prefetch_factor": 2 * (train("dataloader_prefetch_factor") or 2)} if waits else None
+
+    def threads(self) -> Changes:
+        threads = self.settings.recipe.distributed.cpu_threads or thread_count()
+        return {"distributed.cpu_threads": threads // 2} if self.on_cpu and threads > 1 else None
+
+    def affinity(self) -> Changes:
+        """Where the host has several memory nodes: on one, all cores are beside the GPU."""
+        several = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) > 1
+        is_off = not self.settings.recipe.distributed.cpu_affinity
+        return {"distributed.cpu_affinity": True} if several and is_off and not self.on_cpu else None
+
+    def _sharding(self, others: Mapping[str, str]) -> Changes:
+        other = others.get(strategy_of(self.settings.recipe, self.run.processes))
+        return {"distributed.strategy": other} if other else None
+
+    def logging(self) -> Changes:
+        train = self.settings.train
+        every = train("logging_steps") if str(train("logging_strategy")) == "steps" else None
+        often = every is not None and 1 <= every < _RARE_LOGS and self.run.logging_share >= _MATTERS
+        return {"train.logging_steps": _RARE_LOGS} if often else None
+
+    def optimizer(self) -> Changes:
+        return {"train.optim": "adamw_torch_fused"} if self.settings.train("optim") == "adamw_torch" else None
+
+    def _compile(self, key: str) -> Changes:
+        is_on = self.settings.train("torch_compile") or self.settings.recipe.model.compile_blocks
+        return None if is_on or self.on_cpu else {key: True}
+
+    def pinned_memory(self) -> Changes:
+        return self._on_a_gpu("dataloader_pin_memory")
+
+    def offload(self) -> Changes:
+        return self._on_a_gpu("activation_offloading")
+
+    def compile_blocks(self) -> Changes:
+        return self._compile("model.compile_blocks")
+
+    def compile(self) -> Changes:
+        return self._compile("train.torch_compile")
+
+    def less_sharding(self) -> Changes:
+        return self._sharding({"zero3": "zero2", "zero2": "ddp", "zero1": "ddp", "fsdp2": "ddp"})
+
+    def more_sharding(self) -> Changes:
+        return self._sharding({"ddp": "fsdp2", "zero1": "zero2", "zero2": "zero3"})
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -106,7 +293,7 @@ class Knob:
     ``promised``: what others claim, with the source; ``idle``: why it was not tried, where it was not."""
 
     name: str
-    propose: Callable[[Here], dict[str, Any] | None]
+    propose: Callable[[Here], Changes]
     time_left: Callable[[Here], float | None]
     what: str
     costs: str
@@ -117,228 +304,16 @@ class Knob:
     idle: str = "it is set already, or not for this recipe"
 
 
-def _cadence(here: Here) -> dict[str, Any] | None:
-    """Evaluations and saves as often as their shares of the time allow, and still four times in a run."""
-    if here.pause_share < EVALUATIONS_ALLOWED:
-        return None
-    train = here.settings.train
-    wanted: dict[str, int] = {}
-    pauses = [("eval", here.pauses.evaluation_seconds, EVALUATIONS_ALLOWED)]
-    for kind, seconds, allowed in [*pauses, ("save", here.pauses.save_seconds, SAVES_ALLOWED)]:
-        every = interval(here.settings, kind)
-        if every is None or seconds <= allowed * every * here.step_seconds:
-            continue
-        rarer = math.ceil(seconds * (1 - allowed) / (allowed * here.step_seconds))
-        if here.run.steps is not None:
-            rarer = min(rarer, here.run.steps // _FEWEST_LOOKS)
-        if rarer > every:
-            wanted[kind] = rarer if rarer < 20 else math.ceil(rarer / 10) * 10
-    if wanted and train("load_best_model_at_end"):
-        wanted = dict.fromkeys(("eval", "save"), max(wanted.values()))
-    return {f"train.{kind}_steps": every for kind, every in wanted.items()} or None
-
-
-def _no_multiple(here: Here) -> dict[str, Any] | None:
-    multiple = here.settings.train("pad_to_multiple_of")
-    useful = 1 if here.on_cpu else 8  # which a GPU's matrix units like
-    pads = isinstance(multiple, int) and multiple > useful and here.run.padding_share >= _MUCH_PADDING
-    return {"train.pad_to_multiple_of": None if here.on_cpu else useful} if pads else None
-
-
-def _pack(here: Here) -> dict[str, Any] | None:
-    """Rows of the full length, as many of them as hold the tokens of a step."""
-    train = here.settings.train
-    length = train("max_length")
-    if train("packing") or train("padding_free") or length is None or here.run.row_tokens > _SPARSE * length:
-        return None
-    tokens = here.rows * here.accumulated * here.run.row_tokens
-    packs = max(1, math.floor(tokens / length))
-    packs += (packs + 1) * length / tokens < tokens / (packs * length)  # whichever is nearer as a ratio
-    rows = max(1, min(packs, round(here.rows * here.run.row_tokens / length)))
-    changes = {"train.packing": True, **here.batch(rows, max(1, round(packs / rows)))}
-    if train("train_sampling_strategy") == "group_by_length":
-        changes["train.train_sampling_strategy"] = None
-    if train("pad_to_multiple_of"):
-        changes["train.pad_to_multiple_of"] = None
-    if here.settings.recipe.model.attn_implementation in (None, "sdpa"):
-        changes["model.attn_implementation"] = "auto"
-    return changes
-
-
-def _padding_free(here: Here) -> dict[str, Any] | None:
-    """The rows of a micro-batch one behind the other, which TRL does only where no length cuts them."""
-    train = here.settings.train
-    joined = train("packing") or train("padding_free") or train("max_length") is not None
-    if joined or here.rows == 1 or here.run.padding_share < _MUCH_PADDING:
-        return None
-    kept = here.settings.recipe.model.attn_implementation not in (None, "sdpa")
-    return {"train.padding_free": True, **({} if kept else {"model.attn_implementation": "auto"})}
-
-
-def _precision(here: Here) -> dict[str, Any] | None:
-    """Bfloat16 where the device is fast in it, and not where a CPU emulates it."""
-    recipe = here.settings.recipe
-    if here.on_cpu and not here.run.fast_bfloat16:
-        return {"train.bf16": False} if mixed_precision(recipe) == "bf16" else None
-    is_float32 = mixed_precision(recipe) == "no" and here.run.weights == "float32"
-    applies = is_float32 and recipe.adapter.method != "qlora" and here.run.fast_bfloat16
-    return {"train.bf16": True} if applies else None
-
-
-def _frozen_bfloat16(here: Here) -> dict[str, Any] | None:
-    recipe = here.settings.recipe
-    mixed = mixed_precision(recipe) == "bf16" and here.run.fast_bfloat16
-    applies = mixed and recipe.adapter.method == "lora" and here.run.weights == "float32"
-    return {"model.dtype": "bfloat16"} if applies else None
-
-
-def _store_activations(here: Here) -> dict[str, Any] | None:
-    field, on = activation_checkpointing(here.settings)
-    kept = {f"train.{field}_kwargs": None} if _checkpointing_options(here, field) else {}
-    return {f"train.{field}": False, **kept} if on else None
-
-
-def _checkpointing_options(here: Here, field: str) -> dict[str, Any]:
-    found = here.settings.train(f"{field}_kwargs")
-    return found if isinstance(found, dict) else {}
-
-
-def _store_attention(here: Here) -> dict[str, Any] | None:
-    """TRL's selective checkpointing, which knows the older name of the field alone."""
-    field, on = activation_checkpointing(here.settings)
-    held = _checkpointing_options(here, field)
-    applies = on and field.startswith("gradient") and not (held.get("selective") or held.get("use_reentrant"))
-    return {f"train.{field}_kwargs": {**held, "selective": True}} if applies else None
-
-
-def _checkpoint_activations(here: Here) -> dict[str, Any] | None:
-    field, on = activation_checkpointing(here.settings)
-    held = _checkpointing_options(here, field)
-    if on and held.get("selective"):
-        return {f"train.{field}_kwargs": {**held, "selective": False}}
-    return None if on else {f"train.{field}": True}
-
-
-def _offload_activations(here: Here) -> dict[str, Any] | None:
-    is_off = not here.settings.train("activation_offloading")
-    return {"train.activation_offloading": True} if is_off and not here.on_cpu else None
-
-
-def _loss_on_targets(here: Here) -> dict[str, Any] | None:
-    chunks = here.settings.train("loss_type") == "nll" and fits_chunked_loss(here.settings)
-    return {"train.loss_type": "auto"} if chunks else None
-
-
-def _fused_lora(here: Here) -> dict[str, Any] | None:
-    adapter = here.settings.recipe.adapter
-    bits = 16 if adapter.quantization is None else adapter.quantization.bits
-    fuses = adapter.method != "full" and adapter.fused is False and not adapter.dora and bits != 8
-    return {"adapter.fused": "auto"} if fuses and here.on_cpu else None
-
-
-def _attention(here: Here) -> dict[str, Any] | None:
-    named = here.settings.recipe.model.attn_implementation
-    if named == "eager":
-        return {"model.attn_implementation": "sdpa"}
-    joins = here.settings.train("packing") or here.settings.train("padding_free")
-    return {"model.attn_implementation": "auto"} if named in (None, "sdpa") and joins else None
-
-
-def _group_by_length(here: Here) -> dict[str, Any] | None:
-    train = here.settings.train
-    grouped = train("packing") or train("train_sampling_strategy") == "group_by_length"
-    pads = here.rows > 1 and here.run.padding_share >= _MUCH_PADDING
-    return {"train.train_sampling_strategy": "group_by_length"} if pads and not grouped else None
-
-
-def _larger_micro_batch(here: Here) -> dict[str, Any] | None:
-    """As large as the diagnosis says at the same global batch, else twice as large."""
-    for one in here.run.predictions:
-        rows, accumulated = one.changes.get(ROWS, 0), one.changes.get(ACCUMULATION, 1)
-        if rows > here.rows and rows * accumulated == here.rows * here.accumulated:
-            return here.batch(rows, accumulated)
-    return here.batch(2 * here.rows, here.accumulated // 2) if here.accumulated % 2 == 0 else None
-
-
-def _smaller_micro_batch(here: Here) -> dict[str, Any] | None:
-    return here.batch(here.rows // 2, 2 * here.accumulated) if here.rows % 2 == 0 else None
-
-
-def _workers(here: Here) -> dict[str, Any] | None:
-    train = here.settings.train
-    if here.run.data_wait_share < _MATTERS or train("dataloader_persistent_workers"):
-        return None
-    own = {} if train("dataloader_num_workers") else {"train.dataloader_num_workers": _WORKERS}
-    return {**own, "train.dataloader_persistent_workers": True}
-
-
-def _prefetch(here: Here) -> dict[str, Any] | None:
-    train = here.settings.train
-    waits = train("dataloader_num_workers") and here.run.data_wait_share >= _MATTERS
-    return {"train.dataloader_prefetch_factor": 2 * (train("dataloader_prefetch_factor") or 2)} if waits else None
-
-
-def _pinned_memory(here: Here) -> dict[str, Any] | None:
-    is_off = here.settings.train("dataloader_pin_memory") is False
-    return {"train.dataloader_pin_memory": True} if is_off and not here.on_cpu else None
-
-
-def _fewer_threads(here: Here) -> dict[str, Any] | None:
-    threads = here.settings.recipe.distributed.cpu_threads or thread_count()
-    return {"distributed.cpu_threads": threads // 2} if here.on_cpu and threads > 1 else None
-
-
-def _affinity(here: Here) -> dict[str, Any] | None:
-    """Where the host has several memory nodes: on one, all cores are beside the GPU."""
-    several = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) > 1
-    is_off = not here.settings.recipe.distributed.cpu_affinity
-    return {"distributed.cpu_affinity": True} if several and is_off and not here.on_cpu else None
-
-
-def _sharding(here: Here, others: Mapping[str, str]) -> dict[str, Any] | None:
-    other = others.get(strategy_of(here.settings.recipe, here.run.processes))
-    return {"distributed.strategy": other} if other else None
-
-
-def _rarer_logs(here: Here) -> dict[str, Any] | None:
-    train = here.settings.train
-    every = train("logging_steps") if str(train("logging_strategy")) == "steps" else None
-    often = every is not None and 1 <= every < _RARE_LOGS and here.run.logging_share >= _MATTERS
-    return {"train.logging_steps": _RARE_LOGS} if often else None
-
-
-def _fused_optimizer(here: Here) -> dict[str, Any] | None:
-    return {"train.optim": "adamw_torch_fused"} if here.settings.train("optim") == "adamw_torch" else None
-
-
-def _compile(here: Here, key: str) -> dict[str, Any] | None:
-    is_on = here.settings.train("torch_compile") or here.settings.recipe.model.compile_blocks
-    return None if is_on or here.on_cpu else {key: True}
-
-
 def _without_padding(here: Here) -> float:
     return 1 - here.run.padding_share * here.run.model_share
 
 
-_PROPOSERS: dict[str, Callable[[Here], dict[str, Any] | None]] = {
-    "cadence": _cadence, "padding": _no_multiple, "packing": _pack, "padding_free": _padding_free,
-    "precision": _precision, "checkpointing": _store_activations, "recomputation": _checkpoint_activations,
-    "loss": _loss_on_targets, "fused_lora": _fused_lora, "weights": _frozen_bfloat16, "attention": _attention,
-    "grouping": _group_by_length, "micro_batch": _larger_micro_batch, "smaller_micro_batch": _smaller_micro_batch,
-    "workers": _workers, "prefetch": _prefetch, "pinned_memory": _pinned_memory, "logging": _rarer_logs,
-    "offload": _offload_activations, "optimizer": _fused_optimizer, "threads": _fewer_threads, "affinity": _affinity,
-    "selective": _store_attention, "compile_blocks": partial(_compile, key="model.compile_blocks"),
-    "compile": partial(_compile, key="train.torch_compile"),
-    "less_sharding": partial(_sharding, others={"zero3": "zero2", "zero2": "ddp", "zero1": "ddp", "fsdp2": "ddp"}),
-    "more_sharding": partial(_sharding, others={"ddp": "fsdp2", "zero1": "zero2", "zero2": "zero3"}),
-}  # fmt: skip
-"""By the names in ``facts/data/knobs.yaml``, which has their order and says the rest of each."""
 _TIME_LEFT: dict[str, Callable[[Here], float | None]] = {
     "padding": lambda here: None if here.rows > 1 else _without_padding(here),
     "packing": _without_padding,
 }
 KNOBS: Final = tuple(
-    Knob(name, _PROPOSERS[name], _TIME_LEFT.get(name, lambda here: None), **about)
+    Knob(name, getattr(Here, name), _TIME_LEFT.get(name, lambda here: None), **about)
     for name, about in key_table("knobs").items()
 )
 """In the order in which they are tried where the diagnosis ranks none."""

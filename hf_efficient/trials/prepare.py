@@ -66,7 +66,10 @@ def prepare(recipe: Recipe, folder: Path, *, steps: int, random_weights: bool, p
     accumulation = args.gradient_accumulation_steps
     wanted = max(_FEWEST_EXAMPLES, _EXAMPLES * steps * accumulation * padded)
     path = folder / "rows.jsonl"
-    _write_rows(raw, kind, wanted, path)
+    with path.open("w", encoding="utf-8") as file:
+        for row in raw.train.select(range(min(wanted, len(raw.train)))):
+            where = row.pop("where")
+            file.write(json.dumps(recast(row, kind, where)) + "\n")
     recipe = change_recipe(recipe, _data_changes(recipe, path, folder))
     (folder / "recipe.json").write_text(json.dumps(recipe.resolved()), encoding="utf-8")  # JSON is YAML
     is_cuda = args.device.type == "cuda"
@@ -193,13 +196,6 @@ def _mean_tokens(raw: RawData, args: SFTConfig, tokenizer: PreTrainedTokenizerBa
     whole = tokenise(first, raw.kind, tokenizer, args, Targets(completion=False, assistant=False), "train")
     assert args.max_length is not None
     return float(np.minimum(lengths(whole), args.max_length).mean())
-
-
-def _write_rows(raw: RawData, kind: Kind, most: int, path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in raw.train.select(range(min(most, len(raw.train)))):
-            where = row.pop("where")
-            file.write(json.dumps(recast(row, kind, where)) + "\n")
 
 
 def _data_changes(recipe: Recipe, rows: Path, folder: Path) -> dict[str, Any]:

@@ -1,25 +1,21 @@
 """A training in a process and a folder of its own: its job, what it left, why it failed; neither outlives the call."""
 
-import ctypes
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from hf_efficient.errors import SetupError
-from hf_efficient.launch.exits import ended
+from hf_efficient.facts.environment import end_with_parent
+from hf_efficient.launch.exits import ended, last_words
 
 WORKER: Final = "hf_efficient.trials.worker"
 RESULT: Final = "result.json"
 _JOB = "job.json"
-_SAID = 400
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -31,20 +27,12 @@ class Job(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
-class NoRoom(SetupError):
-    """In a worker: the training is planned for more memory than there is."""
-
-
-class NoTime(SetupError):
-    """In a worker: the time ended before anything was measured."""
-
-
 Kind = Literal["input", "no_room", "no_time", "fault"]
 
 
 class RunFailed(Exception):
-    """A training came to no end. ``kind``: what the user can correct, a plan that does not fit, too little time, or
-    anything else."""
+    """``kind``: what the user can correct, a plan that does not fit, too little time, or anything else. In a worker:
+    raised for the two in the middle."""
 
     def __init__(self, why: str, kind: Kind = "fault", seconds: float = 0.0) -> None:
         super().__init__(why)
@@ -57,18 +45,6 @@ class Progress(Protocol):
     def begins(self, what: str) -> None: ...
 
     def ends(self, what: str) -> None: ...
-
-
-@contextmanager
-def folder_of_its_own(parent: Path, name: str) -> Iterator[Path]:
-    """An empty folder, gone at the end; also one that a killed process left."""
-    folder = parent / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def worker_command(job: Job, folder: Path) -> list[str]:
@@ -98,21 +74,6 @@ def run_to_end(command: Sequence[str], folder: Path, threads: int | None, **vari
     if "failure" in found:
         raise RunFailed(found["failure"], found["kind"])
     if code and not found:
-        raise RunFailed(_why_ended(code, said))
+        was_killed, last = last_words(code, said)
+        raise RunFailed("it was killed, perhaps because memory ran out" if was_killed else last)
     return found.get("result")
-
-
-def end_with_parent() -> None:
-    """No training outlives a tuning that was killed, where the system can see to it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9)
-
-
-def _why_ended(code: int, said: Path) -> str:
-    """Why a process that left no reason ended, as far as it can be found out."""
-    if code in (-9, 137):
-        return "it was killed, perhaps because memory ran out"
-    lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    if any("SIGKILL" in line or "Signal 9" in line for line in lines):
-        return "a process of it was killed, perhaps because memory ran out"
-    return f"exit code {code}{': ' + lines[-1].strip()[:_SAID] if lines else ', and it said nothing'}"

@@ -1,5 +1,6 @@
 """A recipe at several values of one key or more: short trials of each, in turns; where more of it stops to pay."""
 
+import contextlib
 import difflib
 import itertools
 import math
@@ -43,10 +44,8 @@ def sweep(
     folder = folder or folder_of(recipe, "sweep")
     trials = trials_of(recipe, argument, overrides, folder, goal)
     rounds = Rounds(points, goal, trials.run, progress)
-    try:
+    with contextlib.closing(trials):
         rounds.go()
-    finally:
-        trials.close()
     settings = {name: getattr(goal, name) for name in ("minutes", "most_p95_seconds", "most_bytes")}
     settings |= {"over": over, "keeps_global_batch": recipe.distributed.global_batch_size is not None}
     within = [one for one in points if one.steps and one.p95_seconds <= (goal.most_p95_seconds or 0.0)]

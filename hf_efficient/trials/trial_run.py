@@ -23,7 +23,6 @@ from hf_efficient.diagnosis.case import read_case
 from hf_efficient.diagnosis.engine import diagnose_case
 from hf_efficient.diagnosis.rules.batching import saved_by_doubling
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.environment import cpu_multiplies_bf16
 from hf_efficient.launch.arguments import settle_choices, training_arguments
 from hf_efficient.launch.build import build
 from hf_efficient.launch.listener import RunListener
@@ -31,6 +30,7 @@ from hf_efficient.launch.output import write_resolved_recipe
 from hf_efficient.launch.records import recipe_rates
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.planning.model_config import model_config, weights_dtype
+from hf_efficient.profilers.calibration import cpu_is_faster_in_float32
 from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder, without_pauses
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, with_accumulation
 from hf_efficient.recipe.schema import Recipe
@@ -40,7 +40,7 @@ from hf_efficient.text import size
 from hf_efficient.trials.goal import Wanted
 from hf_efficient.trials.knobs import ROWS
 from hf_efficient.trials.meter import on_batches, synchronise, timed, token_counts
-from hf_efficient.trials.process import NoRoom, NoTime
+from hf_efficient.trials.process import RunFailed
 from hf_efficient.trials.variants import MOST_EXAMPLES, evaluates, saves
 
 _NEXT_STEP = 1.5  # times the tokens of the latest step, which the next one may have
@@ -69,38 +69,33 @@ def short(recipe: Recipe, folder: Path, wanted: Wanted) -> Recipe:
 
 def trained(recipe: Recipe, folder: Path, *, changes: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     """The work of a worker: one trial of the user's recipe with changes. Returns the fields of ``TrialRun``."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    asked, options = with_accumulation(recipe, processes), msgspec.convert(wanted, Wanted)
-    changed = with_accumulation(change_recipe(recipe, changes), processes)
-    return _measured(short(changed, folder, options), short(asked, folder, options), changed, options)
-
-
-def _measured(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> dict[str, Any]:
-    """``recipe`` is the short one, ``whole`` the same before, ``ruler`` the one whose rows the loss is taken on."""
-    rows = _ruler_rows(ruler, wanted.rows) if wanted.rows else []  # whose arguments make accelerate forget others
+    asked, processes = msgspec.convert(wanted, Wanted), int(os.environ.get("WORLD_SIZE", "1"))
+    ruler = short(with_accumulation(recipe, processes), folder, asked)
+    rows = _ruler_rows(ruler, asked.rows) if asked.rows else []  # whose arguments make accelerate forget others
+    whole = with_accumulation(change_recipe(recipe, changes), processes)
+    recipe = short(whole, folder, asked)
     args: Any = training_arguments(recipe)
     price = recipe_rates(recipe, args).get("price", {}).get("price_usd_per_hour")
 
     def fits(data: Any, _args: Any, plan: RunPlan | None) -> Any:
-        _check_room(plan, wanted.most_bytes)
+        _check_room(plan, asked.most_bytes)
         return data
 
     trainer = build(settle_choices(recipe, args), args, RunListener(), price, on_data=fits).trainer
-    clock = TrialClock(trainer, wanted, lambda: held_out_loss(trainer, rows))
+    clock = TrialClock(trainer, asked, lambda: held_out_loss(trainer, rows))
     run_dir = Path(recipe.output_dir)
     trainer.train()
     if not clock.seconds:
-        limit = f"{wanted.most_seconds:.0f} s"
-        raise NoTime(f"{limit} passed before a step after the warm-up ended")
+        raise RunFailed(f"{asked.most_seconds:.0f} s passed before a step after the warm-up ended", "no_time")
     if clock.loss is not None and not math.isfinite(clock.loss):
         raise SetupError("it has a non-finite loss on held-out rows")
     recorded: dict[str, Any] = {}
     if trainer.is_world_process_zero():
         write_resolved_recipe(run_dir, recipe, {})  # which the diagnosis reads
         recorded = _recorded(run_dir, clock.loss_seconds)  # before an evaluation takes more memory
-    pauses = timed_pauses(trainer, whole) if wanted.pauses else {}
+    pauses = timed_pauses(trainer, whole) if asked.pauses else {}
     on_cpu, steps = args.device.type == "cpu", whole.train.get("max_steps")
-    fast = cpu_multiplies_bf16() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
+    fast = not cpu_is_faster_in_float32() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
     return {
         **clock.figures(),
         **pauses,
@@ -115,7 +110,7 @@ def _measured(recipe: Recipe, ruler: Recipe, whole: Recipe, wanted: Wanted) -> d
 
 
 def _check_room(plan: RunPlan | None, most_bytes: int | None) -> None:
-    """``NoRoom`` where the plan is above the limit, or above what the GPU, or the host of a run without one, has."""
+    """``RunFailed`` where the plan is above the limit, or above what the GPU, or the host of a run without one, has."""
     if plan is None:
         return
     gpu = plan.plan.gpus[0] if plan.plan.gpus else None
@@ -124,7 +119,7 @@ def _check_room(plan: RunPlan | None, most_bytes: int | None) -> None:
     has = gpu.usable_memory_bytes if gpu is not None else psutil.virtual_memory().total if on_host else sys.maxsize
     limit = min(has, most_bytes or sys.maxsize)
     if needed > limit:
-        raise NoRoom(f"it is planned for {size(needed)}, and there are {size(limit)}")
+        raise RunFailed(f"it is planned for {size(needed)}, and there are {size(limit)}", "no_room")
 
 
 def _ruler_rows(ruler: Recipe, count: int) -> list[Any]:
@@ -159,9 +154,8 @@ def _recorded(run_dir: Path, loss_seconds: float) -> dict[str, Any]:
 
 
 class TrialClock(TrainerCallback):
-    """Ends the training as soon as all that is wanted is measured. A step lasts from the end of the one before, data
-    wait and logging included; what the loss takes belongs to none. All ranks decide alike: by the tokens of all, and
-    by the slowest."""
+    """Ends the training as soon as all that is wanted is measured. A step lasts from the end of the one before, without
+    what the loss takes. All ranks decide alike: by the tokens of all, and by the slowest."""
 
     def __init__(self, trainer: Trainer, wanted: Wanted, held_out: Callable[[], float]) -> None:
         self._wanted, self._held_out, self._now = wanted, held_out, time.perf_counter

@@ -1,11 +1,13 @@
 """A recipe in; its trials run, each remembered in a journal; the tuned recipe, the ladder and what was tried out."""
 
+import contextlib
 import datetime
 import hashlib
 import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +25,10 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.records.tuning import TUNING_SCHEMA_VERSION, TrialRun, Tuning
 from hf_efficient.reporting.trials import gain_words
-from hf_efficient.run_dir.json_file import strict_json, write_whole
+from hf_efficient.run_dir.json_file import folder_of_its_own, strict_json, write_whole
+from hf_efficient.run_dir.jsonl import JsonlFile
 from hf_efficient.trials.goal import Goal, Wanted
-from hf_efficient.trials.process import WORKER, Job, Progress, RunFailed, folder_of_its_own, run_to_end, worker_command
+from hf_efficient.trials.process import WORKER, Job, Progress, RunFailed, run_to_end, worker_command
 from hf_efficient.trials.search import Search
 from hf_efficient.version import __version__
 
@@ -60,10 +63,8 @@ def tune(
 
     search = Search(goal, settings_of, trials.run, progress)
     started = datetime.datetime.now(datetime.timezone.utc)
-    try:
+    with contextlib.closing(trials):
         search.go()
-    finally:
-        trials.close()
     found = Tuning(
         schema_version=TUNING_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -140,25 +141,34 @@ def tuned_recipe(recipe: Recipe, found: Tuning, path: Path) -> str:
     return fixed_recipe(recipe, {**found.changes, **own}, path, remark, comments)
 
 
+@dataclass
 class Trials:
-    """Runs changes of one recipe. What a journal holds already is taken from there, in the order in which it came."""
+    """Runs changes of one recipe. What a journal holds already is taken from there, in the order in which it came.
+    ``about`` must be alike to continue. ``OutputError``: the folder is another recipe's, or not writable."""
 
-    def __init__(
-        self,
-        argument: str,
-        overrides: Sequence[str],
-        folder: Path,
-        about: Mapping[str, Any],
-        layout: Layout,
-        cluster: Cluster | None = None,
-    ) -> None:
-        """``about`` must be alike to continue. ``OutputError``: the folder is another recipe's, or not writable."""
-        self._argument, self._overrides, self._folder, self._cluster = argument, list(overrides), folder, cluster
-        self._journal, self.layout = folder / JOURNAL, layout
-        self._held: dict[str, list[dict[str, Any]]] = {}
-        with writing("--folder", folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._read(about)
+    argument: str
+    overrides: Sequence[str]
+    folder: Path
+    about: Mapping[str, Any]
+    layout: Layout
+    cluster: Cluster | None = None
+    _held: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        head, path = {"schema_version": TUNING_SCHEMA_VERSION, "about": dict(self.about)}, self.folder / JOURNAL
+        with writing("--folder", self.folder):
+            self._journal = JsonlFile(path)
+            if not path.is_file():
+                self._journal.append(json.dumps(head).encode() + b"\n")
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if lines[:1] != [json.loads(json.dumps(head))]:
+            raise OutputError(
+                f"--folder: {self.folder} holds trials of another recipe, version, machine or --max-memory. "
+                "Remove it, or write --folder with a new name."
+            )
+        for one in lines[1:]:
+            if one.get("kind") != "no_time":  # this call may have more
+                self._held.setdefault(json.dumps(one["changes"], sort_keys=True), []).append(one)
 
     def run(self, changes: Mapping[str, Any], wanted: Wanted) -> TrialRun:
         """Train once; ``RunFailed`` where it does not."""
@@ -167,53 +177,31 @@ class Trials:
         if waiting:
             return _outcome(waiting.pop(0))
         found = {"changes": dict(changes), **self._measured(changes, wanted)}
-        with writing("--folder", self._journal), self._journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found) + "\n")
+        with writing("--folder", self._journal.path):
+            self._journal.append(json.dumps(found).encode() + b"\n")
         return _outcome(found)
 
     def close(self) -> None:
-        shutil.rmtree(self._folder / "tokenised", ignore_errors=True)
+        shutil.rmtree(self.folder / "tokenised", ignore_errors=True)
 
     def _measured(self, changes: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
         options = {"changes": dict(changes), "wanted": msgspec.to_builtins(wanted)}
-        job, began = Job("trial", self._argument, self._overrides, options), time.monotonic()
+        job, began = Job("trial", self.argument, self.overrides, options), time.monotonic()
         found: dict[str, Any]
         try:
-            with folder_of_its_own(self._folder, "trial") as folder:
+            with folder_of_its_own(self.folder / "trial") as folder:
                 command = worker_command(job, folder.resolve())
                 if self.layout.processes > 1:
-                    changed = change_recipe(load_recipe(self._argument, self._overrides), changes)
+                    changed = change_recipe(load_recipe(self.argument, self.overrides), changes)
                     command = accelerate_command(changed, str(folder.resolve()), [], self.layout, module=WORKER)
-                found = {"run": run_to_end(*self._started(command, folder))}
+                threads: int | None = max(1, self.layout.cores // self.layout.processes)
+                if (cluster := self.cluster) is not None:
+                    command = ["python", *command[1:]] if cluster.activate else command
+                    command, threads = srun_command(cluster, self.folder.resolve().name, command), cluster.cpus
+                found = {"run": run_to_end(command, folder, threads)}
         except RunFailed as error:
             found = {"failure": str(error), "kind": error.kind}
         return {**found, "wall_seconds": time.monotonic() - began}
-
-    def _started(self, command: list[str], folder: Path) -> tuple[list[str], Path, int | None]:
-        cluster = self._cluster
-        if cluster is None:
-            return command, folder, max(1, self.layout.cores // self.layout.processes)
-        command = ["python", *command[1:]] if cluster.activate else command
-        return srun_command(cluster, self._folder.resolve().name, command), folder, cluster.cpus
-
-    def _read(self, about: Mapping[str, Any]) -> None:
-        head = {"schema_version": TUNING_SCHEMA_VERSION, "about": dict(about)}
-        if not self._journal.is_file():
-            self._journal.write_text(json.dumps(head) + "\n", encoding="utf-8")
-            return
-        whole, _, torn = self._journal.read_text(encoding="utf-8").rpartition("\n")
-        if torn:  # by the end of the process
-            self._journal.write_text(whole + "\n", encoding="utf-8")
-        lines = [json.loads(line) for line in whole.splitlines()]
-        if lines[:1] != [json.loads(json.dumps(head))]:
-            raise OutputError(
-                f"--folder: {self._folder} holds trials of another recipe, version, machine or --max-memory. "
-                "Remove it, or write --folder with a new name."
-            )
-        for one in lines[1:]:
-            if one.get("kind") == "no_time":  # this call may have more
-                continue
-            self._held.setdefault(json.dumps(one["changes"], sort_keys=True), []).append(one)
 
 
 def _outcome(found: Mapping[str, Any]) -> TrialRun:

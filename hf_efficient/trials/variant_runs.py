@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-import psutil
 import torch
 from accelerate.utils import send_to_device
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -32,6 +31,7 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.loader import batch_tensors
+from hf_efficient.recording.probes import children_of, cpu_seconds_of
 from hf_efficient.records.isolation import IsolationSchedule, VariantMeasurement
 from hf_efficient.trials.meter import on_batches, synchronise, timed
 from hf_efficient.trials.variants import VARIANTS, in_folder, varied
@@ -166,21 +166,15 @@ def step_batches(trainer: Trainer, loader: Any, steps: int, share: int = 1) -> I
 
     def all_steps() -> Iterator[list[Any]]:
         for epoch in count():
-            _begin_epoch(loader, epoch)
+            inner: Any = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
+            for one in (loader, inner):  # accelerate's loader does not reach through its own batch sampler
+                if hasattr(one, "set_epoch"):
+                    one.set_epoch(epoch)
             batches = islice(loader, 0, None, share)
             while held := list(islice(batches, trainer.args.gradient_accumulation_steps)):
                 yield held
 
     return islice(all_steps(), steps)
-
-
-def _begin_epoch(loader: Any, epoch: int) -> None:
-    """As the Trainer does: accelerate's loader does not reach through its own batch sampler."""
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(epoch)
-    inner = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
-    if inner is not None and hasattr(inner, "set_epoch"):
-        inner.set_epoch(epoch)
 
 
 class HeldBatches:
@@ -253,9 +247,7 @@ def _loader_alone(setup: Setup) -> VariantMeasurement:
 
 
 def _cpu_seconds() -> float:
-    own = psutil.Process()
-    times = [one.cpu_times() for one in (own, *own.children(recursive=True))]
-    return sum(one.user + one.system for one in times)
+    return cpu_seconds_of([os.getpid(), *children_of(os.getpid())])[0]
 
 
 def _timed_pauses(setup: Setup) -> VariantMeasurement:

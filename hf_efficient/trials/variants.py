@@ -36,8 +36,12 @@ class Variant:
     name: str
     what: str  # in words, for tables
     changes: Callable[[Recipe], dict[str, Any]]  # by dotted key, beside those that all variants have in common
-    left_out: Callable[[Recipe], str] = lambda recipe: ""  # why it does not apply to a recipe
     one_process: bool = False  # whatever the recipe says
+
+    def left_out(self, recipe: Recipe) -> str:
+        """Why it does not apply to a recipe; empty where it does."""
+        is_left_out, why = _LEFT_OUT.get(self.name, (lambda recipe: False, ""))
+        return why if is_left_out(recipe) else ""
 
 
 def evaluates(recipe: Recipe) -> bool:
@@ -58,18 +62,6 @@ def _with_pauses(recipe: Recipe) -> dict[str, Any]:
     return changes
 
 
-def _has_no_pauses(recipe: Recipe) -> str:
-    return "" if evaluates(recipe) or saves(recipe) else "the recipe neither evaluates nor saves while it trains"
-
-
-def _logs_nothing(recipe: Recipe) -> str:
-    return "the recipe logs nothing" if recipe.train.get("logging_strategy") in ("no", False) else ""
-
-
-def _is_one_process(recipe: Recipe) -> str:
-    return "the recipe trains in one process" if recipe.distributed.processes == 1 else ""
-
-
 def _few_examples(recipe: Recipe) -> dict[str, Any]:
     return {
         **_ALONE,
@@ -84,29 +76,34 @@ def _rows(recipe: Recipe) -> int:
     return int(Settings(recipe, train_fields(recipe.objective)).train("per_device_train_batch_size"))
 
 
-def _is_one_row(recipe: Recipe) -> str:
-    return "a micro-batch has one row" if _rows(recipe) < 2 else ""
-
-
 def _with_rows(recipe: Recipe, times: float) -> dict[str, Any]:
     return {**_NO_LOGGING, "train.per_device_train_batch_size": int(_rows(recipe) * times)}
 
 
+_LEFT_OUT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
+    "logged": (lambda recipe: recipe.train.get("logging_strategy") in ("no", False), "the recipe logs nothing"),
+    "one_process": (lambda recipe: recipe.distributed.processes == 1, "the recipe trains in one process"),
+    "pauses": (
+        lambda recipe: not (evaluates(recipe) or saves(recipe)),
+        "the recipe neither evaluates nor saves while it trains",
+    ),
+    "micro_batch_halved": (lambda recipe: _rows(recipe) < 2, "a micro-batch has one row"),
+}
+"""When a variant does not apply to a recipe, and why."""
+
 VARIANTS: tuple[Variant, ...] = (
     Variant("as_is", "as it is, without evaluations and saves", lambda recipe: {}),
     Variant("quiet", "no recording, logging, evaluation, saving", lambda recipe: _QUIET),
-    Variant("logged", "a log after every step", lambda recipe: _LOGGED, _logs_nothing),
+    Variant("logged", "a log after every step", lambda recipe: _LOGGED),
     Variant("held_batches", "batches made beforehand", lambda recipe: _QUIET),
     # with as many threads as each of several has
-    Variant("one_process", "one process, batches made beforehand", lambda recipe: _ALONE, _is_one_process, True),
+    Variant("one_process", "one process, batches made beforehand", lambda recipe: _ALONE, one_process=True),
     Variant("forward", "forward only, with its graph", lambda recipe: _ALONE, one_process=True),
     Variant("forward_no_grad", "forward only, torch.no_grad", lambda recipe: _ALONE, one_process=True),
     Variant("loader", "the loader alone", lambda recipe: _QUIET),
     Variant("tokenisation", "tokenisation alone", _few_examples, one_process=True),
-    Variant("pauses", "evaluations and saves, timed", _with_pauses, _has_no_pauses),
-    Variant(
-        "micro_batch_halved", "half the rows in a micro-batch", lambda recipe: _with_rows(recipe, 0.5), _is_one_row
-    ),
+    Variant("pauses", "evaluations and saves, timed", _with_pauses),
+    Variant("micro_batch_halved", "half the rows in a micro-batch", lambda one: _with_rows(one, 0.5)),
     Variant("micro_batch_doubled", "twice the rows in a micro-batch", lambda one: _with_rows(one, 2)),
 )
 

@@ -4,6 +4,7 @@ The one entry point of all trainings that isolate, bench and tune start. What th
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
@@ -13,12 +14,19 @@ from typing import Any
 
 import hf_efficient.early  # noqa: F401  first of all
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.environment import end_with_parent, quieten_libraries
 from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.machine import go_offline_without_hub, keep_freed_memory
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.run_dir.json_file import write_whole
-from hf_efficient.trials.process import RESULT, NoRoom, NoTime, end_with_parent, job_in
+from hf_efficient.trials.process import RESULT, RunFailed, job_in
+
+_TASKS = {
+    "variant": ("hf_efficient.trials.variant_runs", "measured"),
+    "prepare": ("hf_efficient.trials.prepare", "prepare"),
+    "arm": ("hf_efficient.trials.arm_runs", "train_arm"),
+    "trial": ("hf_efficient.trials.trial_run", "trained"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,8 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = {"result": _done(folder)}
     except HfEfficientError as error:
-        kinds: dict[type, str] = {NoRoom: "no_room", NoTime: "no_time"}
-        found = {"failure": str(error), "kind": kinds.get(type(error), "input")}
+        found = {"failure": str(error), "kind": "input"}
+    except RunFailed as error:
+        found = {"failure": str(error), "kind": error.kind}
     except MemoryError:
         found = {"failure": "out of the host's memory", "kind": "fault"}
     except Exception as error:  # noqa: BLE001  whatever fails in a training is its result
@@ -46,22 +55,9 @@ def _done(folder: Path) -> Any:
     go_offline_without_hub(recipe)
     if job.task != "arm":
         keep_freed_memory()  # which peers do not have
+    module, name = _TASKS[job.task]
     with explained_faults(str(folder)):
-        if job.task == "variant":
-            from hf_efficient.trials.variant_runs import measured
-
-            return measured(recipe, folder, **job.options)
-        if job.task == "prepare":
-            from hf_efficient.trials.prepare import prepare
-
-            return prepare(recipe, folder, **job.options)
-        if job.task == "arm":
-            from hf_efficient.trials.arm_runs import train_arm
-
-            return train_arm(recipe, folder, **job.options)
-        from hf_efficient.trials.trial_run import trained
-
-        return trained(recipe, folder, **job.options)
+        return getattr(importlib.import_module(module), name)(recipe, folder, **job.options)
 
 
 if __name__ == "__main__":

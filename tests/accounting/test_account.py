@@ -172,13 +172,14 @@ def test_other_ranks_give_tokens_and_the_slowest_gives_the_denominator(run):
     assert told["communication between the ranks, by itself"] == "it happens inside other phases, `backward` above all"
 
 
-def test_steps_without_spans(tmp_path):
-    lines(tmp_path / "steps.jsonl", step(1, 5.0, 2.0, forward=1.0), step(2, 7.0, 1.0, segment=1, forward=1.0))
-    found = account_of(tmp_path)
-    (one,) = found.time.processes
-    assert (one.wall_seconds, one.phase_seconds, one.unattributed_seconds) == (3.0, {"forward": 2.0}, 1.0)
-    assert (one.process_start_from, one.time_to_first_step_seconds, one.steps) == ("records", None, 2)
-    assert found.not_measured[0].what == "time outside the training loop"
+def test_a_process_whose_first_line_is_lost(run):
+    before = account_of(run)
+    path = run / "spans.jsonl"
+    path.write_text("\0" * 64 + "\n" + path.read_text().split("\n", 1)[1])
+    found = account_of(run)
+    assert (found.time.phase_seconds, found.steps) == (before.time.phase_seconds, before.steps)
+    assert (found.recorded_by, found.time.processes[0].process_start_from) == ("unknown", "records")
+    assert found.not_measured[0].what == "where the run began in its process"
 
 
 def test_kinds_of_a_later_version_are_left_out(run):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hf_efficient.accounting import evaluations
-from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.run_records import ProcessSpans
 from hf_efficient.records.amounts import Evaluation
 from hf_efficient.run_dir.jsonl import TAIL_BYTES
 

@@ -7,7 +7,7 @@ from made_records import end, facts, lines, price, process, step, train
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.accounting.plan import profile_account
-from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.run_records import ProcessSpans
 from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime
 from hf_efficient.run_dir.json_file import PROFILE, strict_json, table_path, write_whole
 

@@ -101,6 +101,7 @@ def test_a_heartbeat_that_is_written_over(tmp_path):
 
 
 def test_a_fault_is_told_at_every_look_until_it_is_corrected(tmp_path):
+    lines(tmp_path / "spans.jsonl", process())
     lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0), {"schema_version": 7})
     follower = RunReader(tmp_path)
     for _ in range(2):
@@ -114,6 +115,7 @@ def test_a_folder_that_is_not_there_yet(tmp_path):
     follower = RunReader(tmp_path / "later")
     with pytest.raises(OutputError, match="holds no records of a run"):
         account_run(tmp_path / "later", follower)
+    lines(tmp_path / "later" / "spans.jsonl", process())
     lines(tmp_path / "later" / "steps.jsonl", step(1, 0.0, 1.0))
     assert account_run(tmp_path / "later", follower).account.steps.count == 1
 

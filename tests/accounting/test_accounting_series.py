@@ -77,6 +77,7 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
         for index, wall in enumerate(walls)
     ]
     written[6]["sequences"] = None
+    lines(tmp_path / "spans.jsonl", process(), train(0, 0.0))
     lines(tmp_path / "steps.jsonl", *written)
     steps = account_run(tmp_path).series.steps
     assert dataclasses.asdict(steps) == {
@@ -95,6 +96,7 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
 
 def test_the_distribution_leaves_the_warm_up_out(tmp_path):
     """Of eight steps three are warm-up; the square root of five, rounded up, is three bins from 1 to 4."""
+    lines(tmp_path / "spans.jsonl", process(), train(0, 0.0))
     lines(tmp_path / "steps.jsonl", *[step(n + 1, 0.0, wall) for n, wall in enumerate((9, 9, 9, 1, 1, 2, 3, 4))])
     assert account_run(tmp_path).series.step_seconds == Histogram("linear", [1.0, 2.0, 3.0, 4.0], [2, 1, 2])
 

@@ -1,8 +1,8 @@
 from big_runs import write_run
 
 from hf_efficient.accounting.account import account_of, account_run
-from hf_efficient.run_dir.jsonl import read_steps
 from hf_efficient.run_dir.paths import rank_files
+from tests.conftest import read_steps
 
 
 def test_the_records_are_those_of_a_run(tmp_path):

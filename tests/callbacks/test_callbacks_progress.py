@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, ProgressCallback, Trainer, Traine
 from hf_efficient.callbacks import progress as figure_bars
 from hf_efficient.estimate.forecast import Schedule, Spent
 from hf_efficient.recording import timeline as timelines
-from hf_efficient.recording.live import LiveRun, Outlook, RecentSpeed, RunningFigures
+from hf_efficient.recording.live import LiveRun, Outlook, RunningFigures
 from hf_efficient.recording.meters import ProcessStart
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.steps import StepRecord, StepWork, TokenCounts
@@ -182,16 +182,17 @@ def test_it_takes_the_place_of_the_trainers_bar(tiny_llama_dir, tmp_path):
         return Trainer(AutoModelForCausalLM.from_pretrained(tiny_llama_dir), args)
 
     shown = trainer(disable_tqdm=False)
-    figure_bars.use_progress_lines(shown)
+    figure_bars.show_figures(shown, figure_bars.ProgressLines)
     bars = [type(one) for one in shown.callback_handler.callbacks if isinstance(one, ProgressCallback)]
     assert bars == [figure_bars.ProgressLines]
     silent = trainer(disable_tqdm=True)
-    figure_bars.use_progress_lines(silent)
+    figure_bars.show_figures(silent, figure_bars.ProgressLines)
     assert not any(isinstance(one, ProgressCallback) for one in silent.callback_handler.callbacks)
 
 
+RECENT = SimpleNamespace(steps=2, training_seconds=1.0, non_padding=12_345.6 / 2, model_flops=314.0)
 ALL = SimpleNamespace(
-    figures=SimpleNamespace(rates=lambda: RecentSpeed(0.5, 12_345.6 / 2, 314.0)),
+    figures=SimpleNamespace(recent=lambda: RECENT),
     world_size=2,
     peak_flops_per_second=1000.0,
     spent=lambda: Spent(100.0, 1.2, None),

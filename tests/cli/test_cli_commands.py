@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hf_efficient.cli.recipes import ExplainedValue, explanation_table
+from hf_efficient.cli.recipes import explanation_table
 from hf_efficient.recipe.files import ShippedPlan
 from hf_efficient.recipe.json_schema import json_schema
-from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.load import ResolvedValue, load_recipe
 from hf_efficient.recipe.schema import Origin
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recipe.tree import parse_yaml
@@ -122,7 +122,7 @@ def test_explain_shows_the_defaults_of_the_configuration_class_after_what_is_set
 
 
 def test_what_does_not_fit_is_folded_and_not_cut():
-    rows = [ExplainedValue("a.b", "x" * 70, "some/file.yaml:12"), ExplainedValue("c", "[red]", "default")]
+    rows = [ResolvedValue("a.b", "x" * 70, "some/file.yaml:12"), ResolvedValue("c", "[red]", "default")]
     console = Console(width=80)
     with console.capture() as printed:
         console.print(explanation_table(rows))

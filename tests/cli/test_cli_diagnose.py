@@ -119,9 +119,6 @@ def test_json_is_strict_and_whole(run, recipe, isolated):
     [
         ("diagnose RECIPE", "r.yaml: is a recipe, and diagnose reads a run. Name its output directory, or run short"),
         ("diagnose quickstart/lora", "variants of the recipe: hf-efficient isolate quickstart/lora"),
-        ("diagnose RECIPE --isolate a.b=1", "and diagnose reads a run. Write hf-efficient isolate r.yaml a.b=1"),
-        ("diagnose RECIPE --isolate --steps 8", "Write hf-efficient isolate r.yaml --steps 8"),
-        ("diagnose FOLDER --steps 8", "--steps: is about variants of a recipe"),
         ("diagnose FOLDER --finding 1", "--finding: chooses what --apply writes. Add --apply OUT.yaml."),
         ("diagnose a.json.gz --apply b.yaml", "a.json.gz: is no run. For a trace: hf-efficient trace a.json.gz"),
         ("isolate FOLDER", "is a folder, and isolate runs a recipe. Name a recipe file or a shipped recipe."),

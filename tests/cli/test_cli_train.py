@@ -169,22 +169,6 @@ def test_processes_that_do_not_divide_the_global_batch(recipe, monkeypatch):
         train("r.yaml", batch, dry_run=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "written"),
-    [
-        ("--on slurm --time 2h", "submit r.yaml --on slurm --time 2h --dry-run"),
-        ("--on slurm --submit --overwrite", "submit r.yaml --on slurm --overwrite"),
-        ("--on=skypilot --output job.yaml", "submit r.yaml --on=skypilot --output job.yaml"),
-        ("--gpu H100", "submit r.yaml --gpu H100 --on slurm --dry-run"),
-    ],
-)
-def test_flags_of_a_job_are_answered_with_the_command(run, recipe, arguments, written):
-    ended = run("train", str(recipe), *arguments.split())
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("error: --")
-    assert ended.err.endswith(f"rite hf-efficient {written}\n")
-
-
 def test_num_gpus_is_the_number_of_processes(run, recipe):
     ended = run("train", str(recipe), "--num-gpus", "2", "--dry-run")
     assert (ended.code, ended.err) == (0, "")

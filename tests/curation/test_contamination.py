@@ -1,6 +1,6 @@
 import pytest
 
-from hf_efficient.curation.contamination import contaminated
+from hf_efficient.curation.duplicates import contaminated
 from hf_efficient.errors import DataError
 
 LONG = "Ann has seven red apples and gives two of them to each of her three brothers today."

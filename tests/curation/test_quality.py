@@ -162,12 +162,11 @@ def test_a_reward_model_scores_each_row(curate, tmp_path, tiny_tokenizer):
 @pytest.fixture
 def letters(monkeypatch):
     """An encoder that sees how often each letter is written."""
-    from hf_efficient.curation import sentence_encoder
 
     def encode(texts):
         return np.array([[text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float)
 
-    monkeypatch.setattr(sentence_encoder, "sentence_encoder", lambda name: encode)
+    monkeypatch.setattr(module, "sentence_encoder", lambda name: encode)
 
 
 def classifier(tmp_path, good, bad):

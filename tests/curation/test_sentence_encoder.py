@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizerFast
 
-from hf_efficient.curation.sentence_encoder import sentence_encoder
+from hf_efficient.curation.duplicates import sentence_encoder
 from hf_efficient.errors import ModelError, SetupError
 
 TEXTS = ["one two three", "four", "two two one four three one"]

@@ -127,7 +127,7 @@ def test_functions_of_the_users_own(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "own_rewards", raising=False)
     (reward,) = make_rewards([RewardSection(function="own_rewards:short", run_code=True)])
     assert (reward(completions=[1, 2]), reward.__name__) == ([0.5, 0.5], "short")
-    faults = {"nowhere_at_all:f": "cannot be", "own_rewards:tall": "no function tall", "own_rewards:x": "no function x"}
+    faults = {"nowhere_at_all:f": "cannot be", "own_rewards:tall": "there is no tall", "own_rewards:x": "no function"}
     for name, message in faults.items():
         with pytest.raises(SetupError, match=rf"rewards.0.function: .*{message}"):
             make_rewards([RewardSection(function=name, run_code=True)])

@@ -185,5 +185,5 @@ FEWER = {(8, 1): (4, 2), (5, 1): (1, 5), (5, 2): (2, 5), (6, 2): (3, 4), (7, 3):
 def test_the_rows_of_a_step_stay(tmp_path, batch, fewer):
     """Rows of a micro-batch, and micro-batches of a step."""
     arguments = dict(zip(("per_device_train_batch_size", "gradient_accumulation_steps"), batch, strict=True))
-    found = rules.smaller_micro_batch(case_in(tmp_path, facts={"settings": settings(arguments=arguments)}))
-    assert (None if found is None else tuple(found.values())) == fewer
+    found = rules.fewer_rows(case_in(tmp_path, facts={"settings": settings(arguments=arguments)}), "smaller kernels")
+    assert [tuple(one.overrides.values()) for one in found] == ([] if fewer is None else [fewer])

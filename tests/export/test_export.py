@@ -251,7 +251,7 @@ def test_a_token_that_differs_where_the_trained_model_holds_both_equally_likely_
 def test_llama_cpp_differs_at_a_tie(run, monkeypatch):
     llama_cpp = pytest.importorskip("hf_efficient.export.llama_cpp")
     pytest.importorskip("cyllama")
-    monkeypatch.setattr(llama_cpp, "_greedy", lambda *given: itertools.repeat(7))
+    monkeypatch.setattr(llama_cpp, "greedy", lambda *given: itertools.repeat(7))
     monkeypatch.setattr(llama_cpp, "TIE_NATS", float("inf"))
     _, report = export(run)
     assert (report.agreement.llama_cpp_same_answers, report.agreement.llama_cpp_ties) == (0, 3)

@@ -11,7 +11,7 @@ from huggingface_hub import HfApi, ModelCard
 
 from hf_efficient.cli.app import main
 from hf_efficient.errors import ModelError, OutputError, SetupError
-from hf_efficient.launch.push import push
+from hf_efficient.launch.card import push
 from hf_efficient.recipe.schema import Recipe
 
 

@@ -37,4 +37,4 @@ def job_for(
 ) -> Job:
     """A shipped recipe's job."""
     loaded = load_recipe(recipe, overrides)
-    return job_of(target, loaded, cluster, source=recipe, directory=directory, switch=switch)
+    return job_of(target, loaded, cluster, source=recipe, directory=directory, switch=switch, flags=[])

@@ -84,7 +84,7 @@ def test_local_files_that_no_machine_would_find(tmp_path):
     def judged(target, path):
         recipe = load_recipe("quickstart/lora", ["output_dir=/mnt/runs/a", f"data.train.0.path={path}"])
         try:
-            job_of(target, recipe, cluster, source="r", directory=str(inside))
+            job_of(target, recipe, cluster, source="r", directory=str(inside), switch="", flags=[])
         except RecipeError as error:
             return str(error)
         return None

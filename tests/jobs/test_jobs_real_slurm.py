@@ -212,7 +212,8 @@ def submitted(slurm, project, recipe, *overrides, path, **keys):
     activate = f"export PATH={shlex.quote(str(path))}:/usr/sbin:/usr/bin:/sbin:/bin"
     file.write_text("".join(f"{key}: {value}\n" for key, value in {**keys, "cpus": 1, "activate": activate}.items()))
     loaded = load_recipe(recipe, overrides)
-    job = job_of("slurm", loaded, load_cluster(file, {}), source=str(recipe), directory=str(project))
+    where = {"source": str(recipe), "directory": str(project)}
+    job = job_of("slurm", loaded, load_cluster(file, {}), **where, switch="", flags=[])
     script = project / "job.sbatch"
     script.write_text(sbatch_script(job))
     return slurm.run("sbatch", "--parsable", str(script)).strip()

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.launch.again import TRIES, Starts, next_tail, starts_of
+from hf_efficient.launch.restart import TRIES, Starts, next_tail, starts_of
 from tests.conftest import small_recipe
 from tests.launch.test_launch_output import a_checkpoint
 

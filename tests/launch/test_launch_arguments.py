@@ -11,7 +11,7 @@ from hf_efficient.errors import RecipeError, SetupError
 from hf_efficient.facts import environment
 from hf_efficient.launch import arguments
 from hf_efficient.launch.arguments import (
-    emulation_remark,
+    float32_remark,
     leave_bf16_off,
     one_device_remark,
     settle_compute_dtype,
@@ -117,7 +117,7 @@ def qlora(tmp_path):
 
 @pytest.fixture
 def machine(monkeypatch):
-    return lambda *, emulates: monkeypatch.setattr(arguments, "cpu_emulates_bf16", lambda: emulates)
+    return lambda *, in_float32: monkeypatch.setattr(arguments, "cpu_is_faster_in_float32", lambda: in_float32)
 
 
 def settled(given, device=CPU):
@@ -125,12 +125,12 @@ def settled(given, device=CPU):
 
 
 def test_auto_is_what_the_device_multiplies_in(qlora, machine, monkeypatch):
-    machine(emulates=True)
+    machine(in_float32=True)
     assert settled(qlora()) == "float32"
     for key in ("quantization.compute_dtype=bfloat16", "quantization.bits=8", "method=lora"):
         said = qlora(f"adapter.{key}")
         assert settle_compute_dtype(said, CPU) is said
-    machine(emulates=False)
+    machine(in_float32=False)
     assert settled(qlora()) == "bfloat16"
     for has_bf16 in (True, False):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, has=has_bf16: has)
@@ -138,14 +138,20 @@ def test_auto_is_what_the_device_multiplies_in(qlora, machine, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("emulates", "said", "bf16"),
-    [(True, [], False), (True, ["train.bf16=true"], True), (True, ["train.bf16=false"], False), (False, [], True)],
+    ("in_float32", "said", "bf16"),
+    [
+        (True, [], False),
+        (True, ["train.bf16=true"], True),
+        (True, ["train.bf16=false"], False),
+        (True, ["train.bf16=null"], False),
+        (False, [], True),
+    ],
 )
-def test_a_cpu_that_emulates_bfloat16_trains_without_where_the_recipe_is_silent(
-    qlora, machine, monkeypatch, emulates, said, bf16
+def test_a_cpu_that_is_faster_in_float32_trains_without_bfloat16_where_the_recipe_is_silent(
+    qlora, machine, monkeypatch, in_float32, said, bf16
 ):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no" if said else "bf16")  # the launcher's
-    machine(emulates=emulates)
+    machine(in_float32=in_float32)
     args = training_arguments(qlora(*said))
     assert args.bf16 is bf16
     assert said or args.mixed_precision == ("bf16" if bf16 else "no")
@@ -155,17 +161,17 @@ def test_a_cpu_that_emulates_bfloat16_trains_without_where_the_recipe_is_silent(
     assert (options, os.environ["ACCELERATE_MIXED_PRECISION"]) == ({"fp16": True}, "fp16")
 
 
-def test_the_remark_on_what_is_emulated(qlora, machine):
-    machine(emulates=True)
+def test_the_remark_on_bfloat16_that_is_slower(qlora, machine):
+    machine(in_float32=True)
     asked = qlora("train.bf16=true", "model.dtype=bfloat16", "adapter.quantization.compute_dtype=bfloat16")
-    assert emulation_remark(asked, CPU) == (
-        "this CPU emulates bfloat16, many times slower than float32: write train.bf16: false, model.dtype: float32, "
+    assert float32_remark(asked, CPU) == (
+        "this CPU multiplies float32 faster than bfloat16: write train.bf16: false, model.dtype: float32, "
         "adapter.quantization.compute_dtype: auto"
     )
-    assert emulation_remark(settle_compute_dtype(qlora(), CPU), CPU) == ""
-    assert emulation_remark(asked, GPU) == ""
-    machine(emulates=False)
-    assert emulation_remark(asked, CPU) == ""
+    assert float32_remark(settle_compute_dtype(qlora(), CPU), CPU) == ""
+    assert float32_remark(asked, GPU) == ""
+    machine(in_float32=False)
+    assert float32_remark(asked, CPU) == ""
 
 
 def test_emulation_is_read_off_the_machine(monkeypatch):

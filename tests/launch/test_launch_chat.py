@@ -122,7 +122,7 @@ def test_what_cannot_answer(run, tiny_llama_dir, tmp_path):
         Answerer(str(tiny_llama_dir), Sampling(max_new_tokens=512))
     for text, told in (
         ("", "is empty. Write a prompt on each line."),
-        ("nonsense", "in.jsonl:1 is no JSON: "),
+        ("nonsense", "in.jsonl:1: not valid JSON "),
         ('{"prompt": "a"}\n{"text": "b"}', "in.jsonl:2 holds neither "),
         ('{"messages": []}', "in.jsonl:1 holds neither "),
         ('{"prompt": ""}', "in.jsonl:1 holds neither "),

@@ -15,7 +15,6 @@ from hf_efficient.launch import machine as checks
 from hf_efficient.launch.command import (
     FLAGS_ALONE,
     Layout,
-    NodePlace,
     accelerate_command,
     accelerate_config,
     deepspeed_config,
@@ -39,7 +38,7 @@ def recipe(*distributed: str):
     return load_recipe("quickstart/lora", [f"distributed.{one}" for one in distributed])
 
 
-def config(*distributed: str, place: NodePlace | None = None, devices: int = 0):
+def config(*distributed: str, place: tuple[int, str, int] | None = None, devices: int = 0):
     loaded = recipe(*distributed)
     return accelerate_config(loaded, layout_of(loaded, device_count=devices, cores=4, place=place))
 
@@ -52,7 +51,7 @@ def test_strategies_by_name():
 def test_layouts():
     assert layout_of(recipe("processes=auto"), device_count=8, cores=16) == Layout(1, 8, 16)
     assert layout_of(recipe("processes=auto"), device_count=0, cores=2) == Layout(1, 1, 2)
-    place = NodePlace(1, "alpha", 4000)
+    place = (1, "alpha", 4000)
     made = layout_of(recipe("processes=4", "nodes=2"), device_count=0, cores=8, place=place)
     assert made == Layout(2, 4, 8, 1, "alpha", 4000)
     assert made.world_size == 8
@@ -70,7 +69,7 @@ WRONG_PLACES = {
 
 def test_where_machines_meet():
     for address, place in {**ADDRESSES, "fd00::1": ("fd00::1", 29500)}.items():
-        assert node_place(recipe("nodes=2"), 1, address) == NodePlace(1, *place)
+        assert node_place(recipe("nodes=2"), 1, address) == (1, *place)
     assert node_place(recipe(), 0, None) is None
     for message, (nodes, *place) in WRONG_PLACES.items():
         with pytest.raises(SetupError, match=f"^{message}"):
@@ -107,7 +106,7 @@ def test_fsdp2_and_its_flags():
 
 
 def test_the_second_of_two_machines():
-    flags = launch_flags(config("nodes=2", "strategy=ddp", place=NodePlace(1, "alpha", 4000)), threads=4)
+    flags = launch_flags(config("nodes=2", "strategy=ddp", place=(1, "alpha", 4000)), threads=4)
     place = "--machine_rank=1 --main_process_ip=alpha --main_process_port=4000 --rdzv_backend=static --same_network"
     assert " ".join(flags[3:8]) == place
     assert flags[-1] == "--multi_gpu"
@@ -115,7 +114,7 @@ def test_the_second_of_two_machines():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_machines_that_meet_again_after_a_failure(rank):
-    got = config("nodes=2", "max_restarts=3", place=NodePlace(rank, "alpha", 4000))
+    got = config("nodes=2", "max_restarts=3", place=(rank, "alpha", 4000))
     assert (got["rdzv_backend"], got["same_network"]) == ("c10d", False)
     flags = launch_flags(got, 4, 3)
     assert {"--max_restarts=3", "--rdzv_backend=c10d", f"--rdzv_conf=is_host={str(rank == 0).lower()}"} <= set(flags)

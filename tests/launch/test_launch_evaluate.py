@@ -13,11 +13,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_efficient.errors import ModelError, SetupError
-from hf_efficient.launch.checkpoints import RESOLVED
 from hf_efficient.launch.evaluate import Evaluation, evaluate_model
 from hf_efficient.records.trained_model import TaskScores
 from hf_efficient.reporting.trained_model import scores_lines
 from hf_efficient.run_dir.json_file import read_record
+from hf_efficient.run_dir.paths import RESOLVED
 from tests.conftest import small_recipe
 
 pytest.importorskip("lm_eval")

@@ -3,10 +3,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import warnings
-from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -257,7 +257,7 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 def test_a_damaged_adapter_is_named_before_the_base_is_loaded(tiny_llama_dir, tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
     train(tiny_llama_dir, run_dir)
-    monkeypatch.setattr(merge_module, "_load_base", None)
+    monkeypatch.setattr(merge_module, "load_unmerged", None)
     for file, damage, message in (
         (WEIGHTS, cut_off, "{path} cannot be read: Error while deserializing header: "),
         (WEIGHTS, Path.unlink, "{folder} holds adapter_config.json but no adapter_model.safetensors"),
@@ -336,20 +336,23 @@ def test_output_that_is_occupied(qlora_run, tmp_path):
     assert mine.read_text() == "mine"
 
 
-def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
-    full = "Error while serializing: I/O error: No space left on device (os error 28)"
+def test_a_disk_that_refuses_is_named_and_nothing_is_left(tmp_path):
     with pytest.raises(OutputError) as error, written_whole(tmp_path / "merged"):
-        raise SafetensorError(full)
-    assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: {full}."
+        raise OSError(30, "Read-only file system")
+    assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: Read-only file system."
     assert saved(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    "error", [Exception("No space left on device (os error 28)"), OSError("13369344 requested and 12134400 written")]
+    "error",
+    [
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        Exception("No space left on device (os error 28)"),
+        OSError("13369344 requested and 12134400 written"),
+    ],
 )
-def test_a_full_disk_has_one_sentence_whatever_a_library_says(error, tmp_path, monkeypatch):
-    """As tokenizers and NumPy have it."""
-    monkeypatch.setattr("shutil.disk_usage", lambda path: namedtuple("usage", "free")(4096))
+def test_a_full_disk_has_one_sentence_whatever_a_library_says(error, tmp_path):
+    """As safetensors, tokenizers and NumPy have it."""
 
     def fail_half_way(error):
         with written_whole(tmp_path / "exports" / "merged") as folder:
@@ -384,7 +387,7 @@ def test_sigterm_leaves_nothing_half_written(tmp_path):
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left, alive = (tmp_path / f".merging-out-{pid}" for pid in (ended.pid, os.getppid()))
+    left, alive = (tmp_path / f".out@{socket.gethostname()}@{pid}@x" for pid in (ended.pid, os.getppid()))
     for one in (left, alive):
         (one / "out").mkdir(parents=True)
     with written_whole(tmp_path / "out") as folder:

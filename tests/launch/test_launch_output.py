@@ -67,7 +67,7 @@ def test_another_run_is_refused_with_both_ways_out(tmp_path):
         ("scheduler.pt", None, "scheduler.pt is missing"),
         ("rng_state.pth", None, "rng_state_0.pth is missing"),
         ("trainer_state.json", b"{", "trainer_state.json is not whole"),
-        ("trainer_state.json", b"[]", "trainer_state.json holds no state"),
+        ("trainer_state.json", b"[]", "trainer_state.json is not whole"),
         ("trainer_state.json", None, "trainer_state.json, its last file, is missing: saving was cut off"),
         ("adapter_model.safetensors", None, "it holds no weights"),
         ("adapter_model.safetensors", "cut", "adapter_model.safetensors is not whole"),

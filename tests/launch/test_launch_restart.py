@@ -96,7 +96,7 @@ def agreed(monkeypatch, recipe, *others, sleep=None):
     """What rank 0 makes of it, while the others say this after it."""
     said = iter(others)
     monkeypatch.setattr(restart.time, "sleep", sleep or pytest.fail)
-    monkeypatch.setattr(restart, "_from_all", lambda mine, world_size: [mine, *next(said, [None])])
+    monkeypatch.setattr(restart, "from_all", lambda mine, world_size: [mine, *next(said, [None])])
     environment = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
     return restart.agreed_output(recipe, SimpleNamespace(world_size=2, process_index=0), environment)
 

@@ -175,20 +175,6 @@ def test_shares_cover_the_examples_and_are_equally_long():
     assert share_of(3, 0, 1) == [0, 1, 2]
 
 
-def test_bad_examples(tokenizer):
-    with pytest.raises(DataError) as error:
-        AnswerEvaluator(tokenizer, [])
-    assert str(error.value) == (
-        "evaluate.generate: there are no evaluation examples to answer. Give data.eval or data.eval_fraction."
-    )
-    with pytest.raises(DataError) as error:
-        AnswerEvaluator(tokenizer, [{"prompt": "a", "answer": "b"}, {"prompt": "a", "text": "b"}])
-    assert str(error.value) == (
-        "evaluate.generate: example 1 has no 'answer', only ['prompt', 'text']. "
-        "An example to be answered is {'prompt': text or list of messages, 'answer': text}."
-    )
-
-
 def test_messages_without_a_chat_template(tokenizer):
     tokenizer.chat_template = None
     with pytest.raises(DataError) as error:

@@ -53,7 +53,7 @@ def test_a_packed_row_is_its_documents_one_by_one(kind, options, with_bounds):
     [
         ("gpt_bigcode", {"n_layer": 2, "n_head": 4, "n_embd": 32}),  # keeps position_ids from the attention
         ("jetmoe", {"kv_channels": 8, "num_local_experts": 2}),  # takes the output by view
-        ("llama4_text", {"attention_chunk_size": 3, "head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48}),
+        ("llama4_text", {"attention_chunk_size": 3, "head_dim": 8, "num_local_experts": 2}),
     ],
 )
 def test_documents_are_known_whatever_a_model_hands_to_its_attention(kind, options):

@@ -26,8 +26,7 @@ from hf_efficient.model.recipe_trainer import (
     objective,
     sft_arguments,
 )
-from hf_efficient.run_dir.jsonl import read_steps
-from tests.conftest import small_recipe
+from tests.conftest import read_steps, small_recipe
 
 FAMILIES = {
     "llama": {},

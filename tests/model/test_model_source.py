@@ -36,7 +36,7 @@ def test_two_gguf_files_ask_for_a_name(tmp_path):
 
 def test_what_is_no_model_is_named(tmp_path):
     (tmp_path / "llama-3").mkdir()
-    with pytest.raises(ModelError, match=r"lama-3 does not exist\. Did you mean .*llama-3\?"):
+    with pytest.raises(ModelError, match=r"lama-3 does not exist\. Nearest in .*: llama-3\. Write"):
         resolve_model_source(ModelSection(id=str(tmp_path / "lama-3")))
     (tmp_path / "w.gguf").write_bytes(b"not a model")
     with pytest.raises(ModelError, match=r"cannot read the GGUF file w\.gguf"):
@@ -69,7 +69,7 @@ def test_smollm2_is_converted_once_and_answers(monkeypatch):
     folder = gguf.dense_folder(source.location, source.gguf_file)
     monkeypatch.setattr(gguf, "_convert", lambda *arguments: pytest.fail("converted a second time"))
     assert gguf.dense_folder(source.location, source.gguf_file) == folder
-    assert [path for path in folder.parent.iterdir() if path.name.startswith(".converting")] == []
+    assert [path for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)

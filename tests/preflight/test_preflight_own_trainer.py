@@ -81,7 +81,7 @@ def test_out_of_memory_names_what_to_write(build, tmp_path):
 
     said = (
         r"out of memory in the training step on the longest batch \(2 x 30 tokens\): CUDA out of memory. Tried to "
-        "allocate 2.00 GiB. Write one of: per_device_train_batch_size=1; a smaller max_length"
+        "allocate 2.00 GiB. Write one of: per_device_train_batch_size=1 gradient_accumulation_steps=2; "
     )
     with pytest.raises(PreflightError, match=said):
         hf_efficient.preflight_check(build(Small))

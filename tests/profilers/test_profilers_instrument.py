@@ -94,10 +94,12 @@ def train_with(instrument, tmp_path, steps):
         (1, [], [False]),
     ],
 )
-def test_the_steps_that_are_captured(tmp_path, steps, calls, under):
-    found = []  # stands for ``torch.cuda.profiler``
+def test_the_steps_that_are_captured(tmp_path, monkeypatch, steps, calls, under):
+    found = []
     profiler = SimpleNamespace(start=lambda: found.append("start"), stop=lambda: found.append("stop"))
-    assert train_with(Capture(2, 2, profiler), tmp_path, steps) == under
+    monkeypatch.setattr("torch.cuda.profiler", profiler)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert train_with(Capture(2, 2), tmp_path, steps) == under
     assert found == calls
 
 

@@ -3,8 +3,11 @@
 import json
 import pickle
 
+import pytest
+import torch
+
 from hf_efficient.profilers.instrument import Place
-from hf_efficient.profilers.torch_trace import CudaAllocator, MemoryHistory
+from hf_efficient.profilers.torch_trace import MemoryHistory
 
 BLOCKS = [
     {"address": 0, "size": 64, "requested_size": 60, "state": "active_allocated", "frames": []},
@@ -14,23 +17,23 @@ SEGMENT = {"address": 0, "total_size": 96, "active_size": 64, "blocks": BLOCKS}
 SNAPSHOT = {"segments": [SEGMENT], "device_traces": [[]]}
 
 
-class Fake(CudaAllocator):
-    def __init__(self, fails=False):
-        self.calls, self.observers, self.fails = [], [], fails
-        self.record = self.calls.append
-        self.when_out_of_memory = self.observers.append
+class Fake:
+    """``calls``: to record and to stop; ``observers``: of a want of memory."""
 
-    is_here = staticmethod(lambda: True)
-    retries = staticmethod(lambda: 2)
-    device = staticmethod(lambda: 0)
+    def __init__(self):
+        self.calls, self.observers = [], []
 
-    def stop(self):
-        self.calls.append("stop")
 
-    def snapshot(self):
-        if self.fails:
-            raise RuntimeError("no host memory")
-        return SNAPSHOT
+@pytest.fixture
+def fake(monkeypatch):
+    made = Fake()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"num_alloc_retries": 2})
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: made.calls.append(how))
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: SNAPSHOT)
+    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", made.observers.append, raising=False)
+    return made
 
 
 def train(history, folder, steps=3):
@@ -44,27 +47,25 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_after_chosen_steps_and_at_the_end(tmp_path):
-    fake = Fake()
-    history = MemoryHistory(at_steps=[2], at_end=True, max_entries=50, allocator=fake)
+def test_after_chosen_steps_and_at_the_end(tmp_path, fake):
+    history = MemoryHistory(at_steps=[2], at_end=True, max_entries=50)
     train(history, tmp_path)
     assert names(tmp_path) == ["memory.rank1.step2.json", "memory.rank1.step2.pickle"]
     history.stop()
     assert names(tmp_path)[:2] == ["memory.rank1.end.json", "memory.rank1.end.pickle"]
     assert len(history.files) == 4
-    assert fake.calls == [50, "stop"]
+    assert fake.calls == [{"max_entries": 50, "stacks": "python"}, {"enabled": None}]
     assert pickle.loads((tmp_path / "memory.rank1.step2.pickle").read_bytes()) == SNAPSHOT
     told = json.loads((tmp_path / "memory.rank1.step2.json").read_text())
     assert (told["moment"], told["reserved_bytes"], told["peak_bytes"]) == ("after step 2", 96, 60)
     assert told["allocation_retries"] == 2
 
 
-def test_when_memory_runs_out(tmp_path):
-    fake = Fake()
-    history = MemoryHistory(allocator=fake)
+def test_when_memory_runs_out(tmp_path, fake):
+    history = MemoryHistory()
     train(history, tmp_path)
     (ran_out,) = fake.observers
-    ran_out()
+    ran_out(0, 2**30, 2**34, 2**20)  # device, wanted, in all, free
     assert names(tmp_path) == ["memory.rank1.out_of_memory.json", "memory.rank1.out_of_memory.pickle"]
     history.stop()
     train(history, tmp_path)

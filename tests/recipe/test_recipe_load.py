@@ -100,10 +100,6 @@ def test_one_wrong_value(problems):
         ("adapter=[]", "adapter: is an empty list, but must be a mapping."),
         ("data.train=[]", "data.train: is an empty list, but must be a list of at least 1."),
         ("name=''", "name: is empty text, but must be at least 1 character long."),
-        ("method=dpo", "method: is called `objective` now. Write `objective` in its place."),
-        ("efficiency.grid=FR", "efficiency.grid: is called `cost.grid` now. Write `cost.grid` in its place."),
-        ("efficiency.budget.usd=4", "efficiency.budget: is called `budget` now. Write `budget` in its place."),
-        ("efficiency.profile={}", "efficiency.profile: is called `profile` now. Write `profile` in its place."),
         ("adapter.target_modules={}", "adapter.target_modules: is an empty mapping, but must be text or a list."),
         ("distributed.processes=0", "distributed.processes: is the number 0, but must be greater than 0 or auto."),
         ("evaluate.metrics=[f1]", "evaluate.metrics.0: is the text 'f1', but must be perplexity, token_accuracy or"),
@@ -188,7 +184,6 @@ def path(tmp_path):
 
 def test_every_value_with_who_set_it(path):
     found = read_resolved(path)
-    assert (found.name, found.description) == ("tiny", "")
     assert found.values == [
         ResolvedValue("name", "tiny", None),
         ResolvedValue("train.learning_rate", "0.0002", "command line: train.learning_rate=2e-4"),
@@ -206,7 +201,7 @@ def test_what_a_run_writes_is_read(tmp_path, write):
     loaded = load_recipe(write(), ["train.max_steps=3"])
     found = read_resolved(write_resolved_recipe(tmp_path / "out", loaded, {"python": "3"}))
     assert ResolvedValue("train.max_steps", "3", "command line: train.max_steps=3") in found.values
-    assert found.name == loaded.name
+    assert ResolvedValue("name", loaded.name, str(loaded.provenance["name"])) in found.values
 
 
 def test_what_is_no_resolved_recipe(path):
@@ -221,7 +216,7 @@ def test_what_is_no_resolved_recipe(path):
 
 
 def test_keys_that_differ():
-    first = ResolvedRecipe("a", "", [ResolvedValue("name", "a", None), ResolvedValue("train.seed", "1", "x")])
-    second = ResolvedRecipe("b", "", [ResolvedValue("train.seed", "1", None), ResolvedValue("model.id", "m", None)])
+    first = ResolvedRecipe([ResolvedValue("name", "a", None), ResolvedValue("train.seed", "1", "x")], {})
+    second = ResolvedRecipe([ResolvedValue("train.seed", "1", None), ResolvedValue("model.id", "m", None)], {})
     assert differing_keys([first, second]) == {"name": ["a", None], "model.id": [None, "m"]}
     assert differing_keys([first, first, first]) == {}

@@ -8,8 +8,9 @@ import torch
 from fake_device import Device
 from hand_clock import lines, recorder_of
 
+from hf_efficient.recording import device as device_module
 from hf_efficient.recording import meters as memory_module
-from hf_efficient.recording.device import DeviceClock, DeviceWatch, EventPool, PhasePeaks, watch_device
+from hf_efficient.recording.device import DeviceWatch, PhasePeaks, watch_device
 from hf_efficient.recording.meters import device_peaks, keep_device_peaks
 from hf_efficient.records.steps import StepMemory
 
@@ -18,7 +19,7 @@ ALONE = {"forward": 1.0, "backward": 2.0, "optimizer": 0.5}
 
 @pytest.fixture
 def clock(device):
-    return DeviceClock(EventPool(device.event))
+    return DeviceWatch(device.event)
 
 
 def phase(clock, device, name, work, host=0.0):
@@ -36,6 +37,10 @@ def step(clock, device, forward=1.0, backward=2.0, optimizer=0.5, micro_batches=
     phase(clock, device, "optimizer", optimizer)
 
 
+def cut(clock):
+    return clock.cut()[0]
+
+
 def read(times):
     assert times.ready()
     return {name: pytest.approx(value) for name, value in (times.read() or {}).items()}
@@ -43,7 +48,7 @@ def read(times):
 
 def test_a_step_is_read_once_the_device_has_done_it(clock, device):
     step(clock, device)
-    times = clock.cut()
+    times = cut(clock)
     assert (times.ready(), times.read()) == (False, None)
     device.host = 3.49
     assert not times.ready()
@@ -53,12 +58,12 @@ def test_a_step_is_read_once_the_device_has_done_it(clock, device):
 
 def test_a_device_that_has_nothing_to_do_waits_and_one_that_is_behind_does_not(clock, device):
     step(clock, device)
-    first = clock.cut()
+    first = cut(clock)
     step(clock, device)  # queued while the device is still at the first one's forward
-    second = clock.cut()
+    second = cut(clock)
     device.host = 9.0  # the device was done at 7
     step(clock, device)
-    third = clock.cut()
+    third = cut(clock)
     device.host = 100.0
     assert read(first) == ALONE
     assert [read(second), read(third)] == [{"exposed_wait": wait, **ALONE} for wait in (0.0, 2.0)]
@@ -73,7 +78,7 @@ def test_an_evaluation_and_a_save_in_between_are_no_wait(clock, device):
     clock.cut()
     device.host += 0.125  # at 17.375
     step(clock, device)
-    times = clock.cut()
+    times = cut(clock)
     device.host = 100.0
     assert read(times)["exposed_wait"] == pytest.approx(0.5 + 0.25 + 0.125)
 
@@ -84,7 +89,7 @@ def test_the_optimizer_goes_on_from_clipping_to_its_step(clock, device):
     phase(clock, device, "optimizer", 0.25)
     device.host = 10.0
     # One interval: half a second of work, idle until the host is there at 2, a quarter.
-    assert read(clock.cut()) == {"optimizer": 2.25}
+    assert read(cut(clock)) == {"optimizer": 2.25}
     assert len(device.events) == 2
 
 
@@ -95,18 +100,18 @@ def test_a_phase_inside_another_is_part_of_it_and_one_left_open_ends_with_the_st
     clock.leave("forward")
     clock.leave("forward")  # one leave too many
     device.host = 10.0
-    assert read(clock.cut()) == {"forward": 1.5}
+    assert read(cut(clock)) == {"forward": 1.5}
     clock.enter("forward")
     clock.enter("backward")
     clock.cut()
     step(clock, device)
     device.host = 20.0
-    assert read(clock.cut()) == ALONE
+    assert read(cut(clock)) == ALONE
 
 
 def test_a_device_that_failed_tells_nothing(clock, device, monkeypatch):
     step(clock, device)
-    times = clock.cut()
+    times = cut(clock)
 
     def fail(self):
         raise RuntimeError("CUDA error: device-side assert triggered")
@@ -124,7 +129,7 @@ def test_what_the_computing_stream_waits_for_other_ranks_is_communication(clock,
     phase(clock, device, "communication", 0.75)  # gradients
     clock.leave("backward")  # of the host, which has ended on the device
     phase(clock, device, "optimizer", 0.5)
-    times = clock.cut()
+    times = cut(clock)
     device.host = 9.0
     assert read(times) == {"forward": 1.0, "communication": 1.0, "backward": 2.0, "optimizer": 0.5}
 
@@ -174,10 +179,13 @@ def kept():
 
 
 @pytest.fixture
-def phase_peaks(allocator, kept):
+def phase_peaks(allocator, kept, monkeypatch):
+    monkeypatch.setattr(torch.cuda.memory, "memory_stats_as_nested_dict", lambda index: allocator.read())
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda index: allocator.reset())
+    monkeypatch.setattr(device_module, "keep_device_peaks", lambda index, *both: kept.append(both))
     allocator.change(100)  # the model
     allocator.use(900)  # its conversion, before training
-    return PhasePeaks(allocator.read, allocator.reset, lambda *both: kept.append(both), lambda: allocator.now)
+    return PhasePeaks(0, lambda: allocator.now)
 
 
 def allocate(phase_peaks, allocator, forward=50, backward=80, optimizer=20):
@@ -252,7 +260,7 @@ def device():
 
 @pytest.fixture
 def watch(device):
-    return DeviceWatch(DeviceClock(EventPool(device.event)), SeenPeaks())
+    return DeviceWatch(device.event, SeenPeaks())
 
 
 def record_step(recorder, device, number):
@@ -302,7 +310,7 @@ def test_a_fault_is_one_warning_and_the_steps_go_on(device, tmp_path, caplog):
     def fail():
         raise OSError("no more events")
 
-    recorder = recorder_of(time.perf_counter_ns, tmp_path, DeviceWatch(DeviceClock(EventPool(fail)), SeenPeaks()))
+    recorder = recorder_of(time.perf_counter_ns, tmp_path, DeviceWatch(fail, SeenPeaks()))
     for number in (1, 2):
         record_step(recorder, device, number)
     recorder.end()

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_efficient.callbacks.checks import passes_gradient
-from hf_efficient.recording.engine_gradients import EngineGradients, occupied_bytes
+from hf_efficient.callbacks.memory import engine_gradients, occupied_bytes
 
 
 def grown(shape=(2,)):
@@ -64,7 +64,7 @@ def taken_after(model, optimizer, engine):
     """Run a backward under an engine that takes each gradient as soon as it is there."""
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(engine)
-    counted = EngineGradients.of(model, SimpleNamespace(optimizer=optimizer))
+    counted = engine_gradients(model, SimpleNamespace(optimizer=optimizer))
     model(torch.ones(2, 8)).sum().backward()
     counted.remove()
     return counted
@@ -88,7 +88,7 @@ def test_an_engine_that_keeps_half_of_each_and_one_gradient_on_its_way():
 
 def test_a_fault_does_not_reach_the_backward(caplog):
     model = two_layers()
-    counted = EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
+    counted = engine_gradients(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
     counted._held = lambda: 1 / 0
     model(torch.ones(2, 8)).sum().backward()
     assert counted.broken

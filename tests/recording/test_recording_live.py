@@ -9,7 +9,7 @@ from hand_clock import SECOND, timeline_of
 from hf_efficient.accounting.money import read_earlier
 from hf_efficient.estimate.forecast import Earlier, Limits, Schedule, Spent
 from hf_efficient.recording.budget import BudgetWatch, Look
-from hf_efficient.recording.live import LiveRun, Outlook, RecentSpeed, RunningFigures, log_figures
+from hf_efficient.recording.live import LiveRun, Outlook, RunningFigures, log_figures
 from hf_efficient.records.steps import StepMemory, StepRecord, StepWork, TokenCounts
 
 
@@ -160,17 +160,22 @@ def test_windows_tile_the_call():
     assert whole.wall_seconds == first.wall_seconds + second.wall_seconds + third.wall_seconds + 0.25
 
 
+def recent(figures):
+    found = figures.recent()
+    return found.steps, found.training_seconds, found.non_padding, found.model_flops
+
+
 def test_the_pace_is_that_of_the_last_steps_without_the_warm_up():
     figures = RunningFigures()
     assert figures.step_seconds() is None
     for number, wall in enumerate([50.0, 40.0, 30.0, 2.0, 2.0, 4.0, 4.0], start=1):
         figures.add(short(number, wall, tokens=(10, number, 4), flops=10))
     assert figures.step_seconds() == 3.0
-    assert figures.rates() == RecentSpeed(3.0, (4 + 5 + 6 + 7) / 12.0, 40 / 12.0)
+    assert recent(figures) == (4, 12.0, 4 + 5 + 6 + 7, 40)
     for number in range(8, 108):
         figures.add(short(number, 1.0))
     assert figures.step_seconds() == 1.0  # the last hundred
-    assert figures.rates() == RecentSpeed(1.0, 8.0, None)
+    assert recent(figures) == (100, 100.0, 800, None)
 
 
 def test_evaluations_and_saves_by_their_step():

@@ -17,7 +17,8 @@ from hf_efficient.recording import run_files
 from hf_efficient.recording.stop import RunStopped
 from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import StepRecord, TokenCounts
-from hf_efficient.run_dir.jsonl import JsonlFile, last_record, read_steps
+from hf_efficient.run_dir.jsonl import JsonlFile, last_record
+from tests.conftest import read_steps
 
 YOUNG = """
 import sys, time

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hand_clock import timeline_of
 
-from hf_efficient.accounting.processes import SpansReader
+from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.recording.events import Span
 from hf_efficient.recording.steps import Counting, Segment, StepDraft, StepRecorder
 from hf_efficient.records.steps import SequenceCounts, StepRecord, TokenCounts
-from hf_efficient.run_dir.jsonl import read_steps
+from tests.conftest import read_steps
 
 SEGMENT = Segment(number=2, rank=1, opened_ns=1_000_000_000)
 
@@ -129,7 +129,7 @@ def test_evaluations_and_saves_are_noted(recorder, hand, tmp_path):
     recorder.close()
     recorder.evaluated(6, 1.5, {})  # after the training
     recorder.timeline.release()
-    (process,) = SpansReader(tmp_path / "spans.jsonl").look()
+    (process,) = RunReader(tmp_path).look().processes
     noted = [(note["step"], note["seconds"], note["metrics"]) for note in process.notes["evaluation"]]
     assert noted == [(5, 2.5, {"loss": 3.0, "perplexity": None}), (6, 1.5, {})]
     assert [(note["step"], note["seconds"]) for note in process.notes["save"]] == [(5, 0.5)]

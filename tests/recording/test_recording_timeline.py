@@ -57,7 +57,7 @@ def test_a_recipes_run(timeline, hand, tmp_path):
     timeline.enter("shutdown")
     hand.wait(0.5)
     timeline.train_ends()
-    timeline.leave_all()
+    timeline.log.end_phases()
     timeline.end()
     hand.wait(2)
     timeline.exits()

@@ -53,7 +53,7 @@ def hostile(run: RunData) -> RunData:
     answers = [SampleAnswers(SCRIPT, IMAGE, {0: QUOTES, 9: TEMPLATE + SCRIPT})]
     return dataclasses.replace(
         run, name=SCRIPT + IMAGE + QUOTES + TEMPLATE, directory=f"/tmp/{QUOTES}{SCRIPT}", account=parts, series=series,
-        recipe=ResolvedRecipe(SCRIPT, IMAGE, values, machine), answers=answers, diagnosis=_diagnosis(), trace=_trace(),
+        recipe=ResolvedRecipe(values, machine), answers=answers, diagnosis=_diagnosis(), trace=_trace(),
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def browser(tmp_path_factory):
 
 
 def compared(*runs):
-    return compare_page(compare_runs([[run] for run in runs]), runs)
+    return compare_page(compare_runs([[run] for run in runs]), runs, "hf-efficient compare a b")
 
 
 @pytest.fixture(scope="module")

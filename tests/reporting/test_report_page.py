@@ -169,7 +169,7 @@ def test_a_million_steps_fit(full_run, long_run):
 
 
 def compared(*runs):
-    return Page(compare_page(compare_runs([[run] for run in runs]), runs))
+    return Page(compare_page(compare_runs([[run] for run in runs]), runs, "hf-efficient compare a b"))
 
 
 def test_runs_compared(full_run, crashed_run, bare_run):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hf_efficient.launch.command import NodePlace, accelerate_config, layout_of
+from hf_efficient.launch.command import accelerate_config, layout_of
 from hf_efficient.recipe.files import shipped_root
 from hf_efficient.recipe.load import load_recipe
 
@@ -31,7 +31,7 @@ def generated(name: str) -> dict[str, object]:
     recipe, overrides = FILES[base]
     several = ["distributed.nodes=2"] if base != name else []
     loaded = load_recipe(recipe, ["distributed.processes=2", *overrides, *several])
-    place = NodePlace(0, "MACHINE_0", 29500) if several else None
+    place = (0, "MACHINE_0", 29500) if several else None
     return accelerate_config(loaded, layout_of(loaded, device_count=0, cores=2, place=place))
 
 

@@ -120,18 +120,10 @@ def test_numbers_may_be_strings_or_out_of_range(tmp_path):
     assert events.stream.tolist() == [4, 4, 4, 4]
 
 
-NO_TRACES = {
-    "": "it is empty",
-    "PK\x03\x04": "it is no JSON object",
-    '{"schema_version": 1}': "it has no list traceEvents",
-    '{"schemaVersion": 1, "deviceProp': "it ends before its list of events",
-}
-
-
-def test_what_is_no_trace(tmp_path):
-    for text, why in NO_TRACES.items():
-        with pytest.raises(OutputError, match=f"trace.json is no Chrome trace: {why}; name a .json or .json.gz"):
-            read_text(tmp_path, text)
+@pytest.mark.parametrize("text", ["", "PK\x03\x04", '{"schema_version": 1}', '{"schemaVersion": 1, "deviceProp'])
+def test_what_is_no_trace(tmp_path, text):
+    with pytest.raises(OutputError, match="is no Chrome trace, as it has no list traceEvents; name a"):
+        read_text(tmp_path, text)
 
 
 def test_what_cannot_be_read(tmp_path):

@@ -154,7 +154,7 @@ def test_stop_reads_no_figure_from_a_device_before_the_next_step(monkeypatch, tm
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(scaler=None), args=SimpleNamespace(process_index=0), processing_class=None
     )
-    policy = Faults(FaultPolicy(on_non_finite), trainer, no_timeline(), lambda: tmp_path, lambda: None)
+    policy = Faults(FaultPolicy(on_non_finite=on_non_finite), trainer, no_timeline(), lambda: tmp_path, lambda: None)
     for step, norm in enumerate([1.0, 2.0, math.nan]):
         policy.begin_step([])
         policy.norm, policy.losses = (torch.tensor(one).as_subclass(OnDevice) for one in (norm, [0.5]))

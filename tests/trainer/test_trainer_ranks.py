@@ -12,7 +12,7 @@ import pytest
 from tiny_training import records
 
 from hf_efficient.accounting.account import load_run, read_account
-from hf_efficient.run_dir.jsonl import read_steps
+from tests.conftest import read_steps
 
 pytestmark = pytest.mark.slow
 

@@ -28,8 +28,8 @@ from hf_efficient.recording import timeline as timelines
 from hf_efficient.recording.events import EventLog
 from hf_efficient.recording.loader import Taken
 from hf_efficient.records.steps import TokenCounts
-from hf_efficient.run_dir.jsonl import read_steps
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
+from tests.conftest import read_steps
 
 
 @pytest.fixture

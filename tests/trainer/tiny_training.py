@@ -23,7 +23,6 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from hf_efficient.accounting.account import SCHEMA, account_of, read_account
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.steps import StepRecord
-from hf_efficient.run_dir.jsonl import read_steps
 
 VOCABULARY = 259
 CONFIGS = {SFTTrainer: SFTConfig, DPOTrainer: DPOConfig, RewardTrainer: RewardConfig}
@@ -174,6 +173,8 @@ def lines(output: Path, name: str) -> list[dict[str, Any]]:
 
 
 def records(output: Path) -> list[StepRecord]:
+    from tests.conftest import read_steps
+
     return list(read_steps(output / "efficiency/steps.jsonl"))
 
 

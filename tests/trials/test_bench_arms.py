@@ -30,7 +30,7 @@ def recipe(tiny_recipe_file):
     ("names", "told"),
     [
         (["trl", "axolot"], "'axolot' is no arm. Did you mean axolotl? The arms are trl, trl_packed, bare"),
-        (["loop"], "'loop' is no arm. Did you mean bare?"),
+        (["loop"], "'loop' is no arm. The arms are trl, trl_packed, bare"),
         (["trl", "trl"], "trl is named twice"),
     ],
 )

@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from hf_efficient.launch import exits
+from hf_efficient.run_dir.json_file import folder_of_its_own
 from hf_efficient.trials import process as module
-from hf_efficient.trials.process import RunFailed, folder_of_its_own, run_to_end
+from hf_efficient.trials.process import RunFailed, run_to_end
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def scripted(tmp_path):
     """Runs a script; ``FOLDER`` in it is that of the run."""
 
     def run(script: str):
-        with folder_of_its_own(tmp_path, "a") as folder:
+        with folder_of_its_own(tmp_path / "a") as folder:
             return run_to_end([sys.executable, "-c", script.replace("FOLDER", repr(str(folder)))], folder, 1)
 
     return run

@@ -13,8 +13,7 @@ from hf_efficient.diagnosis.remedies import ISOLATE
 from hf_efficient.diagnosis.rules.machine import core_wait
 from hf_efficient.diagnosis.rules.memory import memory_room, position_bytes
 from hf_efficient.estimate.throughput import batch_time
-from hf_efficient.records.findings import Finding, Gain, Remedy
-from hf_efficient.records.isolation import MicroBatchLine
+from hf_efficient.records.findings import Cost, Finding, Gain, Remedy
 from hf_efficient.text import counted, share
 
 MOST_TIMES = 16
@@ -36,22 +35,7 @@ def padding_waste(case: Case) -> Verdict:
         return abstains("tokens are not counted", "EfficientTrainerMixin in place of the callback")
     if padded < 0.15:
         return None
-    computed = case.compute_seconds
-    return finding(
-        f"{share(padded)} of the positions that are computed are padding",
-        [
-            ("padding", padded, "share", "run.json: tokens.padding_share"),
-            ("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
-        ],
-        _less_padding(case, computed, padded),
-        case.cost(computed * padded),
-        severity="warning" if case.share(computed * padded) >= 0.1 else "info",
-    )
-
-
-def _less_padding(case: Case, computed: float, padded: float) -> list[Remedy]:
-    """Grouping keeps the training what it is; packing changes what a step holds."""
-    found = []
+    computed, remedies = case.compute_seconds, []
     grouped = _grouped(case, case.argument("per_device_train_batch_size"))
     if grouped is not None and case.can_be_grouped and grouped < padded:
         left = (1 - padded) / (1 - grouped)  # positions for the same tokens, against those of now
@@ -59,12 +43,21 @@ def _less_padding(case: Case, computed: float, padded: float) -> list[Remedy]:
         overrides: dict[str, Any] = {"train.train_sampling_strategy": "group_by_length"}
         costs = "the examples come in another order, those of like length together"
         gain = case.gain(computed * (1 - left), basis)
-        found.append(Remedy("put examples of like length into a batch", overrides, costs, gain))
+        remedies.append(Remedy("put examples of like length into a batch", overrides, costs, gain))
     if case.can_be_packed and (case.recipe is None or case.recipe.get("objective", "sft") == "sft"):
         gain = case.gain(computed * padded, "no padding, time by positions computed")
         costs = "a step holds more examples, so that an epoch has fewer steps"
-        found.append(Remedy("pack examples into rows of the full length", {"train.packing": True}, costs, gain))
-    return found
+        remedies.append(Remedy("pack examples into rows of the full length", {"train.packing": True}, costs, gain))
+    return finding(
+        f"{share(padded)} of the positions that are computed are padding",
+        [
+            ("padding", padded, "share", "run.json: tokens.padding_share"),
+            ("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
+        ],
+        remedies,
+        case.cost(computed * padded),
+        severity="warning" if case.share(computed * padded) >= 0.1 else "info",
+    )
 
 
 def _grouped(case: Case, rows: int | None) -> float | None:
@@ -110,8 +103,6 @@ class MicroBatch:
     """The mean micro-batch of rank 0 after warm-up; ``tokens`` include padding. Of the seconds of forward and backward
     ``fixed_seconds`` do not grow with the tokens; ``around_seconds`` are the Trainer's own between micro-batches."""
 
-    rows: int
-    accumulated: int
     tokens: float
     seconds: float
     fixed_seconds: float
@@ -137,7 +128,9 @@ def micro_batch(case: Case) -> MicroBatch | None:
     """None where the fixed part cannot be found: too few steps, tokens that hardly differ, or a sorted order, in which
     a machine that slows down looks like a line over tokens."""
     first, steady = case.first, case.first.steady
-    if _sorted(first.processed[steady]):
+    known = first.processed[steady & np.isfinite(first.processed)]
+    differ = len(known) > 1 and known.std() > 0
+    if differ and abs(np.corrcoef(known, np.arange(len(known)))[0, 1]) > 0.8:
         return None
     counts = np.maximum(first.micro_batches[steady], 1)
     line = batch_time(first.compute_seconds[steady] / counts, first.processed[steady] / counts)
@@ -146,8 +139,6 @@ def micro_batch(case: Case) -> MicroBatch | None:
     micro_batches = float(counts.mean())
     seconds = float(first.compute_seconds[steady].mean()) / micro_batches
     return MicroBatch(
-        rows=case.rows,
-        accumulated=case.accumulated,
         tokens=float(first.processed[steady].mean()) / micro_batches,
         seconds=seconds,
         fixed_seconds=min(line.fixed_seconds, seconds),
@@ -155,16 +146,10 @@ def micro_batch(case: Case) -> MicroBatch | None:
     )
 
 
-def _sorted(tokens: Column) -> bool:
-    known = tokens[np.isfinite(tokens)]
-    differ = len(known) > 1 and known.std() > 0
-    return bool(differ and abs(np.corrcoef(known, np.arange(len(known)))[0, 1]) > 0.8)
-
-
-def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) -> float:
+def padding_growth(case: Case, times: int, *, grouped: bool = False) -> float:
     """Positions for the same tokens where a micro-batch has so many times the rows, against those of now. 1 with
     packing, or without known lengths. ``grouped``: where examples of like length are put together."""
-    sequences, larger = case.account.sequences, rows * times
+    sequences, larger = case.account.sequences, case.rows * times
     if not sequences.length_buckets or (sequences.samples or 0) > 1.05 * (sequences.rows or math.inf):
         return 1.0
     if grouped or case.argument("train_sampling_strategy") == "group_by_length":
@@ -210,12 +195,22 @@ def larger_micro_batch(rows: int, accumulated: int, times: int, gain: Gain | Non
     return Remedy(what, overrides, costs, gain)
 
 
-def _basis(case: Case, held: MicroBatch, times: int, grouped: bool) -> str:
-    growth = padding_growth(case, held.rows, times, grouped=grouped)
+def _larger(case: Case, held: MicroBatch, fitting: list[int], *, grouped: bool, enough: float) -> Remedy | None:
+    """The fewest rows that give so much of the most that any number of them does; None where they save less than a
+    twentieth of the loop."""
+    if grouped and not case.can_be_grouped:
+        return None
+    saved = {times: _saved_seconds(case, held, times, grouped=grouped) for times in fitting}
+    least = max(enough * max(saved.values(), default=0.0), 0.0)
+    times = next((times for times, seconds in saved.items() if seconds >= least), 1)
+    if case.share(saved.get(times, 0.0)) < MATTERS:
+        return None
+    growth = padding_growth(case, times, grouped=grouped)
     basis = f"what a micro-batch costs by itself is paid once for {times} times the rows"
-    if abs(growth - 1) < 0.01:
-        return basis
-    return f"{basis}, which hold {growth:.2f} times the positions for the same tokens on these lengths"
+    if abs(growth - 1) >= 0.01:
+        basis += f", which hold {growth:.2f} times the positions for the same tokens on these lengths"
+    gain = case.gain(saved[times], basis)
+    return larger_micro_batch(case.rows, case.accumulated, times, gain, grouped=grouped)
 
 
 @rule()
@@ -231,17 +226,22 @@ def accumulation(case: Case) -> Verdict:
     held = micro_batch(case)
     if held is None:
         return abstains(*NO_LINE)
-    remedies = _accumulate_less(case, held, most)
+    fitting = [times for times in (2, 4, 8, 16) if times <= most and case.accumulated % times == 0]
+    ways = (_larger(case, held, fitting, grouped=grouped, enough=1.0) for grouped in (False, True))
+    remedies = [one for one in ways if one is not None]
     if not remedies:
         return None
+    shares = [one.gain.share or 0.0 for one in remedies if one.gain is not None]
+    if len(remedies) == 2:  # with those of like length together only where that saves a twentieth more
+        remedies = remedies[:1] if shares[1] < shares[0] + MATTERS else remedies[::-1]
     gain, room = remedies[0].gain, memory_room(case)
     assert gain is not None
     return finding(
-        f"a step accumulates {case.accumulated} micro-batches of {counted(held.rows, 'row')}, "
+        f"a step accumulates {case.accumulated} micro-batches of {counted(case.rows, 'row')}, "
         f"{share(held.fixed_share)} of whose time does not grow with their tokens, and idle memory holds larger ones",
         [
-            ("micro-batches of a step", held.accumulated, "count", _ARGUMENTS),
-            ("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
+            ("micro-batches of a step", case.accumulated, "count", _ARGUMENTS),
+            ("rows of a micro-batch", case.rows, "count", _ARGUMENTS),
             ("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
             ("of it without any tokens", held.fixed_seconds, "seconds", _FIXED),
             ("Trainer's own work around it", held.around_seconds, "seconds", "steps.jsonl: phase_seconds"),
@@ -251,31 +251,6 @@ def accumulation(case: Case) -> Verdict:
         case.cost(gain.seconds),
         confidence="likely",
     )
-
-
-def _accumulate_less(case: Case, held: MicroBatch, most: int) -> list[Remedy]:
-    """As the examples come, or with those of like length together, where that saves a twentieth more."""
-    both = [one for grouped in (False, True) if (one := _accumulate(case, held, most, grouped=grouped)) is not None]
-    shares = [one.gain.share or 0.0 for one in both if one.gain is not None]
-    if len(both) < 2:
-        return both
-    return both[:1] if shares[1] < shares[0] + MATTERS else both[::-1]
-
-
-def _accumulate(case: Case, held: MicroBatch, most: int, *, grouped: bool) -> Remedy | None:
-    if grouped and not case.can_be_grouped:
-        return None
-    by_saved = {
-        times: held.saved_share(times, padding_growth(case, held.rows, times, grouped=grouped))
-        for times in (2, 4, 8, 16)
-        if times <= most and held.accumulated % times == 0
-    }
-    best = max(by_saved, key=lambda times: by_saved[times], default=1)
-    saved = by_saved.get(best, 0.0) * (case.compute_seconds + case.phase_seconds("bookkeeping"))
-    if case.share(saved) < MATTERS:
-        return None
-    gain = case.gain(saved, _basis(case, held, best, grouped))
-    return larger_micro_batch(held.rows, held.accumulated, best, gain, grouped=grouped)
 
 
 @rule()
@@ -294,59 +269,53 @@ def small_micro_batch(case: Case) -> Verdict:
         return abstains(*NO_LINE)
     if held.fixed_share < _MUCH_FIXED:
         return None
-    found = [one for grouped in (False, True) if (one := _enlarge(case, held, grouped=grouped)) is not None]
-    if not found:
-        return None
-    return finding(
-        _small_title(held.rows, held.fixed_share),
-        [
-            ("fixed time of a micro-batch", held.fixed_seconds, "seconds", _FIXED),
-            ("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
-            ("its share", held.fixed_share, "share", _FIXED),
-            ("tokens of a micro-batch", held.tokens, "tokens", "steps.jsonl: tokens.processed"),
-            ("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
-        ],
-        sorted(found, key=lambda one: -(one.gain.share or 0.0) if one.gain is not None else 0.0),
-        case.cost(case.compute_seconds * held.fixed_share),
-        confidence="likely",
-    )
-
-
-def _small_title(rows: int, fixed_share: float) -> str:
-    part = f"{share(fixed_share)} of their time"
-    return f"micro-batches of {counted(rows, 'row')} spend {part} on what does not grow with their tokens"
-
-
-def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
-    growth = {times: padding_growth(case, held.rows, times, grouped=grouped) for times in (2, 4, 8, 16)}
-    if grouped and (not case.can_be_grouped or abs(growth[2] - padding_growth(case, held.rows, 2)) < 0.02):
-        return None
     most, examples = fitting_times(case, MOST_TIMES) or MOST_TIMES, case.facts.get("loader", {}).get("rows")
     if examples:  # an epoch still has eight micro-batches
-        most = min(most, max(1, int(examples) // (8 * held.rows)))
-    saved = {times: _saved_seconds(case, held, times, growth[times]) for times in growth if times <= most}
-    # The fewest rows that give nine tenths of the most that any number of them does.
-    enough = 0.9 * max(saved.values(), default=0.0)
-    best = next((times for times, seconds in saved.items() if seconds > 0 and seconds >= enough), None)
-    if best is None or case.share(saved[best]) < MATTERS:
+        most = min(most, max(1, int(examples) // (8 * case.rows)))
+    fitting = [times for times in (2, 4, 8, 16) if times <= most]
+    differ = abs(padding_growth(case, 2, grouped=True) - padding_growth(case, 2)) >= 0.02
+    both = (False, True) if differ else (False,)
+    ways = (_larger(case, held, fitting, grouped=grouped, enough=0.9) for grouped in both)
+    found = [one for one in ways if one is not None]
+    if not found:
         return None
-    gain = case.gain(saved[best], _basis(case, held, best, grouped))
-    return larger_micro_batch(held.rows, held.accumulated, best, gain, grouped=grouped)
+    ordered = sorted(found, key=lambda one: -(one.gain.share or 0.0) if one.gain is not None else 0.0)
+    sources = _FIXED, "steps.jsonl: phase_seconds", "steps.jsonl: tokens.processed", _ARGUMENTS
+    cost = case.cost(case.compute_seconds * held.fixed_share)
+    return replace(_small(case.rows, held, sources, ordered, cost), confidence="likely")
+
+
+def _small(rows: int, held: MicroBatch, sources: tuple[str, ...], remedies: list[Remedy], cost: Cost) -> Finding:
+    """``sources``: of the fixed time, the time, the tokens and the rows."""
+    part = f"{share(held.fixed_share)} of their time"
+    return finding(
+        f"micro-batches of {counted(rows, 'row')} spend {part} on what does not grow with their tokens",
+        [
+            ("fixed time of a micro-batch", held.fixed_seconds, "seconds", sources[0]),
+            ("time of a micro-batch", held.seconds, "seconds", sources[1]),
+            ("its share", held.fixed_share, "share", sources[0]),
+            ("tokens of a micro-batch", held.tokens, "tokens", sources[2]),
+            ("rows of a micro-batch", rows, "count", sources[3]),
+        ],
+        remedies,
+        cost,
+    )
 
 
 def saved_by_doubling(case: Case) -> float | None:
     """Share of the loop's time that twice the rows of a micro-batch would save at the same global batch, below 0 where
     their padding costs more; None: not known."""
     held = micro_batch(case) if case.has_steps else None
-    if held is None or held.accumulated % 2:
+    if held is None or case.accumulated % 2:
         return None
-    return case.share(_saved_seconds(case, held, 2, padding_growth(case, held.rows, 2)))
+    return case.share(_saved_seconds(case, held, 2))
 
 
-def _saved_seconds(case: Case, held: MicroBatch, times: int, growth: float) -> float:
-    saved = (case.compute_seconds + case.phase_seconds("bookkeeping")) * held.saved_share(times, growth)
+def _saved_seconds(case: Case, held: MicroBatch, times: int, *, grouped: bool = False) -> float:
+    saved_share = held.saved_share(times, padding_growth(case, times, grouped=grouped))
+    saved = (case.compute_seconds + case.phase_seconds("bookkeeping")) * saved_share
     around = case.phase_seconds("optimizer") + case.phase_seconds("logging")
-    return saved + around * (1 - 1 / larger_step(held.accumulated, times))
+    return saved + around * (1 - 1 / larger_step(case.accumulated, times))
 
 
 @rule(name="small_micro_batch")
@@ -356,27 +325,13 @@ def isolated_small_micro_batch(recipe: IsolatedRecipe) -> Verdict:
     if line is None:
         return abstains("micro-batches of other sizes gave no line of time over tokens")
     fixed = min(line.fixed_seconds, line.seconds)
-    taken = fixed / line.seconds if line.seconds > 0 else 0.0
-    if taken < _MUCH_FIXED:
+    held = MicroBatch(line.tokens, line.seconds, fixed, 0.0)
+    if held.fixed_share < _MUCH_FIXED:
         return None
-    source = f"isolate: {', '.join(line.variants)}"
-    return finding(
-        _small_title(schedule.micro_batch_rows, taken),
-        [
-            ("fixed time of a micro-batch", fixed, "seconds", source),
-            ("time of a micro-batch", line.seconds, "seconds", "isolate: as_is"),
-            ("its share", taken, "share", source),
-            ("tokens of a micro-batch", line.tokens, "tokens", "isolate: as_is"),
-            ("rows of a micro-batch", schedule.micro_batch_rows, "count", "recipe"),
-        ],
-        [_isolated_larger(recipe, line, fixed)],
-        recipe.cost(recipe.of_steps(fixed * schedule.accumulation)),
-    )
-
-
-def _isolated_larger(recipe: IsolatedRecipe, line: MicroBatchLine, fixed: float) -> Remedy:
-    schedule, padded = recipe.found.schedule, line.doubled_positions
-    times = _times(fixed, line.seconds)
+    # The rows grow until what a micro-batch costs by itself is a tenth of its time.
+    varying, times = max(line.seconds - fixed, 1e-9), 2
+    while times < MOST_TIMES and fixed / times > 0.1 * (fixed / times + varying):
+        times *= 2
     computed = line.seconds * schedule.accumulation
     saved = fixed * schedule.accumulation * (1 - 1 / times)
     growth = larger_step(schedule.accumulation, times)
@@ -386,19 +341,12 @@ def _isolated_larger(recipe: IsolatedRecipe, line: MicroBatchLine, fixed: float)
     basis = f"what a micro-batch costs by itself is paid once for {times} times the rows, its tokens as measured"
     gain = recipe.gain(recipe.of_steps(saved), basis)
     remedy = larger_micro_batch(schedule.micro_batch_rows, schedule.accumulation, times, gain)
-    if padded is None or padded <= 1.05:
-        return remedy
-    costs = (
-        f"{remedy.costs}; twice the rows hold {padded:.2f} times the positions for the same tokens, by padding: "
-        "the gain is not predicted. Examples of like length together, or packing, avoid it"
-    )
-    return replace(remedy, costs=costs, gain=None)
-
-
-def _times(fixed: float, computed: float) -> int:
-    """A power of two by which the rows grow until what a micro-batch costs by itself is a tenth of its time."""
-    varying = max(computed - fixed, 1e-9)
-    times = 2
-    while times < MOST_TIMES and fixed / times > 0.1 * (fixed / times + varying):
-        times *= 2
-    return times
+    if line.doubled_positions is not None and line.doubled_positions > 1.05:
+        costs = (
+            f"{remedy.costs}; twice the rows hold {line.doubled_positions:.2f} times the positions for the same "
+            "tokens, by padding: the gain is not predicted. Examples of like length together, or packing, avoid it"
+        )
+        remedy = replace(remedy, costs=costs, gain=None)
+    sources = f"isolate: {', '.join(line.variants)}", "isolate: as_is", "isolate: as_is", "recipe"
+    cost = recipe.cost(recipe.of_steps(fixed * schedule.accumulation))
+    return _small(schedule.micro_batch_rows, held, sources, [remedy], cost)

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from hf_efficient.diagnosis.case import MATTERS, Case, Verdict, abstains, finding, rule
-from hf_efficient.diagnosis.rules.batching import MOST_TIMES, NO_LINE, MicroBatch, micro_batch, padding_growth
+from hf_efficient.diagnosis.rules.batching import NO_LINE, micro_batch, padding_growth
 from hf_efficient.diagnosis.rules.memory import category_bytes, checkpointing_override, memory_room
-from hf_efficient.records.findings import Finding, Remedy
+from hf_efficient.records.findings import Remedy
 from hf_efficient.text import share, size
 
 _KEPT_TIMES = 30
@@ -30,29 +30,24 @@ def checkpointing_missing(case: Case) -> Verdict:
     if room.share < 0.8:
         return None
     held = micro_batch(case)
-    return abstains(*NO_LINE) if held is None else _missing(case, held, kept, room.fillable_bytes)
-
-
-def _missing(case: Case, held: MicroBatch, kept: int, fillable: int) -> Finding | None:
-    """Rows may grow into what the activations leave: all but a thirtieth of theirs."""
+    if held is None:
+        return abstains(*NO_LINE)
     forward = case.phase_seconds("forward") / case.compute_seconds
     logits = category_bytes(case, "logits") or 0
-    freed = kept - kept // _KEPT_TIMES
-    times = 1
-    while 2 * times <= min(MOST_TIMES, held.accumulated) and held.accumulated % (2 * times) == 0:
-        if (2 * times - 1) * (kept // _KEPT_TIMES + 2 * logits) > freed + fillable:
-            break
-        times *= 2
+    freed = kept - kept // _KEPT_TIMES  # into which rows may grow
+    each = kept // _KEPT_TIMES + 2 * logits
+    fitting = [times for times in (1, 2, 4, 8, 16) if (times - 1) * each <= freed + room.fillable_bytes]
+    times = max(times for times in fitting if case.accumulated % times == 0)
     # Every token's time grows by that of its second forward, the fixed part's too.
-    saved_share = held.saved_share(times, padding_growth(case, held.rows, times))
+    saved_share = held.saved_share(times, padding_growth(case, times))
     saved_share -= forward * (1 - saved_share)
     saved = saved_share * (case.compute_seconds + case.phase_seconds("bookkeeping"))
     if times < 2 or case.share(saved) < MATTERS:
         return None
     overrides: dict[str, Any] = {
         **checkpointing_override(case, True),
-        "train.per_device_train_batch_size": held.rows * times,
-        "train.gradient_accumulation_steps": held.accumulated // times,
+        "train.per_device_train_batch_size": case.rows * times,
+        "train.gradient_accumulation_steps": case.accumulated // times,
     }
     basis = (
         f"what a micro-batch costs by itself is paid once for {times} times the rows; every layer's forward is "
@@ -65,7 +60,7 @@ def _missing(case: Case, held: MicroBatch, kept: int, fillable: int) -> Finding 
         case.gain(saved, basis, freed),
     )
     return finding(
-        f"activations fill the memory ({size(kept)}), so that {held.accumulated} micro-batches are accumulated; "
+        f"activations fill the memory ({size(kept)}), so that {case.accumulated} micro-batches are accumulated; "
         f"{share(held.fixed_share)} of their time does not grow with their tokens",
         [
             ("activations that a micro-batch keeps", kept, "bytes", "run.json: memory.categories.activations"),
@@ -109,7 +104,7 @@ def checkpointing_unneeded(case: Case) -> Verdict:
         f"{size(room.idle_bytes)} of memory are idle",
         [
             ("forward computed again, as part of the loop", case.share(again), "share", "steps.jsonl: forward"),
-            ("FLOPs beyond the model's and padding's", _recompute_share(case), "share", "run.json: work"),
+            ("FLOPs beyond the model's and padding's", case.flops_beyond, "share", "run.json: work"),
             ("idle memory at the peak", room.idle_bytes, "bytes", room.source),
             ("inputs that the checkpointed layers keep", kept, "bytes", "run.json: memory.categories.activations"),
             ("what they would keep besides (estimate)", more, "bytes", f"{_KEPT_TIMES - 1} times their inputs"),
@@ -118,16 +113,6 @@ def checkpointing_unneeded(case: Case) -> Verdict:
         case.cost(again),
         confidence="likely",
     )
-
-
-def _recompute_share(case: Case) -> float | None:
-    """Of the FLOPs computed, the most that the second forward can be; None where FLOPs are not counted. Beyond the
-    model's FLOPs lie padding, which is taken out by its share of the positions, masked pairs, and recompute.
-    Hand-worked: 800 computed, 300 of the model, half of the positions padding: 300 / 0.5 = 600; 200 / 800 = 0.25."""
-    work, padded = case.account.work, case.account.tokens.padding_share
-    if not work.hardware_flops or not work.model_flops or padded is None or padded >= 1:
-        return None
-    return max(0.0, 1 - work.model_flops / (1 - padded) / work.hardware_flops)
 
 
 def _recomputed_seconds(case: Case) -> float | None:
@@ -141,7 +126,7 @@ def _recomputed_seconds(case: Case) -> float | None:
         return None
     # The host runs ahead of a device: its own events count.
     forward = case.over_the_run(np.asarray(first.device_seconds.get("forward", first.phase("forward"))))
-    share = _recompute_share(case)
+    share = case.flops_beyond  # the most that the second forward can be
     if share is None:
         return forward
     of_forward = share / ((1 - share) / (2 if case.is_mostly_frozen else 3)) if share < 1 else 1.0

@@ -1,7 +1,6 @@
 """Communication between ranks that no computation covers, and the wrong way to spread a model over them."""
 
 from dataclasses import replace
-from typing import Any, Literal
 
 from hf_efficient.diagnosis.case import MATTERS, Case, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.memory import PERSISTENT, MemoryRoom, category_bytes, memory_room
@@ -11,17 +10,13 @@ from hf_efficient.text import share, size
 _TRACE = "profile/trace.rank0: communication"
 _MEMORY = "run.json: memory.categories"
 
-Strategy = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2", "deepspeed"]
-"""Those of recipes, and DeepSpeed by a configuration of its own, whose stage is not known here."""
 
-
-def _strategy_of(case: Case) -> Strategy:
-    """As the recipe says, else by the arguments; ``ddp`` is what several ranks do by themselves."""
-    if case.ranks < 2:
-        return "none"
-    named = case.recipe.get("distributed.strategy") if case.recipe is not None else None
+def _strategy_of(case: Case) -> str:
+    """Of several ranks, as the recipe says, else by the arguments: ``deepspeed`` by a configuration of its own, whose
+    stage is not known here; ``ddp`` is what they do by themselves."""
+    named = (case.recipe or {}).get("distributed.strategy")
     if named in ("ddp", "zero1", "zero2", "zero3", "fsdp2"):
-        return named
+        return str(named)
     if case.argument("deepspeed"):
         return "deepspeed"
     return "fsdp2" if case.argument("fsdp") else "ddp"
@@ -41,6 +36,18 @@ def exposed_communication(case: Case) -> Verdict:
     if found is None or found.exposed_share < 0.1:
         return None
     lost = found.exposed_share * case.account.time.training_seconds
+    strategy, remedies = _strategy_of(case), []
+    if strategy in ("ddp", "zero1"):
+        overrides = {"train.gradient_accumulation_steps": 2 * case.accumulated}
+        costs = "a step holds twice the examples: half as many steps, and the learning rate may have to grow"
+        gain = case.gain(lost / 2, "gradients are averaged half as often; each time as long as now")
+        remedies.append(Remedy("accumulate twice as many micro-batches", overrides, costs, gain))
+    if strategy in ("zero3", "fsdp2"):
+        what = f"keep the weights whole on each rank, where they fit: zero2 or ddp in place of {strategy}"
+        remedies.append(Remedy(what))
+    trained, parameters = (case.settings("model").get(name) for name in ("trainable_parameters", "parameters"))
+    if strategy in ("ddp", "zero1", "zero2") and trained and trained == parameters:
+        remedies.append(Remedy("average the gradients in bfloat16 (DDP's bf16_compress_hook): half of the bytes"))
     return finding(
         f"in {share(found.exposed_share)} of the time the device communicates, and computes nothing",
         [
@@ -48,26 +55,9 @@ def exposed_communication(case: Case) -> Verdict:
             ("of the traced time", found.exposed_share, "share", _TRACE),
             ("communication, of which is covered", found.overlap_share, "share", _TRACE),
         ],
-        _communicate_less(case, lost),
+        remedies,
         case.cost(lost),
     )
-
-
-def _communicate_less(case: Case, lost: float) -> list[Remedy]:
-    strategy = _strategy_of(case)
-    found = []
-    if strategy in ("ddp", "zero1"):
-        overrides: dict[str, Any] = {"train.gradient_accumulation_steps": 2 * case.accumulated}
-        costs = "a step holds twice the examples: half as many steps, and the learning rate may have to grow"
-        basis = "gradients are averaged half as often; each time as long as now"
-        found.append(Remedy("accumulate twice as many micro-batches", overrides, costs, case.gain(lost / 2, basis)))
-    if strategy in ("zero3", "fsdp2"):
-        what = f"keep the weights whole on each rank, where they fit: zero2 or ddp in place of {strategy}"
-        found.append(Remedy(what))
-    trained, parameters = (case.settings("model").get(name) for name in ("trainable_parameters", "parameters"))
-    if strategy in ("ddp", "zero1", "zero2") and trained and trained == parameters:
-        found.append(Remedy("average the gradients in bfloat16 (DDP's bf16_compress_hook): half of the bytes"))
-    return found
 
 
 @rule(needs_steps=False)

@@ -3,7 +3,7 @@ products in a dtype that is slower than it need be."""
 
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,14 +30,6 @@ _FLOAT32 = re.compile(r"sgemm|f32f32_f32f32|s1688gemm|s1684gemm|_ffma|simt_s", r
 _SIXTEEN = re.compile(r"bf16|fp?16|h16816|s16816|hgemm", re.IGNORECASE)
 
 
-class _AttentionTime(NamedTuple):
-    """Share of forward and backward on rank 0, how it was found, and the records it is from."""
-
-    share: float
-    basis: str
-    source: str
-
-
 @rule()
 def attention_kernel(case: Case) -> Verdict:
     """The model's attention is ``eager``, whose scores are written to memory whole."""
@@ -53,18 +45,19 @@ def attention_kernel(case: Case) -> Verdict:
     found = _attention_time(case)
     if found is None:
         return abstains("attention is eager; its part of the time is not known", "profile.trace")
+    part_of_compute, found_by, source = found
     padded = (case.account.tokens.padding_share or 0.0) >= 0.02
-    taken = found.share * case.compute_seconds
+    taken = part_of_compute * case.compute_seconds
     part = _SAVED[case.on_cuda, padded]
     if case.share(part * taken) < MATTERS:
         return None
     basis = f"fused attention takes {share(1 - part)} of eager attention's time on rows such as these; its time: "
-    gain, costs = case.gain(part * taken, basis + found.basis), "none: the same attention, in another order of sums"
+    gain, costs = case.gain(part * taken, basis + found_by), "none: the same attention, in another order of sums"
     remedy = Remedy("take torch's fused attention", {"model.attn_implementation": "sdpa"}, costs, gain)
     return finding(
         f"attention is eager and takes {share(case.share(taken))} of the loop on rows of {length:,.0f} tokens",
         [
-            ("attention, as part of forward and backward", found.share, "share", found.source),
+            ("attention, as part of forward and backward", part_of_compute, "share", source),
             ("length of a row, weighted by its tokens", length, "tokens", "steps.jsonl: tokens, sequences"),
         ],
         [remedy],
@@ -73,8 +66,9 @@ def attention_kernel(case: Case) -> Verdict:
     )
 
 
-def _attention_time(case: Case) -> _AttentionTime | None:
-    """What grows with the square of a row's length; None where neither times nor FLOPs show it.
+def _attention_time(case: Case) -> tuple[float, str, str] | None:
+    """What grows with the square of a row's length, as a share of forward and backward on rank 0; how it was found, and
+    the records it is from. None where neither times nor FLOPs show it.
 
     By time: least squares of forward and backward over tokens, and over tokens times the length of a row, neither below
     0. By FLOPs, without checkpointing: eager attention computes all pairs of a padded row, ``a`` FLOPs, of which a
@@ -87,13 +81,11 @@ def _attention_time(case: Case) -> _AttentionTime | None:
     """
     fitted = _fitted_share(case.first)
     if fitted is not None:
-        return _AttentionTime(fitted, "the part of the steps' time that grows with the square", "steps.jsonl")
-    work, padded = case.account.work, case.account.tokens.padding_share
-    checkpointed = case.settings("model").get("activation_checkpointing")
-    if not work.hardware_flops or not work.model_flops or padded is None or padded >= 1 or checkpointed:
+        return fitted, "the part of the steps' time that grows with the square", "steps.jsonl"
+    beyond, padded = case.flops_beyond, case.account.tokens.padding_share or 0.0
+    if beyond is None or case.settings("model").get("activation_checkpointing"):
         return None
-    beyond = 1 - work.model_flops / (1 - padded) / work.hardware_flops
-    return _AttentionTime(min(1.0, max(0.0, 2 * beyond / (1 + padded))), "its share of the FLOPs", "run.json: work")
+    return min(1.0, 2 * beyond / (1 + padded)), "its share of the FLOPs", "run.json: work"
 
 
 def _fitted_share(first: StepColumns) -> float | None:
@@ -241,22 +233,15 @@ def float32_products(case: Case) -> Verdict:
     faster = faster_products(case, "bf16")
     if faster is None:
         return abstains("the device's peaks are not known")
-    if faster.times < _MUCH_FASTER or case.share(faster.seconds) < MATTERS:
-        return None
     costs = "bfloat16 keeps 8 of float32's 24 bits; the weights stay in float32"
     gain = case.gain(faster.seconds, faster.basis)
-    remedies = [Remedy("train in mixed precision", {"train.bf16": True}, costs, gain), *_in_tf32(case)]
+    remedies = [Remedy("train in mixed precision", {"train.bf16": True}, costs, gain)]
+    in_tf32 = faster_products(case, "tf32") if case.on_cuda else None  # which rounds factors to 10 bits behind the 1
+    if in_tf32 is not None and in_tf32.times >= _MUCH_FASTER:
+        costs = "the products' factors keep 11 of float32's 24 bits; everything else stays as it is"
+        gain = case.gain(in_tf32.seconds, in_tf32.basis)
+        remedies.append(Remedy("or let float32 products run in TF32", {"train.tf32": True}, costs, gain))
     return _finding(case, "the layers multiply in float32, and bfloat16 is faster here", faster, remedies)
-
-
-def _in_tf32(case: Case) -> list[Remedy]:
-    """On a CUDA device float32's products may round their factors to 10 bits behind the 1."""
-    faster = faster_products(case, "tf32") if case.on_cuda else None
-    if faster is None or faster.times < _MUCH_FASTER:
-        return []
-    costs = "the products' factors keep 11 of float32's 24 bits; everything else stays as it is"
-    gain = case.gain(faster.seconds, faster.basis)
-    return [Remedy("or let float32 products run in TF32", {"train.tf32": True}, costs, gain)]
 
 
 @rule()
@@ -268,8 +253,6 @@ def emulated_bfloat16(case: Case) -> Verdict:
     faster = faster_products(case, "fp32", now="bf16")
     if faster is None:
         return abstains("the CPU's peaks are not known")
-    if faster.times < _MUCH_FASTER or case.share(faster.seconds) < MATTERS:
-        return None
     overrides: dict[str, Any] = {"train.bf16": False} if case.argument("bf16") else {}
     if case.settings("model").get("weights_dtype") == "bfloat16":
         overrides["model.dtype"] = "float32"
@@ -277,11 +260,13 @@ def emulated_bfloat16(case: Case) -> Verdict:
         overrides |= {"model.dtype": "float32", "adapter.quantization.compute_dtype": "float32"}
     costs = "weights and activations in float32 are twice as large"
     remedy = Remedy("multiply in float32", overrides, costs, case.gain(faster.seconds, faster.basis))
-    title = "the layers multiply in bfloat16, which this CPU emulates: float32 is faster here"
+    title = "the layers multiply in bfloat16, and float32 is faster on this CPU"
     return _finding(case, title, faster, [remedy])
 
 
-def _finding(case: Case, title: str, faster: FasterProducts, remedies: list[Remedy]) -> Finding:
+def _finding(case: Case, title: str, faster: FasterProducts, remedies: list[Remedy]) -> Finding | None:
+    if faster.times < _MUCH_FASTER or case.share(faster.seconds) < MATTERS:
+        return None
     return finding(
         title,
         faster.evidence,

@@ -12,21 +12,19 @@ a core that others had (``cpu_contention``). What is left has one cause:
 Without workers the slow part itself is named, and workers are the first of its remedies where cores lie idle.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from hf_efficient.accounting.steps import StepColumns
-from hf_efficient.diagnosis.case import MATTERS, Case, IsolatedRecipe, Row, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.case import MATTERS, Case, IsolatedRecipe, Row, Rule, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.machine import compute_cores, cores_of_a_rank
 from hf_efficient.estimate.throughput import StepLoad, best_workers, loaded_step_seconds
 from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.records.isolation import LoaderAlone
-from hf_efficient.text import share, short_seconds
+from hf_efficient.text import counted, share, short_seconds
 
 _FEWEST_STEPS = 5
 _MOST = 0.5
@@ -117,6 +115,9 @@ def _data_wait(case: Case) -> _DataWait | None:
         wait *= (blocked + cpu) / (blocked + cpu + core_wait)
     # CPU time of other threads while the loading thread's own wall time went by: of a tokenizer, a decoder.
     helped = sum(max(0.0, mean[f"{name}_process_cpu_seconds"] - mean[f"{name}_seconds"]) for name in _LOADING)
+    ready = first.loader.get("ready", np.full(len(first), np.nan))
+    asked = watched & np.isfinite(ready)
+    batches = first.loader["batches"][asked].sum()
     steps = case.account.steps.count
     workers = case.facts.get("loader", {}).get("workers", case.argument("dataloader_num_workers"))
     return _DataWait(
@@ -127,7 +128,7 @@ def _data_wait(case: Case) -> _DataWait | None:
         wait_seconds=wait,
         load=StepLoad(compute, compute_cores(case), blocked, cpu, 0.0 if workers else helped),
         parts=parts,
-        ready=_ready(first, watched),
+        ready=float(ready[asked].sum() / batches) if batches > 0 else None,
         workers=workers,
         cores=cores_of_a_rank(case),
     )
@@ -136,38 +137,43 @@ def _data_wait(case: Case) -> _DataWait | None:
 def _load_parts(mean: Mapping[str, float]) -> tuple[dict[str, _Part], float]:
     """By what it did, and the time without a core. A thread that waits while others of its process compute (a
     tokenizer's) is not blocked."""
-    fetch, fetch_busy = _wall_and_busy(mean, "fetch")
-    collate, collate_busy = _wall_and_busy(mean, "collate")
-    waits = (fetch - fetch_busy) + (collate - collate_busy)
+    busy, blocked = {}, {}
+    for name in _LOADING:
+        wall = mean[f"{name}_seconds"]
+        busy[name] = min(wall, max(mean[f"{name}_cpu_seconds"], mean[f"{name}_process_cpu_seconds"]))
+        blocked[name] = wall - busy[name]
+    waits = blocked["fetch"] + blocked["collate"]
     core_wait = min(mean["core_wait_seconds"], waits)
     kept = 1 - core_wait / waits if waits > 0 else 1.0
     parts = {
-        "storage": _Part((fetch - fetch_busy) * kept, 0.0),
-        "transform": _Part(0.0, fetch_busy),
-        "collation": _Part((collate - collate_busy) * kept, collate_busy),
+        "storage": _Part(blocked["fetch"] * kept, 0.0),
+        "transform": _Part(0.0, busy["fetch"]),
+        "collation": _Part(blocked["collate"] * kept, busy["collate"]),
     }
     return parts, core_wait
 
 
-def _wall_and_busy(mean: Mapping[str, float], name: str) -> tuple[float, float]:
-    wall = mean[f"{name}_seconds"]
-    return wall, min(wall, max(mean[f"{name}_cpu_seconds"], mean[f"{name}_process_cpu_seconds"]))
+def _caused_by(cause: Cause) -> Callable[[Callable[[Case, _DataWait], Finding]], Rule[Case]]:
+    """A rule that finds something where the wait for data has this cause."""
+
+    def named(judge: Callable[[Case, _DataWait], Finding]) -> Rule[Case]:
+        @rule(name=judge.__name__)
+        def judged(case: Case) -> Verdict:
+            if "wait_seconds" not in case.first.loader:
+                return abstains("the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
+            wait = _data_wait(case)
+            if wait is None:
+                return abstains(f"fewer than {_FEWEST_STEPS} steps after warm-up were watched", "a longer run")
+            return judge(case, wait) if wait.cause == cause else None
+
+        return judged
+
+    return named
 
 
-def _ready(first: StepColumns, watched: npt.NDArray[np.bool_]) -> float | None:
-    ready, batches = first.loader.get("ready"), first.loader["batches"]
-    if ready is None:
-        return None
-    asked = watched & np.isfinite(ready)
-    return float(ready[asked].sum() / batches[asked].sum()) if batches[asked].sum() > 0 else None
-
-
-@rule()
-def data_storage(case: Case) -> Verdict:
+@_caused_by("storage")
+def data_storage(case: Case, wait: _DataWait) -> Finding:
     """The training waits for batches, and their data set is blocked: by a disk, a network, or whatever it waits for."""
-    wait = _judged(case, "storage")
-    if not isinstance(wait, _DataWait):
-        return wait
     took = short_seconds(wait.parts["storage"].seconds)
     title = f"waits for storage: reading a step's examples blocks for {took} without computing"
     what = "bring the data nearer: copy it to a local disk or into memory before training, in fewer and larger files"
@@ -175,12 +181,9 @@ def data_storage(case: Case) -> Verdict:
     return _finding(case, title, wait, "storage", Remedy(what, costs="room on that disk, or memory", gain=gain))
 
 
-@rule()
-def data_transform(case: Case) -> Verdict:
+@_caused_by("transform")
+def data_transform(case: Case, wait: _DataWait) -> Finding:
     """The training waits for batches, and their data set computes: tokenisation, decoding, augmentation per example."""
-    wait = _judged(case, "transform")
-    if not isinstance(wait, _DataWait):
-        return wait
     took = f"{short_seconds(wait.parts['transform'].seconds)} per step"
     title = f"waits for the data set, which computes for {took}: tokenisation or another transform in __getitem__"
     return _finding(case, title, wait, "transform", _transform_once(case, wait))
@@ -194,12 +197,9 @@ def _transform_once(case: Case, wait: _DataWait) -> Remedy:
     )
 
 
-@rule()
-def data_collation(case: Case) -> Verdict:
+@_caused_by("collation")
+def data_collation(case: Case, wait: _DataWait) -> Finding:
     """The training waits for batches, and most of their time is the collator's."""
-    wait = _judged(case, "collation")
-    if not isinstance(wait, _DataWait):
-        return wait
     collator = case.facts.get("loader", {}).get("collator")
     named, took = f" ({collator})" if collator else "", short_seconds(wait.parts["collation"].seconds)
     what = "move work out of the collator: per example into dataset.map before the training, padding in whole tensors"
@@ -207,29 +207,14 @@ def data_collation(case: Case) -> Verdict:
     return _finding(case, f"waits for the collator{named}, which takes {took} per step", wait, "collation", lighter)
 
 
-@rule()
-def few_workers(case: Case) -> Verdict:
+@_caused_by("workers")
+def few_workers(case: Case, wait: _DataWait) -> Finding:
     """The workers cannot keep up though there is room for more."""
-    wait = _judged(case, "workers")
-    if not isinstance(wait, _DataWait):
-        return wait
     kind = max(wait.parts, key=lambda part: wait.parts[part].seconds)
     done = {"storage": "waiting for storage", "transform": "computing in the data set", "collation": "in the collator"}
-    count = wait.workers or 0
-    title = (
-        f"waits for data: {count} worker{'s' if count > 1 else ''} cannot keep up; "
-        f"{share(wait.parts[kind].seconds / wait.load.seconds)} of the loading is {done[kind]}"
-    )
+    loading = f"{share(wait.parts[kind].seconds / wait.load.seconds)} of the loading is {done[kind]}"
+    title = f"waits for data: {counted(wait.workers or 0, 'worker')} cannot keep up; {loading}"
     return _finding(case, title, wait, "workers", *([_transform_once(case, wait)] if kind == "transform" else []))
-
-
-def _judged(case: Case, cause: Cause) -> _DataWait | Verdict:
-    if "wait_seconds" not in case.first.loader:
-        return abstains("the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
-    wait = _data_wait(case)
-    if wait is None:
-        return abstains(f"fewer than {_FEWEST_STEPS} steps after warm-up were watched", "a longer run")
-    return wait if wait.cause == cause else None
 
 
 def _finding(case: Case, what: str, wait: _DataWait, cause: Cause, *remedies: Remedy) -> Finding:
@@ -276,7 +261,7 @@ def _workers_remedy(case: Case, wait: _DataWait) -> list[Remedy]:
 
 
 def _load_with(workers: int) -> str:
-    return f"load with {workers} worker{'s' if workers > 1 else ''} beside the training"
+    return f"load with {counted(workers, 'worker')} beside the training"
 
 
 def _workers_basis(workers: int, cores: float, busy: float) -> str:

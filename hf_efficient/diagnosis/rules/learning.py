@@ -8,7 +8,7 @@ from hf_efficient.accounting.steps import Column
 from hf_efficient.diagnosis.case import Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.estimate.rounding import rounds_to_nearest, smallest_still_weight, still_share_of
 from hf_efficient.recipe.rules.training import FEW_STEPS
-from hf_efficient.records.findings import Confidence, Finding, Remedy, Severity
+from hf_efficient.records.findings import Remedy, Severity
 from hf_efficient.text import counted, share
 
 _SIGN_LIKE = ("adam", "lion", "adagrad", "adafactor")
@@ -19,6 +19,7 @@ _ENOUGH_STEPS = 50
 _SILENT = "spans.jsonl: silent_failures"
 _WEIGHTS = "spans.jsonl: settings.model.bfloat16_weights, a sample"
 _LOSS_TOKENS = "steps.jsonl: tokens.target"
+_TO_BFLOAT16 = {"train.fp16": False, "train.bf16": True}
 _NOT_COUNTED = ("target tokens are not counted", "EfficientTrainerMixin")
 
 
@@ -39,19 +40,15 @@ def few_steps(case: Case) -> Verdict:
     last = int(case.first.step.max())
     if last >= FEW_STEPS:
         return None
+    epochs = {"train.num_train_epochs": math.ceil(_ENOUGH_STEPS / last)}
+    remedies = [Remedy("train for more epochs", epochs, "time; watch the evaluation loss")]
     smaller = {"packing": False, "gradient_accumulation_steps": 1}
     changes = {f"train.{key}": one for key, one in smaller.items() if case.argument(key, one) != one}
-    costs = "smaller steps, whose gradients are noisier"
-    epochs = {"train.num_train_epochs": math.ceil(_ENOUGH_STEPS / last)}
-    return finding(
-        f"the training had {counted(last, 'optimizer step')}, too few to learn from",
-        [("optimizer steps", last, "", "steps.jsonl: step")],
-        [
-            *([Remedy("take more steps from the same data", changes, costs)] if changes else []),
-            Remedy("train for more epochs", epochs, "time; watch the evaluation loss"),
-        ],
-        severity="critical",
-    )
+    if changes:
+        costs = "smaller steps, whose gradients are noisier"
+        remedies.insert(0, Remedy("take more steps from the same data", changes, costs))
+    title = f"the training had {counted(last, 'optimizer step')}, too few to learn from"
+    return finding(title, [("optimizer steps", last, "", "steps.jsonl: step")], remedies, severity="critical")
 
 
 @rule()
@@ -78,10 +75,16 @@ def learning_rate_idle(case: Case) -> Verdict:
     optimizer = str(case.settings("optimizer").get("class", "")).lower()
     is_sign_like = any(kind in optimizer for kind in _SIGN_LIKE)
     still = is_sign_like and moved < 2e-5 and not case.is_of_preferences and not case.generates
-    if _is_flat(losses) and (highest == 0 or still):
+    before, after = medians_of_thirds(losses)
+    if abs(after - before) < 0.02 * abs(before) and (highest == 0 or still):
         title = f"the learning rate does nothing: {highest:.2g} at most, and the loss stays at {losses[-1]:.3g}"
         severity: Severity = "critical" if moved < 1e-6 else "warning"
-        return finding(title, evidence, [_higher_rate(case, highest)], severity=severity, explains=["rounded_updates"])
+        usual, trained = (2e-4, "adapters") if case.is_mostly_frozen else (2e-5, "all weights")
+        remedy = Remedy(f"a learning rate of {usual:g}, usual for {trained}", {"train.learning_rate": usual})
+        if asked and asked >= usual:
+            what = f"a schedule that reaches the learning rate asked for ({asked:g}); it reached {highest:.2g}"
+            remedy = Remedy(what)
+        return finding(title, evidence, [remedy], severity=severity, explains=["rounded_updates"])
     if asked and ended and rising and rates[-1] < 0.5 * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
         warm_up = max(1, round(0.05 * steps))
@@ -90,18 +93,10 @@ def learning_rate_idle(case: Case) -> Verdict:
     return None
 
 
-def _is_flat(losses: Column) -> bool:
-    third = max(1, len(losses) // 3)
-    before, after = float(np.median(losses[:third])), float(np.median(losses[-third:]))
-    return abs(after - before) < 0.02 * abs(before)
-
-
-def _higher_rate(case: Case, highest: float) -> Remedy:
-    asked, usual = case.argument("learning_rate") or 0.0, 2e-4 if case.is_mostly_frozen else 2e-5
-    if asked < usual:
-        what = f"a learning rate of {usual:g}, usual for {'adapters' if case.is_mostly_frozen else 'all weights'}"
-        return Remedy(what, {"train.learning_rate": usual})
-    return Remedy(f"a schedule that reaches the learning rate asked for ({asked:g}); it reached {highest:.2g}")
+def medians_of_thirds(values: Column) -> tuple[float, float]:
+    """Of the first third, and of the last."""
+    third = max(1, len(values) // 3)
+    return float(np.median(values[:third])), float(np.median(values[-third:]))
 
 
 @rule()
@@ -119,6 +114,9 @@ def rounded_updates(case: Case) -> Verdict:
     still = still_share_of(highest, {int(e): count for e, count in sampled.items()})
     if still < _HALF:
         return None
+    mixed = {"train.bf16": True} if case.settings("device").get("supports_bf16") else {}
+    costs = "weights, gradients and moments of Adam take 16 bytes per trained value, not 8"
+    stochastic = {"train.optim": "adamw_torch_8bit", "train.optim_args": "bf16_stochastic_round=true"}
     return finding(
         f"{share(still)} of the trained weights round their updates away: bfloat16 at a learning rate of {highest:.2g}",
         [
@@ -127,19 +125,12 @@ def rounded_updates(case: Case) -> Verdict:
             ("learning rate, highest", highest, "", "steps.jsonl: learning_rate"),
             ("optimizer", optim, "", "spans.jsonl: settings.arguments.optim"),
         ],
-        _keeping_updates(case),
+        [
+            Remedy("keep the weights in float32, under mixed precision", {"model.dtype": "float32", **mixed}, costs),
+            Remedy("or round stochastically, by torchao's optimizer", stochastic, "it needs the package torchao"),
+        ],
         confidence="likely",
     )
-
-
-def _keeping_updates(case: Case) -> list[Remedy]:
-    mixed = {"train.bf16": True} if case.settings("device").get("supports_bf16") else {}
-    costs = "weights, gradients and moments of Adam take 16 bytes per trained value, not 8"
-    stochastic = {"train.optim": "adamw_torch_8bit", "train.optim_args": "bf16_stochastic_round=true"}
-    return [
-        Remedy("keep the weights in float32, under mixed precision", {"model.dtype": "float32", **mixed}, costs),
-        Remedy("or round stochastically, by torchao's optimizer", stochastic, "it needs the package torchao"),
-    ]
 
 
 @rule()
@@ -176,21 +167,18 @@ def learning_rate_diverges(case: Case) -> Verdict:
         ("highest learning rate", highest or None, "", "steps.jsonl: learning_rate"),
     ]
     rate = f" at a learning rate of {highest:.2g}" if highest else ""
+    remedy = Remedy("a lower learning rate")
+    if asked:
+        lower = float(f"{asked / 10:.2g}")
+        remedy = Remedy(f"a tenth of the learning rate: {lower:g}", {"train.learning_rate": lower}, "it may be slow")
     return finding(
         f"the loss grows from {low:.3g} to {high:.3g}{rate}",
         evidence,
-        [_lower_rate(asked)],
+        [remedy],
         severity="critical",
         confidence="likely",
         explains=["not_finite_steps", "scaler_skips"],
     )
-
-
-def _lower_rate(asked: float | None) -> Remedy:
-    if not asked:
-        return Remedy("a lower learning rate")
-    lower = float(f"{asked / 10:.2g}")
-    return Remedy(f"a tenth of the learning rate: {lower:g}", {"train.learning_rate": lower}, "it may be slow")
 
 
 @rule()
@@ -207,6 +195,16 @@ def not_finite_steps(case: Case) -> Verdict:
     what = f"{share(bad / seen)} of the micro-batches have" if bad and seen else "the Trainer logged"
     nameless = unlabelled >= _HALF * max(bad, 1)
     why = f": no label to learn from in {counted(unlabelled, 'step')}" if nameless else ""
+    if nameless:
+        remedies = [Remedy("leave out examples whose labels are all -100: their mean loss is 0 / 0")]
+        if np.nanmax(case.first.micro_batches) <= 1:
+            overrides = {"train.per_device_train_batch_size": 4 * case.rows}
+            remedies.append(Remedy("more examples in a batch, so that some have labels", overrides, "more memory"))
+    else:
+        look = "find the first such batch: torch.autograd.set_detect_anomaly(True), and look at its rows"
+        remedies = [Remedy(look)]
+        if case.argument("fp16") and case.settings("device").get("supports_bf16"):
+            remedies.insert(0, Remedy("train in bfloat16, whose range is float32's", _TO_BFLOAT16))
     return finding(
         f"{what} a non-finite loss{why}",
         [
@@ -215,24 +213,10 @@ def not_finite_steps(case: Case) -> Verdict:
             ("logged values that are no finite number", logs, "count", "steps.jsonl: loss, grad_norm"),
             ("steps without a label", unlabelled, "count", _LOSS_TOKENS),
         ],
-        _finite_losses(case, nameless),
+        remedies,
         severity="critical",
         explains=["masked_labels", "few_loss_tokens"] if nameless else [],
     )
-
-
-def _finite_losses(case: Case, nameless: bool) -> list[Remedy]:
-    if nameless:
-        found = [Remedy("leave out examples whose labels are all -100: their mean loss is 0 / 0")]
-        if np.nanmax(case.first.micro_batches) <= 1:
-            overrides = {"train.per_device_train_batch_size": 4 * case.rows}
-            found.append(Remedy("more examples in a batch, so that some have labels", overrides, "more memory"))
-        return found
-    found = [Remedy("find the first such batch: torch.autograd.set_detect_anomaly(True), and look at its rows")]
-    if case.argument("fp16") and case.settings("device").get("supports_bf16"):
-        overrides = {"train.fp16": False, "train.bf16": True}
-        found.insert(0, Remedy("train in bfloat16, whose range is float32's", overrides))
-    return found
 
 
 @rule()
@@ -249,10 +233,9 @@ def scaler_skips(case: Case) -> Verdict:
         return None
     remedies = [Remedy("a lower learning rate, or a smaller max_grad_norm, if the loss grows before it skips")]
     if case.settings("device").get("supports_bf16"):
-        overrides = {"train.fp16": False, "train.bf16": True}
         gain = case.gain(case.loop_seconds * taken, "every update counts")
         costs = "bfloat16 keeps 8 bits where float16 keeps 11"
-        remedies.insert(0, Remedy("train in bfloat16, which needs no scaler", overrides, costs, gain))
+        remedies.insert(0, Remedy("train in bfloat16, which needs no scaler", _TO_BFLOAT16, costs, gain))
     return finding(
         f"{share(taken)} of the updates are skipped: gradients overflow in float16",
         [
@@ -358,20 +341,38 @@ def few_loss_tokens(case: Case) -> Verdict:
 def truncated_examples(case: Case) -> Verdict:
     """A tenth of the examples or more was cut: counted where a recipe prepared them, else seen in their lengths."""
     longest, prepared = int(case.argument("max_length") or 0), case.facts.get("data", {})
-    if prepared.get("examples") and "truncated" in prepared:
+    is_counted = bool(prepared.get("examples")) and "truncated" in prepared
+    whole = prepared.get("longest") if is_counted else None  # the longest example before it was cut
+    if is_counted:
         cut = prepared["truncated"] / (prepared["examples"] + prepared.get("dropped_masked", 0))  # dropped once cut
-        count = ("examples that were cut", int(prepared["truncated"]), "count", "spans.jsonl: data.truncated")
-        return _cut_at(longest, cut, count, prepared.get("longest"), "measured")
-    sequences = case.account.sequences
-    if not sequences.length_buckets or not longest:
-        return abstains("example lengths, or max_length, are not known", "a recipe, or EfficientTrainerMixin")
-    if case.argument("packing"):
-        return abstains("packing leaves no lengths that would show it", "a recipe")
-    cut = _piled_up({int(bound): count for bound, count in sequences.length_buckets.items()})
-    if sequences.longest_tokens != longest:
+        seen: Row = ("examples that were cut", int(prepared["truncated"]), "count", "spans.jsonl: data.truncated")
+    else:
+        sequences = case.account.sequences
+        if not sequences.length_buckets or not longest:
+            return abstains("example lengths, or max_length, are not known", "a recipe, or EfficientTrainerMixin")
+        if case.argument("packing"):
+            return abstains("packing leaves no lengths that would show it", "a recipe")
+        if sequences.longest_tokens != longest:
+            return None
+        cut = _piled_up({int(bound): count for bound, count in sequences.length_buckets.items()})
+        seen = ("examples as long as is allowed", cut, "share", "run.json: sequences.length_buckets")
+    if cut < 0.1:
         return None
-    seen = ("examples as long as is allowed", cut, "share", "run.json: sequences.length_buckets")
-    return _cut_at(longest, cut, seen, None, "likely")
+    wanted = 2 * longest if whole is None else min(-(-int(whole) // 64) * 64, 4 * longest)
+    return finding(
+        f"{share(cut)} of the examples are cut at {longest} tokens, and their ends are not learnt",
+        [
+            seen,
+            ("longest that is allowed", longest, "tokens", "spans.jsonl: settings.arguments.max_length"),
+            ("longest example before", whole, "tokens", "spans.jsonl: data.longest"),
+        ],
+        [
+            Remedy(f"allow {wanted} tokens", {"train.max_length": wanted}, "more memory and time per example"),
+            Remedy("split long examples before the training, where their parts make sense by themselves"),
+        ],
+        severity="warning" if cut >= 0.3 else "info",
+        confidence="measured" if is_counted else "likely",
+    )
 
 
 def _piled_up(buckets: dict[int, int]) -> float:
@@ -382,24 +383,3 @@ def _piled_up(buckets: dict[int, int]) -> float:
     *before, last = sorted(buckets)
     neighbour = buckets[before[-1]] if before else 0
     return buckets[last] / sum(buckets.values()) if buckets[last] > 2 * neighbour else 0.0
-
-
-def _cut_at(longest: int, cut: float, evidence: Row, whole: int | None, sure: Confidence) -> Finding | None:
-    """``whole``: the longest example before it was cut; None: not known."""
-    if cut < 0.1:
-        return None
-    wanted = 2 * longest if whole is None else min(-(-int(whole) // 64) * 64, 4 * longest)
-    return finding(
-        f"{share(cut)} of the examples are cut at {longest} tokens, and their ends are not learnt",
-        [
-            evidence,
-            ("longest that is allowed", longest, "tokens", "spans.jsonl: settings.arguments.max_length"),
-            ("longest example before", whole, "tokens", "spans.jsonl: data.longest"),
-        ],
-        [
-            Remedy(f"allow {wanted} tokens", {"train.max_length": wanted}, "more memory and time per example"),
-            Remedy("split long examples before the training, where their parts make sense by themselves"),
-        ],
-        severity="warning" if cut >= 0.3 else "info",
-        confidence=sure,
-    )

@@ -1,7 +1,7 @@
 """Cores that somebody else has or that the run asks for too many of, a GPU that is held back, one that is too large."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from hf_efficient.diagnosis.case import Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.memory import MemoryRoom, memory_room
@@ -153,13 +153,12 @@ def throttling(case: Case) -> Verdict:
     system = case.series.system if case.series is not None else None
     if system is None or not system.gpus:
         return abstains("NVML reported nothing of the GPUs")
-    shares = (
+    found = [
         (number, reason, sum(held) / len(held))
         for number, reasons in system.throttled.items()
         for reason, held in reasons.items()
-        if held
-    )
-    found = [one for one in shares if one[2] >= 0.1]
+        if held and sum(held) / len(held) >= 0.1
+    ]
     if not found:
         return None
     heat = [one for one in found if "power" not in one[1] or "brake" in one[1]]
@@ -175,13 +174,6 @@ def throttling(case: Case) -> Verdict:
     )
 
 
-class _Other(NamedTuple):
-    relative_cost: float
-    name: str
-    slower: float
-    usd_per_gpu_hour: float
-
-
 @rule(needs_steps=False)
 def unused_memory(case: Case) -> Verdict:
     """Less than half of a CUDA device's memory was taken, and another one that holds it would cost a tenth less. Its
@@ -192,12 +184,13 @@ def unused_memory(case: Case) -> Verdict:
     if room is None or here is None or room.share >= 0.5 or price is None or cost is None:
         return None
     paid = price / max(1, case.account.work.accelerators, case.ranks)
-    best = min(_others(case, here, room), key=lambda other: other.relative_cost, default=None)
-    if best is None or best.relative_cost >= 0.9 * paid:
+    best = min(_others(case, here, room), key=lambda other: other[0], default=None)
+    if best is None or best[0] >= 0.9 * paid:
         return None
-    name, saved = best.name, cost * (1 - best.relative_cost / paid)
-    rent, plan = f"rent {name} ({best.usd_per_gpu_hour:.2f} USD an hour)", f'hf-efficient plan RECIPE --gpu "{name}"'
-    costs = f"the run takes about {best.slower:.1f} times as long"
+    relative_cost, name, slower, hourly = best
+    rent, plan = f"rent {name} ({hourly:.2f} USD an hour)", f'hf-efficient plan RECIPE --gpu "{name}"'
+    costs = f"the run takes about {slower:.1f} times as long"
+    saved = cost * (1 - relative_cost / paid)
     gain = Gain(None, None, None, saved, "the run's cost, by the price and the time there")
     return finding(
         f"{share(1 - room.share)} of the {here.name}'s memory stay empty: {name} would do",
@@ -205,8 +198,8 @@ def unused_memory(case: Case) -> Verdict:
             ("memory taken at the peak", room.held_bytes, "bytes", room.source),
             ("memory of the device", room.device_bytes, "bytes", "spans.jsonl: settings.device.memory_bytes"),
             ("an hour of a GPU now", paid, "usd", "run.json: money.price_usd_per_hour"),
-            (f"an hour of {name}", best.usd_per_gpu_hour, "usd", "list prices, the lowest"),
-            ("time there, an estimate", best.slower, "times", "stated peaks and bandwidths"),
+            (f"an hour of {name}", hourly, "usd", "list prices, the lowest"),
+            ("time there, an estimate", slower, "times", "stated peaks and bandwidths"),
         ],
         [Remedy(f"{rent}, after a look at {plan}", costs=costs, gain=gain)],
         severity="info",
@@ -214,21 +207,13 @@ def unused_memory(case: Case) -> Verdict:
     )
 
 
-def _others(case: Case, here: Accelerator, room: MemoryRoom) -> list[_Other]:
+def _others(case: Case, here: Accelerator, room: MemoryRoom) -> Iterator[tuple[float, str, float, float]]:
+    """Of each that holds it: dollars for an hour's work of here, its name, how many times as slow, dollars an hour."""
     needed = 1.1 * (room.held_bytes + CONTEXT_BYTES)
-    found = []
-    for device in accelerators():
-        slower = _slower(case.account.work.dtype, here, device)
-        prices = [offer.usd_per_gpu_hour for offer in offers(device.name, "on_demand")]
-        if device.name == here.name or slower is None or not prices or device.usable_memory_bytes < needed:
-            continue
-        found.append(_Other(slower * min(prices), device.name, slower, min(prices)))
-    return found
-
-
-def _slower(dtype: str | None, here: Accelerator, there: Accelerator) -> float | None:
-    peaks = [device.peak_flops_per_second.get(dtype or "") for device in (here, there)]
-    bandwidths = [device.bandwidth_bytes_per_second for device in (here, there)]
-    if not all(peaks) or not all(bandwidths):
-        return None
-    return max(pair[0] / pair[1] for pair in (peaks, bandwidths) if pair[0] is not None and pair[1])
+    for there in accelerators():
+        peaks = [device.peak_flops_per_second.get(case.account.work.dtype or "") for device in (here, there)]
+        bandwidths = [device.bandwidth_bytes_per_second for device in (here, there)]
+        prices = [offer.usd_per_gpu_hour for offer in offers(there.name, "on_demand")]
+        if there.name != here.name and all((*peaks, *bandwidths, prices)) and there.usable_memory_bytes >= needed:
+            slower = max(pair[0] / pair[1] for pair in (peaks, bandwidths) if pair[0] is not None and pair[1])
+            yield slower * min(prices), there.name, slower, min(prices)

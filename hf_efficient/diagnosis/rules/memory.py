@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from hf_efficient.accounting.steps import Column
 from hf_efficient.diagnosis.case import Case, Verdict, abstains, finding, rule
 from hf_efficient.estimate.allocator import CONTEXT_BYTES, nccl_bytes
 from hf_efficient.estimate.statistics import steady_growth
-from hf_efficient.records.findings import Finding, Gain, Remedy
+from hf_efficient.records.findings import Gain, Remedy
 from hf_efficient.text import counted, share, size
 
 PERSISTENT = ("weights", "adapter", "gradients", "optimizer_state")
@@ -18,6 +17,7 @@ PERSISTENT = ("weights", "adapter", "gradients", "optimizer_state")
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError|can't allocate memory|DefaultCPUAllocator", re.IGNORECASE)
 _PEAK = "run.json: memory.device_peak_allocated_bytes"
 _PLAN = "hf-efficient plan RECIPE --advise"
+_FREED = "the allocator had to free its cache {}"
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,15 @@ def position_bytes(case: Case) -> tuple[float, int] | None:
     return 2.0 * kept / positions, int(positions)
 
 
-def smaller_micro_batch(case: Case) -> dict[str, Any] | None:
-    """Half of the rows, or the most below that which divide a step's rows; None where there is but one. Hand-worked: 5
+def fewer_rows(case: Case, costs: str, gain: Gain | None = None) -> list[Remedy]:
+    """Half of the rows, or the most below that which divide a step's rows; none where there is but one. Hand-worked: 5
     rows accumulated twice are 10: of 2 or fewer rows 2 divide them, 5 times."""
     all_rows = case.rows * case.accumulated
     if case.rows < 2:
-        return None
-    fewer = next(few for few in range(case.rows // 2, 0, -1) if all_rows % few == 0)
-    return {"train.per_device_train_batch_size": fewer, "train.gradient_accumulation_steps": all_rows // fewer}
+        return []
+    few = next(few for few in range(case.rows // 2, 0, -1) if all_rows % few == 0)
+    fewer = {"train.per_device_train_batch_size": few, "train.gradient_accumulation_steps": all_rows // few}
+    return [Remedy("take fewer rows into a micro-batch", fewer, costs, gain)]
 
 
 def checkpointing_override(case: Case, on: bool) -> dict[str, bool]:
@@ -98,10 +99,7 @@ def checkpointing_override(case: Case, on: bool) -> dict[str, bool]:
 
 
 def _less_memory(case: Case, costs: str) -> list[Remedy]:
-    found = []
-    fewer = smaller_micro_batch(case)
-    if fewer is not None:
-        found.append(Remedy("take fewer rows into a micro-batch", fewer, costs))
+    found = fewer_rows(case, costs)
     if case.settings("model").get("activation_checkpointing") is False:
         on = checkpointing_override(case, True)
         found.append(Remedy("checkpoint the activations", on, "the forward is computed twice"))
@@ -162,10 +160,6 @@ def _retries(case: Case) -> int:
     return int(np.maximum(np.diff(known), 0).sum())
 
 
-def _freed(retries: int) -> str:
-    return f"the allocator had to free its cache {counted(retries, 'time')}"
-
-
 def _retry_seconds(case: Case) -> float | None:
     first = case.first
     rose = np.diff(first.allocation_retries, prepend=first.allocation_retries[:1]) > 0
@@ -180,20 +174,20 @@ def _retry_seconds(case: Case) -> float | None:
 def large_micro_batch(case: Case) -> Verdict:
     """The allocator retries after warm-up, and the device is nine tenths full: half of the rows would avoid it. With
     room left, torn memory (``fragmentation``) is their cause."""
-    room, retries, fewer = memory_room(case), _retries(case), smaller_micro_batch(case)
-    if not case.on_cuda or room is None or fewer is None or not retries or room.share < 0.9:
+    room, retries = memory_room(case), _retries(case)
+    if not case.on_cuda or room is None or case.rows < 2 or not retries or room.share < 0.9:
         return None
     seconds = _retry_seconds(case)
     basis = "steps with a retry as long as those without; what smaller kernels cost is not counted"
     gain = None if seconds is None else case.gain(seconds, basis)
     return finding(
-        f"micro-batches of {counted(case.rows, 'row')} fill the memory: {_freed(retries)}",
+        f"micro-batches of {counted(case.rows, 'row')} fill the memory: {_FREED.format(counted(retries, 'time'))}",
         [
             ("retries after warm-up", retries, "count", "steps.jsonl: memory.allocation_retries"),
             ("memory taken at the peak", room.share, "share", room.source),
             ("rows of a micro-batch", case.rows, "count", "spans.jsonl: settings.arguments"),
         ],
-        [Remedy("take fewer rows into a micro-batch", fewer, "more and smaller kernels", gain)],
+        fewer_rows(case, "more and smaller kernels", gain),
         case.cost(seconds),
         confidence="likely",
         explains=["fragmentation", "near_out_of_memory"],
@@ -228,9 +222,8 @@ def fragmentation(case: Case) -> Verdict:
     if known and case.can_be_grouped and not case.argument("packing"):  # batches of many sizes tear the memory
         overrides = {"train.train_sampling_strategy": "group_by_length"}
         remedies.append(Remedy("put examples of like length into a batch", overrides, "another order of examples"))
-    freed = _freed(retries)
     return finding(
-        freed if retries else f"{size(gap)} are reserved and unused",
+        _FREED.format(counted(retries, "time")) if retries else f"{size(gap)} are reserved and unused",
         evidence,
         remedies,
         case.cost(seconds, gap),
@@ -252,27 +245,21 @@ def logits_spike(case: Case) -> Verdict:
         ("memory taken", room.share, "share", room.source),
         ("vocabulary", case.settings("model").get("vocabulary_size") or None, "count", "spans.jsonl: settings.model"),
     ]
-    return finding(
-        f"the logits are {size(held)}, {share(held / peak)} of the tensors at the peak",
-        evidence,
-        _smaller_logits(case, held),
-        case.cost(held_bytes=held),
-        severity="warning" if room.share >= 0.7 else "info",
-    )
-
-
-def _smaller_logits(case: Case, held: int) -> list[Remedy]:
-    found = []
+    remedies = []
     is_sft = case.argument("loss_type") == "nll" and case.argument("packing") is not None
     if is_sft and not case.argument("label_smoothing_factor") and not case.argument("use_liger_kernel"):
         gain = Gain(None, None, held, None, "logits are computed and scored tile by tile, never held whole")
         costs = "the LM head is computed twice"
-        found.append(Remedy("score the logits in tiles", {"train.loss_type": "chunked_nll"}, costs, gain))
-    fewer = smaller_micro_batch(case)
-    if fewer is not None:
-        gain = Gain(None, None, held // 2, None, "half of the positions of a micro-batch, or fewer")
-        found.append(Remedy("take fewer rows into a micro-batch", fewer, "smaller kernels", gain))
-    return found
+        remedies.append(Remedy("score the logits in tiles", {"train.loss_type": "chunked_nll"}, costs, gain))
+    gain = Gain(None, None, held // 2, None, "half of the positions of a micro-batch, or fewer")
+    remedies += fewer_rows(case, "smaller kernels", gain)
+    return finding(
+        f"the logits are {size(held)}, {share(held / peak)} of the tensors at the peak",
+        evidence,
+        remedies,
+        case.cost(held_bytes=held),
+        severity="warning" if room.share >= 0.7 else "info",
+    )
 
 
 @rule(needs_steps=False)
@@ -280,9 +267,7 @@ def optimizer_state(case: Case) -> Verdict:
     """Over a third of a CUDA device's tensors at the peak is optimizer state, and the memory is four fifths full."""
     held, peak = category_bytes(case, "optimizer_state"), case.account.memory.device_peak_allocated_bytes
     room, model = memory_room(case), case.settings("model")
-    if held is None or peak is None or room is None or not case.on_cuda:
-        return None
-    if held / peak < 0.35 or room.share < 0.8:
+    if held is None or peak is None or room is None or not case.on_cuda or held < 0.35 * peak or room.share < 0.8:
         return None
     remedies = []
     if case.argument("optim") in ("adamw_torch", "adamw_torch_fused"):  # moments in float32
@@ -326,14 +311,9 @@ def memory_growth(case: Case) -> Verdict:
     known = [one for one in (_device_growth(case), _host_growth(case)) if one is not None and one.known >= 6]
     if not known:
         return abstains("memory was read fewer than six times after warm-up", "a longer run")
-    for growth in known:
-        if growth.grown_bytes >= max(64 << 20, 0.05 * growth.first_bytes):
-            return _grows(case, growth)
-    return None
-
-
-def _grows(case: Case, growth: _Growth) -> Finding:
-    assert growth.bytes_per_step is not None
+    growth = next((one for one in known if one.grown_bytes >= max(64 << 20, 0.05 * one.first_bytes)), None)
+    if growth is None or growth.bytes_per_step is None:
+        return None
     until = None if growth.left_bytes is None else int(growth.left_bytes / growth.bytes_per_step)
     to_do = int(case.facts.get("run", {}).get("max_steps") or 0) - case.account.steps.count
     fails = until is not None and until < to_do
@@ -384,20 +364,15 @@ def _host_growth(case: Case) -> _Growth | None:
     if not read:
         return None
     resident = np.array([system.rss_bytes.mean[place] for place in read], dtype=np.float64)
-    steps = _steps_at(case, np.array([system.started_at_seconds[place] for place in read]))
+    starts, walls = np.array(case.series.steps.started_at_seconds), np.array(case.series.steps.wall_seconds)
+    done = np.concatenate([[0], np.cumsum(case.series.steps.steps)])  # when the first bucket began, and each ended
+    read_at = [system.started_at_seconds[place] for place in read]
+    steps: Column = np.interp(read_at, [starts[0], *(starts + walls)], done)
     kept = steps >= max(0.1 * steps[-1], float(np.argmax(case.first.steady)))
     if not kept.any():
         return None
     left = system.host_available_bytes.low[read[-1]]
     return _growth("the process", steps[kept], resident[kept], left, "system.jsonl: rss_bytes")
-
-
-def _steps_at(case: Case, times: Column) -> Column:
-    assert case.series is not None
-    steps = case.series.steps
-    ends = np.array(steps.started_at_seconds) + np.array(steps.wall_seconds)
-    starts = np.array([steps.started_at_seconds[0], *ends])
-    return np.asarray(np.interp(times, starts, np.concatenate([[0], np.cumsum(steps.steps)])), dtype=np.float64)
 
 
 def _growth(where: str, steps: Column, held: Column, left: float | None, source: str) -> _Growth:

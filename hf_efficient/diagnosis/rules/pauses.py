@@ -2,13 +2,12 @@
 that callbacks and the user's own methods take, or that nobody is known to take. Epochs that start slowly."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from hf_efficient.accounting.steps import StepColumns
 from hf_efficient.diagnosis.case import MATTERS, Case, IsolatedRecipe, Row, Subject, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.remedies import INSTRUMENTS
 from hf_efficient.records.account import HeldTime
@@ -40,8 +39,6 @@ _UNKNOWN = (
 _WITHOUT_INSTRUMENT = "leave {} out of runs that you do not look into: an instrument belongs to a short run of its own"
 _NAMES_NOTHING = "use EfficientTrainer or EfficientTrainerMixin: the account then names each callback and method"
 _MOSTLY = 0.5
-_SCHEDULED = {"eval_steps": "evaluate_every", "save_steps": "save_every"}
-"""What the run said of its schedule, in steps, also where its argument is a share of all steps or an epoch."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,11 @@ def evaluations_cost(case: Case) -> Verdict:
 @rule()
 def saves_cost(case: Case) -> Verdict:
     """A tenth of the loop or more is spent in checkpoints; rarer ones are to take three hundredths."""
-    return _of_run(case, _SAVES, _smaller_saves(case))
+    costs = "training cannot resume from such a checkpoint with its optimizer state"
+    other = Remedy("save the weights without optimizer state", {"train.save_only_model": True}, costs)
+    if case.argument("save_only_model") is not False:
+        other = Remedy("write checkpoints to a faster disk (output_dir), or less often")
+    return _of_run(case, _SAVES, [other])
 
 
 def _of_run(case: Case, pause: _Pause, others: list[Remedy]) -> Finding | None:
@@ -104,7 +105,7 @@ def _of_run(case: Case, pause: _Pause, others: list[Remedy]) -> Finding | None:
         return None
     source, count = f"steps.jsonl: phase_seconds.{pause.phase}", int((case.first.phase(pause.phase) > 0).sum())
     remedies = []
-    longer = _rarer(case, spent, pause.argument, pause.allowed)
+    longer = _rarer(case, spent, pause)
     if longer is not None:
         every, left = longer
         is_best_loaded = bool(case.argument("load_best_model_at_end"))
@@ -161,13 +162,6 @@ def _fewer_examples(case: Case, recipe: Mapping[str, Any], kept: float, what: st
     yield Remedy(f"{what}{named}{took}", fewer, _NOISIER)
 
 
-def _smaller_saves(case: Case) -> list[Remedy]:
-    if case.argument("save_only_model") is not False:
-        return [Remedy("write checkpoints to a faster disk (output_dir), or less often")]
-    costs = "training cannot resume from such a checkpoint with its optimizer state"
-    return [Remedy("save the weights without optimizer state", {"train.save_only_model": True}, costs)]
-
-
 @rule()
 def logging_cost(case: Case) -> Verdict:
     """A twentieth of the loop or more goes into logs; rarer ones are to take a hundredth."""
@@ -178,50 +172,44 @@ def logging_cost(case: Case) -> Verdict:
     return _of_run(case, _LOGS, [Remedy(slow)])
 
 
-@rule(name="evaluations_cost")
-def isolated_evaluations_cost(recipe: IsolatedRecipe) -> Verdict:
-    """A tenth of the loop or more would be spent in evaluations; rarer ones are to take a twentieth."""
-    pauses, schedule = recipe.found.pauses, recipe.found.schedule
-    return _of_variants(recipe, _EVALUATIONS, pauses.evaluation_seconds, schedule.evaluate_every)
+def _of_variants(name: str, pause: _Pause, seconds: str) -> Callable[[IsolatedRecipe], Verdict]:
+    """The rule with the same shares as that of a run; ``seconds`` names what one pause takes."""
+
+    @rule(name=name)
+    def judged(recipe: IsolatedRecipe) -> Verdict:
+        each, taken = getattr(recipe.found.pauses, seconds), recipe.taken(pause.phase)
+        every = getattr(recipe.found.schedule, f"{pause.verb}_every")
+        if each is None or every is None or recipe.of_a_step(taken) < pause.much:
+            return recipe.unknown(pause.phase)
+        longer = _distance(each, recipe.found.step_seconds - taken, pause.allowed)
+        saved, is_best_loaded = recipe.of_steps(taken - each / longer), recipe.found.schedule.best_at_end
+        return finding(
+            f"{share(recipe.of_a_step(taken))} of the training loop goes to {pause.one}s",
+            [
+                (pause.an_one, each, "seconds", "isolate: pauses"),
+                ("steps between two", every, "count", "recipe"),
+                *recipe.evidence(pause.phase, f"{pause.one}s, of each step"),
+            ],
+            [pause.rarer(recipe, longer, saved, is_best_loaded, "timed")] if longer > every else [],
+            recipe.cost(recipe.of_steps(taken)),
+        )
+
+    return judged
 
 
-@rule(name="saves_cost")
-def isolated_saves_cost(recipe: IsolatedRecipe) -> Verdict:
-    """A tenth of the loop or more would be spent in checkpoints; rarer ones are to take three hundredths."""
-    return _of_variants(recipe, _SAVES, recipe.found.pauses.save_seconds, recipe.found.schedule.save_every)
+isolated_evaluations_cost = _of_variants("evaluations_cost", _EVALUATIONS, "evaluation_seconds")
+isolated_saves_cost = _of_variants("saves_cost", _SAVES, "save_seconds")
+isolated_logging_cost = _of_variants("logging_cost", _LOGS, "log_seconds")
 
 
-@rule(name="logging_cost")
-def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
-    """A twentieth of the step or more goes to logs; rarer ones are to take a hundredth."""
-    return _of_variants(recipe, _LOGS, recipe.found.pauses.log_seconds, recipe.found.schedule.log_every)
-
-
-def _of_variants(recipe: IsolatedRecipe, pause: _Pause, each: float | None, every: int | None) -> Verdict:
-    taken = recipe.taken(pause.phase)
-    if each is None or every is None or recipe.of_a_step(taken) < pause.much:
-        return recipe.unknown(pause.phase)
-    longer = _distance(each, recipe.found.step_seconds - taken, pause.allowed)
-    saved, is_best_loaded = recipe.of_steps(taken - each / longer), recipe.found.schedule.best_at_end
-    return finding(
-        f"{share(recipe.of_a_step(taken))} of the training loop goes to {pause.one}s",
-        [
-            (pause.an_one, each, "seconds", "isolate: pauses"),
-            ("steps between two", every, "count", "recipe"),
-            *recipe.evidence(pause.phase, f"{pause.one}s, of each step"),
-        ],
-        [pause.rarer(recipe, longer, saved, is_best_loaded, "timed")] if longer > every else [],
-        recipe.cost(recipe.of_steps(taken)),
-    )
-
-
-def _rarer(case: Case, spent_seconds: float, argument: str, allowed: float) -> tuple[int, float] | None:
+def _rarer(case: Case, spent_seconds: float, pause: _Pause) -> tuple[int, float] | None:
     """Every how many steps a pause takes no more than a share of the loop, and the seconds it then takes in this run.
     None where the run is shorter than the distance of now, or the pauses follow no distance (``best``)."""
+    argument, steps, schedule = pause.argument, case.account.steps.count, case.facts.get("run", {})
     if case.argument(f"{argument}_strategy") not in (("steps",) if argument == "logging" else ("steps", "epoch")):
         return None
-    steps, schedule = case.account.steps.count, case.facts.get("run", {})
-    every = schedule.get(_SCHEDULED.get(f"{argument}_steps", "")) or case.argument(f"{argument}_steps")
+    # The run said so in steps, also where its argument is a share of all steps or an epoch.
+    every = schedule.get(f"{pause.verb}_every") or case.argument(f"{argument}_steps")
     if not every or every < 1:
         every = steps
     pauses = steps // int(every)
@@ -229,7 +217,7 @@ def _rarer(case: Case, spent_seconds: float, argument: str, allowed: float) -> t
         return None
     training = case.loop_seconds - spent_seconds
     planned = int(schedule.get("max_steps") or steps)
-    longer = min(_distance(spent_seconds / pauses, training / steps, allowed), max(planned, steps))
+    longer = min(_distance(spent_seconds / pauses, training / steps, pause.allowed), max(planned, steps))
     # Evaluations and saves of the Trainer come after the last step as well.
     left = steps // longer if argument == "logging" else -(-steps // longer)
     return longer, spent_seconds / pauses * min(left, pauses)
@@ -259,28 +247,22 @@ def own_code(case: Case) -> Verdict:
     spent = math.fsum(idle.values()) + elsewhere
     if case.share(spent) < _TOO_MUCH:
         return None
-    first = holders[0] if holders and holders[0].seconds >= spent / 2 else None
+    title = f"{share(case.share(spent))} of the training loop is bookkeeping, callbacks and unattributed time"
+    if holders and holders[0].seconds >= spent / 2:
+        first, key = holders[0], _instrument(holders[0])
+        name = first.name if key is None else f"the instrument {key}"
+        each = short_seconds(first.seconds / case.account.steps.count)
+        title = f"{share(case.share(first.seconds))} of the training loop is spent in {name}, {each} a step"
     evidence: list[Row] = [
         ("bookkeeping, callbacks and unattributed", case.share(spent), "share", "steps.jsonl: phase_seconds"),
         ("bookkeeping", idle["bookkeeping"], "seconds", "steps.jsonl: phase_seconds.bookkeeping"),
         ("unattributed", idle["unattributed"], "seconds", "steps.jsonl: wall_seconds less the phases"),
         ("callbacks in other phases", elsewhere or None, "seconds", _SOURCE),
     ]
-    rest = max(0.0, spent - math.fsum(one.seconds for one in holders))
-    if rest >= spent / 2:
+    remedies = _remedies(case, holders) or [Remedy(_UNKNOWN)]
+    if math.fsum(one.seconds for one in holders) <= spent / 2:
         remedies = [Remedy(_NAMES_NOTHING if case.account.recorded_by == "callback" else _UNKNOWN)]
-    else:
-        remedies = _remedies(case, holders) or [Remedy(_UNKNOWN)]
-    return finding(_title(case, spent, first), [*evidence, *_rows(case, holders)], remedies, case.cost(spent))
-
-
-def _title(case: Case, spent: float, first: HeldTime | None) -> str:
-    if first is None:
-        return f"{share(case.share(spent))} of the training loop is bookkeeping, callbacks and unattributed time"
-    each = short_seconds(first.seconds / max(1, case.account.steps.count))
-    key = _instrument(first)
-    name = first.name if key is None else f"the instrument {key}"
-    return f"{share(case.share(first.seconds))} of the training loop is spent in {name}, {each} a step"
+    return finding(title, [*evidence, *_rows(case, holders)], remedies, case.cost(spent))
 
 
 def _instrument(one: HeldTime) -> str | None:
@@ -302,119 +284,75 @@ def _remedies(case: Case, holders: list[HeldTime]) -> list[Remedy]:
             gain = case.gain(one.seconds, "all of the time that was measured in it")
             found.append(Remedy(_WITHOUT_INSTRUMENT.format(key), gain=gain))
         elif one.is_callback and one.phase not in _OTHER_RULES:
-            gain = case.gain(
-                one.seconds * (1 - 1 / _RARELY), "every tenth step, each as long as those that were measured"
-            )
+            rarer = one.seconds * (1 - 1 / _RARELY)
+            gain = case.gain(rarer, "every tenth step, each as long as those that were measured")
             found.append(Remedy(_RARER.format(one.name), costs="it sees one step in ten", gain=gain))
         elif not one.name.endswith(_COMPUTES):
             found.append(Remedy(_SHORTER.format(one.name)))
     return found
 
 
-@dataclass(frozen=True)
-class _EpochStarts:
-    """On rank 0 over the run, beside the loading that any batch needs: iterators and workers were started, workers that
-    do not persist ended, first batches late, of which ``dataset_seconds`` the data set: it opens files, shuffles."""
-
-    epochs: int
-    started_seconds: float
-    ended_seconds: float
-    late_seconds: float
-    dataset_seconds: float
-    workers: int | None
-    persistent: bool
-
-    @property
-    def seconds(self) -> float:
-        return self.started_seconds + self.ended_seconds + self.late_seconds
-
-    @property
-    def of_dataset(self) -> bool:
-        return self.dataset_seconds >= _MOSTLY * self.seconds
-
-    @property
-    def cause(self) -> Literal["workers", "boundary"]:
-        return "workers" if self.workers and not self.persistent and not self.of_dataset else "boundary"
-
-
-def _epoch_starts(case: Case) -> _EpochStarts:
-    """What a batch takes is its mean in the steps in which no epoch starts: an epoch's first batch waits for one."""
-    first, loader = case.first, case.first.loader
-    starts = loader["start_seconds"] > 0
-    fetch, collate = _of_a_batch(first, ~starts)
-    epochs = int(starts.sum())
-    late = max(0.0, float(np.nansum(loader["first_wait_seconds"])) - epochs * (fetch + collate))
-    at_starts = float(np.nansum(loader["fetch_seconds"][starts])) - fetch * float(np.nansum(loader["fetched"][starts]))
-    facts = case.facts.get("loader", {})
-    return _EpochStarts(
-        epochs=round(epochs * case.unseen),
-        started_seconds=case.over_the_run(loader["start_seconds"]),
-        ended_seconds=case.over_the_run(loader["end_seconds"]),
-        late_seconds=late * case.unseen,
-        dataset_seconds=min(late, max(0.0, at_starts)) * case.unseen,
-        workers=facts.get("workers", case.argument("dataloader_num_workers")),
-        persistent=bool(facts.get("persistent_workers", case.argument("dataloader_persistent_workers"))),
-    )
-
-
-def _of_a_batch(first: StepColumns, steps: np.ndarray) -> tuple[float, float]:
-    fetched = float(np.nansum(first.loader["fetched"][steps]))
-    if not fetched:
-        return 0.0, 0.0
-    fetch, collate = (float(np.nansum(first.loader[f"{name}_seconds"][steps])) for name in ("fetch", "collate"))
-    return fetch / fetched, collate / fetched
-
-
 @rule()
 def worker_start(case: Case) -> Verdict:
     """A twentieth of the loop or more goes into starting and joining workers, which could live on."""
-    starts = _starts_of(case, "workers")
-    if not isinstance(starts, _EpochStarts):
-        return starts
-    each = starts.seconds / starts.epochs
-    took = f"each of {starts.epochs} epochs, {short_seconds(each)} each"
-    what = f"goes into starting data loader workers anew for {took}"
-    gain, costs = case.gain(each * (starts.epochs - 1), "workers start once"), "they hold memory in evaluations too"
-    persist = {"train.dataloader_persistent_workers": True}
-    return _epochs_finding(case, what, starts, Remedy("keep the workers from epoch to epoch", persist, costs, gain))
+    return _epochs_cost(case, of_workers=True)
 
 
 @rule()
 def epoch_boundary(case: Case) -> Verdict:
     """A twentieth of the loop or more goes into the first batches of epochs: a sampler, a shuffle, files, a buffer."""
-    starts = _starts_of(case, "boundary")
-    if not isinstance(starts, _EpochStarts):
-        return starts
-    each = starts.seconds / starts.epochs
-    where = "the data set starts over" if starts.of_dataset else "the loader and its sampler start over"
-    title = f"is spent where epochs meet: {where} for {short_seconds(each)}, {counted(starts.epochs, 'time')}"
-    what = "make the sampler cheaper (what it sorts or draws, once), or repeat the rows so that an epoch is longer"
-    if starts.of_dataset:
-        what = "open files and fill buffers once, not at the start of each epoch; of a small data set, repeat the rows "
-        what += "so that an epoch is longer"
-    gain = case.gain(each * (starts.epochs - 1), "all epochs but the first start at once")
-    return _epochs_finding(case, title, starts, Remedy(what, gain=gain))
+    return _epochs_cost(case, of_workers=False)
 
 
-def _starts_of(case: Case, cause: str) -> _EpochStarts | Verdict:
-    if "start_seconds" not in case.first.loader:
+def _epochs_cost(case: Case, *, of_workers: bool) -> Verdict:
+    """What epochs take on rank 0 beside the loading that any batch needs: iterators and workers are started, workers
+    that do not persist end, first batches are late, in part by the data set: it opens files, shuffles. What a batch
+    takes is its mean in the steps in which no epoch starts: an epoch's first batch waits for one."""
+    loader, facts, source = case.first.loader, case.facts.get("loader", {}), "steps.jsonl: loader"
+    if "start_seconds" not in loader:
         return abstains("the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
-    starts = _epoch_starts(case)
-    if starts.epochs < 2 or case.share(starts.seconds) < MATTERS:
+    starts = loader["start_seconds"] > 0
+    fetched, *of_all = (np.nansum(loader[name][~starts]) for name in ("fetched", "fetch_seconds", "collate_seconds"))
+    fetch, collate = (float(seconds / fetched) if fetched else 0.0 for seconds in of_all)
+    late = max(0.0, float(np.nansum(loader["first_wait_seconds"])) - int(starts.sum()) * (fetch + collate))
+    by_dataset = float(np.nansum(loader["fetch_seconds"][starts] - fetch * loader["fetched"][starts]))
+    by_dataset = min(late, max(0.0, by_dataset)) * case.unseen
+    late *= case.unseen
+    epochs = round(int(starts.sum()) * case.unseen)
+    started, ended = (case.over_the_run(loader[name]) for name in ("start_seconds", "end_seconds"))
+    spent = started + ended + late
+    if epochs < 2 or case.share(spent) < MATTERS:
         return None
-    return starts if starts.cause == cause else None
-
-
-def _epochs_finding(case: Case, what: str, starts: _EpochStarts, remedy: Remedy) -> Finding:
-    load = "steps.jsonl: loader"
-    evidence = [
-        ("share of the loop in starts of epochs", case.share(starts.seconds), "share", load),
-        ("epochs started", starts.epochs, "count", f"{load}.start_seconds"),
-        ("starting iterators and workers", starts.started_seconds, "seconds", f"{load}.start_seconds"),
-        ("ending workers", starts.ended_seconds, "seconds", f"{load}.end_seconds"),
-        ("first batches, beyond loading them", starts.late_seconds, "seconds", f"{load}.first_wait_seconds"),
-        ("of that: the data set's own", starts.dataset_seconds, "seconds", f"{load}.fetch_seconds"),
-        ("workers", starts.workers, "count", "spans.jsonl: loader.workers"),
-    ]
-    title = f"{share(case.share(starts.seconds))} of the training loop {what}"
-    return finding(title, evidence, [remedy], case.cost(starts.seconds))
+    workers = facts.get("workers", case.argument("dataloader_num_workers"))
+    persistent = facts.get("persistent_workers", case.argument("dataloader_persistent_workers"))
+    of_dataset = by_dataset >= _MOSTLY * spent
+    if of_workers != bool(workers and not persistent and not of_dataset):
+        return None
+    each = spent / epochs
+    if of_workers:
+        title = f"goes into starting data loader workers anew for each of {epochs} epochs, {short_seconds(each)} each"
+        gain, costs = case.gain(each * (epochs - 1), "workers start once"), "they hold memory in evaluations too"
+        overrides = {"train.dataloader_persistent_workers": True}
+        remedy = Remedy("keep the workers from epoch to epoch", overrides, costs, gain)
+    else:
+        where = "the data set starts over" if of_dataset else "the loader and its sampler start over"
+        title = f"is spent where epochs meet: {where} for {short_seconds(each)}, {counted(epochs, 'time')}"
+        what = "make the sampler cheaper (what it sorts or draws, once), or repeat the rows so that an epoch is longer"
+        if of_dataset:
+            what = "open files and fill buffers once, not at the start of each epoch; of a small data set, repeat the "
+            what += "rows so that an epoch is longer"
+        remedy = Remedy(what, gain=case.gain(each * (epochs - 1), "all epochs but the first start at once"))
+    return finding(
+        f"{share(case.share(spent))} of the training loop {title}",
+        [
+            ("share of the loop in starts of epochs", case.share(spent), "share", source),
+            ("epochs started", epochs, "count", f"{source}.start_seconds"),
+            ("starting iterators and workers", started, "seconds", f"{source}.start_seconds"),
+            ("ending workers", ended, "seconds", f"{source}.end_seconds"),
+            ("first batches, beyond loading them", late, "seconds", f"{source}.first_wait_seconds"),
+            ("of that: the data set's own", by_dataset, "seconds", f"{source}.fetch_seconds"),
+            ("workers", workers, "count", "spans.jsonl: loader.workers"),
+        ],
+        [remedy],
+        case.cost(spent),
+    )

@@ -4,6 +4,7 @@ import numpy as np
 
 from hf_efficient.accounting.steps import Column
 from hf_efficient.diagnosis.case import Case, Row, Verdict, abstains, finding, rule
+from hf_efficient.diagnosis.rules.learning import medians_of_thirds
 from hf_efficient.records.findings import Remedy
 from hf_efficient.text import share
 
@@ -18,11 +19,6 @@ _NOT_LOGGED = (f"fewer than {_FEWEST_LOGS} margins were logged", "train.logging_
 def _logged(case: Case, name: str) -> Column:
     held = case.first.preferences.get(name, np.zeros(0))
     return held[np.isfinite(held)]
-
-
-def _thirds(values: Column) -> tuple[float, float]:
-    third = max(1, len(values) // 3)
-    return float(np.median(values[:third])), float(np.median(values[-third:]))
 
 
 @rule(needs_steps=False)
@@ -67,12 +63,23 @@ def margin_without_likelihood(case: Case) -> Verdict:
         return None
     if min(len(margins), len(rewards)) < _FEWEST_LOGS:
         return abstains(*_NOT_LOGGED)
-    (margin_before, margin), (before, after) = _thirds(margins), _thirds(rewards)
+    (margin_before, margin), (before, after) = map(medians_of_thirds, (margins, rewards))
     beta = float(case.argument("beta") or 0.1)
     noise = float(np.median(np.abs(np.diff(rewards))))
     grown, fallen = margin - margin_before, before - after
     if grown <= 0 or fallen < max(0.25 * grown, beta * 1.0, 2 * noise):
         return None
+    objective, rate, remedies = _objective(case), case.argument("learning_rate"), []
+    if objective == "dpo":
+        overrides = {"train.loss_type": ["sigmoid", "sft"], "train.loss_weights": [1.0, 0.1]}
+        remedies.append(Remedy("a small supervised term on the better answers beside DPO's loss", overrides))
+    elif objective == "cpo":
+        remedies.append(Remedy("a supervised term on the better answers", {"train.cpo_alpha": 1.0}))
+    if objective in ("dpo", "kto"):
+        stay = {"train.beta": float(f"{3 * beta:.2g}")}
+        remedies.append(Remedy("stay closer to the reference model", stay, "a smaller margin"))
+    if rate:
+        remedies.append(Remedy("a third of the learning rate", {"train.learning_rate": float(f"{rate / 3:.2g}")}))
     return finding(
         f"the margin grows by {grown:.2g} while the better answers lose {fallen / beta:.2g} nats of log-probability",
         [
@@ -81,25 +88,9 @@ def margin_without_likelihood(case: Case) -> Verdict:
             ("reward of the better answers at first", before, "", f"{_LOGS}.chosen_reward, median of a third"),
             ("reward of the better answers at last", after, "", f"{_LOGS}.chosen_reward, median of a third"),
         ],
-        _keep_likely(case, beta),
+        remedies,
         confidence="likely",
     )
-
-
-def _keep_likely(case: Case, beta: float) -> list[Remedy]:
-    objective, rate = _objective(case), case.argument("learning_rate")
-    found = []
-    if objective == "dpo":
-        overrides = {"train.loss_type": ["sigmoid", "sft"], "train.loss_weights": [1.0, 0.1]}
-        found.append(Remedy("a small supervised term on the better answers beside DPO's loss", overrides))
-    elif objective == "cpo":
-        found.append(Remedy("a supervised term on the better answers", {"train.cpo_alpha": 1.0}))
-    if objective in ("dpo", "kto"):
-        stay = {"train.beta": float(f"{3 * beta:.2g}")}
-        found.append(Remedy("stay closer to the reference model", stay, "a smaller margin"))
-    if rate:
-        found.append(Remedy("a third of the learning rate", {"train.learning_rate": float(f"{rate / 3:.2g}")}))
-    return found
 
 
 @rule()
@@ -112,7 +103,7 @@ def beta_without_effect(case: Case) -> Verdict:
     if len(margins) < _FEWEST_LOGS:
         return abstains(*_NOT_LOGGED)
     beta, rate = float(case.argument("beta") or 0.1), case.argument("learning_rate")
-    nats = float(np.median(np.abs(margins[-max(1, len(margins) // 3) :]))) / beta
+    nats = medians_of_thirds(np.abs(margins))[1] / beta
     if nats >= _STILL_NATS:
         return None
     evidence: list[Row] = [

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hf_efficient.accounting.ranks import ALONE
 from hf_efficient.accounting.steps import Column, StepColumns
 from hf_efficient.diagnosis.case import MATTERS, Case, Row, Verdict, abstains, finding, rule
 from hf_efficient.facts.tables import key_table
@@ -13,10 +14,8 @@ from hf_efficient.text import share, short_seconds
 
 _PAUSES = {"evaluation": "evaluation", "checkpointing": "save"}
 """Phases that not every step has, and what each of them is called."""
-_OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
-"""Phases in which a rank waits for no other. Where gradients are averaged, in the backward, all wait for the last."""
-_WAITS_APART = (*_OWN, "backward", "device_wait", "optimizer")
-"""The same where every wait for others is a phase of its own, ``communication``."""
+_WAITS_APART = (*ALONE, "backward", "device_wait", "optimizer")
+"""Phases in which a rank waits for no other where every wait for others is a phase of its own, ``communication``."""
 _FEWEST_STEPS = 5
 _STANDS_OUT = 0.15
 _WHERE: dict[str, str] = key_table("diagnosis_words")["slow_rank"]
@@ -88,11 +87,20 @@ def straggler(case: Case) -> Verdict:
         if case.share(waited) < 0.01:
             return None
     waited_for = "computation" if found.phase == "computation" else found.phase_name
+    account = next(one for one in case.account.ranks if one.rank == found.rank)
+    host = account.host if len({one.host for one in case.account.ranks}) > 1 else None
+    basis = f"rank {found.rank} as fast as the others: {short_seconds(found.extra_seconds)} less in each {found.unit}"
+    if found.backward_is_estimated:
+        basis += "; its backward is taken to be as slow as it is longer than usual"
+    what = f"look at rank {found.rank}: {_WHERE['device_wait' if found.on_device else found.phase]}"
+    if found.others_tokens is not None and found.tokens[found.rank] > 1.1 * found.others_tokens:
+        what = "deal the tokens out evenly: this rank is given more of them"
+    place = ", ".join(part for part in (host, account.device) if part and part != "cpu")
     return finding(
-        f"rank {found.rank}{_place(case, found.rank)} is the slowest of {ranks}: the others wait for its "
+        f"rank {found.rank}{f' ({place})' if place else ''} is the slowest of {ranks}: the others wait for its "
         f"{waited_for}, {share(case.share(waited))} of the loop",
         _evidence(found),
-        [_remedy(case, found, waited)],
+        [Remedy(what, gain=case.gain(waited, basis))],
         case.cost(waited),
         severity=severity,
         confidence="likely" if found.backward_is_estimated else "measured",
@@ -105,14 +113,6 @@ def _waited(case: Case, found: SlowRank) -> float:
         return found.extra_seconds * found.pauses * case.unseen
     step_seconds = float(case.first.step_seconds[case.first.steady].mean())
     return found.extra_seconds / step_seconds * case.account.time.training_seconds
-
-
-def _place(case: Case, rank: int) -> str:
-    account = next(one for one in case.account.ranks if one.rank == rank)
-    several = len({one.host for one in case.account.ranks}) > 1
-    parts = [account.host if several else None, account.device if account.device != "cpu" else None]
-    named = ", ".join(part for part in parts if part is not None)
-    return f" ({named})" if named else ""
 
 
 def _evidence(found: SlowRank) -> list[Row]:
@@ -128,16 +128,6 @@ def _evidence(found: SlowRank) -> list[Row]:
         (f"tokens of a step, rank {found.rank}", found.tokens.get(found.rank), "tokens", source),
         ("tokens of a step, the others' mean", found.others_tokens, "tokens", source),
     ]
-
-
-def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:
-    basis = f"rank {found.rank} as fast as the others: {short_seconds(found.extra_seconds)} less in each {found.unit}"
-    if found.backward_is_estimated:
-        basis += "; its backward is taken to be as slow as it is longer than usual"
-    gain = case.gain(waited, basis)
-    if found.others_tokens is not None and found.tokens[found.rank] > 1.1 * found.others_tokens:
-        return Remedy("deal the tokens out evenly: this rank is given more of them", gain=gain)
-    return Remedy(f"look at rank {found.rank}: {_WHERE['device_wait' if found.on_device else found.phase]}", gain=gain)
 
 
 def _slow_in_steps(case: Case, held: Held) -> SlowRank | None:
@@ -187,7 +177,7 @@ def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bo
     """A step's time of a rank's own. The data wait is that for its own loader, without the ranks' exchange of token
     counts. On CUDA the forward, and where waits are known the backward, is what the device took; optimizer and loss
     wait for it."""
-    names = _WAITS_APART if apart and not on_cuda else _OWN if on_cuda else (*_OWN, "optimizer")
+    names = _WAITS_APART if apart and not on_cuda else ALONE if on_cuda else (*ALONE, "optimizer")
     found = {name: columns.own(name)[rows] for name in names}
     if "wait_seconds" in columns.loader and not apart:
         found["data_wait"] = np.nan_to_num(columns.loader["wait_seconds"][rows])
@@ -213,7 +203,12 @@ def _backward_extra(case: Case, backward: float, forward: float, usual: float) -
 def _busier(case: Case, held: Held, rows: Rows) -> SlowRank | None:
     """By CPU time: on a CPU a rank that waits computes nothing, while DDP's buffers make all phases look alike. None
     where CPU time is not recorded, or none stands out by a seventh. Steps with a save or an evaluation are left out."""
-    rows = _without_pauses(held, rows)
+    paused = np.any(
+        [columns.phase(name)[rows[rank]] > 0 for rank, columns in held.items() for name in _PAUSES if len(rows[rank])],
+        axis=0,
+    )
+    if (~paused).sum() >= _FEWEST_STEPS:
+        rows = {rank: of[~paused] for rank, of in rows.items()}
     cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
     if not all(np.isfinite(of).all() for of in cpu.values()):
         return None
@@ -223,14 +218,6 @@ def _busier(case: Case, held: Held, rows: Rows) -> SlowRank | None:
     threads = max(1, int(case.settings("host").get("torch_threads") or 1))
     medians = _medians(cpu)
     return SlowRank(slow, "computation", medians, extra / threads, _slowest_share(cpu, slow))
-
-
-def _without_pauses(held: Held, rows: Rows) -> Rows:
-    paused = np.any(
-        [columns.phase(name)[rows[rank]] > 0 for rank, columns in held.items() for name in _PAUSES if len(rows[rank])],
-        axis=0,
-    )
-    return rows if (~paused).sum() < _FEWEST_STEPS else {rank: of[~paused] for rank, of in rows.items()}
 
 
 def _slow_in_pause(held: Held, phase: str) -> SlowRank | None:

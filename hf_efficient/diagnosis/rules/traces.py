@@ -3,7 +3,7 @@
 from hf_efficient.diagnosis.case import TracedDevice, Verdict, finding, rule
 from hf_efficient.diagnosis.rules.compute import float32_products_of
 from hf_efficient.facts.tables import accelerator_of_device
-from hf_efficient.records.findings import Gain, Remedy
+from hf_efficient.records.findings import Remedy
 from hf_efficient.records.trace import SyncSite
 from hf_efficient.text import counted, share, short_seconds
 
@@ -36,7 +36,14 @@ def trace_host_bound(traced: TracedDevice) -> Verdict:
         doing = ", ".join(name for name, _ in gap.host[:2]) or "nothing that was recorded"
         evidence.append((f"a wait, during {doing}", gap.seconds, "seconds", _SOURCE))
     in_syncs = sum(one.idle_after_seconds for one in traced.trace.syncs)
-    what = _instead([name for gap in gaps for name, _ in gap.host], in_syncs >= idle.host_bound_seconds / 2)
+    names = [name for gap in gaps for name, _ in gap.host]
+    what = "look at what the host does in the longest gaps: Python, logging, callbacks"
+    if names and names[0].startswith(_ALLOCATING):
+        what = _LATER
+    elif any(part in name.lower() for name in names for part in _LOADING):
+        what = _WORKERS
+    elif in_syncs >= idle.host_bound_seconds / 2:
+        what = "read no values back from the device within a step (see the waits below, by place)"
     gain = None if what == _LATER else traced.gain(idle.host_bound_seconds, "at most: none of these waits")
     overrides = {"train.dataloader_num_workers": 4} if what == _WORKERS else {}
     return finding(
@@ -47,16 +54,6 @@ def trace_host_bound(traced: TracedDevice) -> Verdict:
         traced.cost(idle.host_bound_seconds),
         severity="info" if what == _LATER else "warning",
     )
-
-
-def _instead(doing: list[str], synchronises: bool) -> str:
-    if doing and doing[0].startswith(_ALLOCATING):
-        return _LATER
-    if any(part in name.lower() for name in doing for part in _LOADING):
-        return _WORKERS
-    if synchronises:
-        return "read no values back from the device within a step (see the waits below, by place)"
-    return "look at what the host does in the longest gaps: Python, logging, callbacks"
 
 
 @rule()
@@ -198,23 +195,20 @@ def trace_float32_products(traced: TracedDevice) -> Verdict:
     if not found or traced.share(seconds) < 0.1:
         return None
     gain = traced.gain(_IN_16_BITS * seconds, "half of their time at the least, by half of the bytes")
+    known = accelerator_of_device(traced.device.name or "")
+    is_old = any(one.name.startswith(_BEFORE_BFLOAT16) for one in traced.device.kernels)
+    if (known is not None and known.lacks_bfloat16) or is_old:  # it knows neither bfloat16 nor TF32
+        costs = "float16 needs its losses scaled, and overflows at 65,504"
+        remedies = [Remedy("train in mixed precision", {"train.fp16": True}, costs, gain)]
+    else:
+        remedies = [
+            Remedy("train in mixed precision", {"train.bf16": True}, "bfloat16 keeps 8 of float32's 24 bits", gain),
+            Remedy("or let float32 products run in TF32", {"train.tf32": True}, "11 of 24 bits in products alone"),
+        ]
     return finding(
         f"{share(traced.share(seconds))} of {traced.name}'s time are matrix products in float32",
         [(f"{one.name}, {counted(one.count, 'time')}", one.seconds, "seconds", _SOURCE) for one in found[:3]],
-        _fewer_bits(traced, gain),
+        remedies,
         traced.cost(seconds),
         confidence="likely",
     )
-
-
-def _fewer_bits(traced: TracedDevice, gain: Gain) -> list[Remedy]:
-    """Devices from before bfloat16 know neither it nor TF32."""
-    known = accelerator_of_device(traced.device.name or "")
-    is_old = any(one.name.startswith(_BEFORE_BFLOAT16) for one in traced.device.kernels)
-    if (known is not None and known.lacks_bfloat16) or is_old:
-        costs = "float16 needs its losses scaled, and overflows at 65,504"
-        return [Remedy("train in mixed precision", {"train.fp16": True}, costs, gain)]
-    return [
-        Remedy("train in mixed precision", {"train.bf16": True}, "bfloat16 keeps 8 of float32's 24 bits", gain),
-        Remedy("or let float32 products run in TF32", {"train.tf32": True}, "11 of 24 bits in products alone"),
-    ]

@@ -1,19 +1,15 @@
-"""A simulation's log rewritten for one rank, and the order in which the units of the model run in it."""
-
-from __future__ import annotations
+"""A simulation's log rewritten for one rank."""
 
 from collections import defaultdict
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 
 import torch
 
-from hf_efficient.planning.simulation import Simulation, Unit, unit_names
+from hf_efficient.planning.simulation import Simulation
 from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
 
 _DTYPES = {2: torch.bfloat16, 4: torch.float32}
-_DOING = {"forward": "forward", "backward": "backward", "recompute": "backward", "evaluation": "forward"}
 
 
 class Score:
@@ -42,7 +38,7 @@ class Score:
         return number
 
     def end(self, number: int | None, event: int) -> None:
-        """A storage ends before an event: a new one, or an old one by its index, if it lives so long."""
+        """A storage ends before an event, if it lives so long: a new one, or an old one by its index."""
         if number is not None:
             self._before[event].append((number, False))
 
@@ -93,66 +89,3 @@ class Score:
             life = self._log.lives[index]
             self._log.events.append((index, -life.bytes))
             life.freed_at = len(self._log.events)
-
-
-class Walk:
-    """Goes through a log and calls the methods below where forwards and backwards (``doing``) and their units begin and
-    end. A unit runs from the first allocation in its modules to the first in another's; in the forward, the root's ends
-    it too. Its backward includes its recomputation where its activations were not kept."""
-
-    begins: Callable[[int], None]
-    ends: Callable[[int], None]
-    before: Callable[[Unit, int], None]
-    after: Callable[[Unit, int], None]
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.doing = ""
-        self._log = simulation.log
-        self._units = unit_names(simulation.units, (life.module for life in simulation.log.lives))
-        self._all = len(simulation.backward_starts)
-        self._evaluating = False
-        self._unit: Unit | None = None
-        self._done: set[str] = set()
-        self._backwards = 0
-
-    @property
-    def is_last_micro_batch(self) -> bool:
-        """Of its optimizer step: the backward that runs, or the next one."""
-        left = self._all - 1 - self._backwards + (self.doing == "backward")
-        return left % max(1, (self._all + 1) // 2) == 0  # the first step may have fewer
-
-    def go(self) -> None:
-        for event, (index, size) in enumerate(self._log.events):
-            if size < 0:
-                continue
-            life = self._log.lives[index]
-            doing = _DOING.get(life.phase, "")
-            self._evaluating = life.phase == "evaluation"
-            if doing != self.doing:
-                self._turn(doing, event)
-            if doing:
-                self._enter(self._units[life.module], event)
-        self._turn("", len(self._log.events))
-
-    def _turn(self, doing: str, event: int) -> None:
-        self._leave(event)
-        if self.doing:
-            self.ends(event)
-        self.doing, self._done = doing, set()
-        if doing:
-            self._backwards += doing == "backward"
-            self.begins(event)
-
-    def _enter(self, unit: Unit | None, event: int) -> None:
-        if unit is self._unit or (self.doing == "backward" and (unit is None or unit.name in self._done)):
-            return
-        self._leave(event)
-        self._unit = unit
-        if unit is not None:
-            self.before(unit, event)
-
-    def _leave(self, event: int) -> None:
-        if self._unit is not None and not (self.doing == "backward" and self._unit.ends_last):
-            self.after(self._unit, event)
-            self._done.add(self._unit.name)
-        self._unit = None

@@ -11,10 +11,9 @@ from hf_efficient.estimate.sharding import WEIGHTS_SHARDED, ZERO, ModelStates, S
 from hf_efficient.facts.tables import collective_bandwidth, host_bandwidth, key_table, overhead_seconds
 from hf_efficient.planning.arguments import is_bitsandbytes
 from hf_efficient.planning.batches import RunShapes
-from hf_efficient.planning.ranks.fsdp2 import FullyShardWalk
 from hf_efficient.planning.ranks.log import Score
 from hf_efficient.planning.ranks.shares import Sizes, model_width, sharding_of, shrink_held, states_of
-from hf_efficient.planning.ranks.zero import ZeroWalk, spread_gradients
+from hf_efficient.planning.ranks.walks import FullyShardWalk, ZeroWalk, spread_gradients
 from hf_efficient.planning.simulation import Rank, Simulation, simulate
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe, mixed_precision
@@ -173,17 +172,15 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
 
 
 def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
-    """Bytes that a rank exchanges with its host, or on to its disk, in an optimizer step. An offloaded optimizer: its
-    share of the gradients down, of the weights up. Offloaded weights: its share up whenever they are gathered, and
-    gradients down."""
+    """Bytes that a rank exchanges with its host, or on to its disk, in an optimizer step. Of an offloaded optimizer its
+    share of gradients down, of weights up; of offloaded weights its share up at each gathering, and gradients down."""
     shard = estimate.shard_elements(sharding.strategy, [(states.trained,)], sharding.ranks)
     moved = 0.0
     if sharding.offload_optimizer:
         moved += shard * (states.gradient_bytes + states.trained_bytes)
     if sharding.offload_parameters:
-        whole = replace(states, gathered_bytes=None)
-        kept = estimate.kept_elements(whole, sharding) / max(1, whole.trained + whole.frozen)
-        moved += whole.weight_bytes / sharding.ranks * (2 - kept) * sharding.micro_batches
+        kept = estimate.kept_elements(states, sharding) / max(1, states.trained + states.frozen)
+        moved += states.weight_bytes / sharding.ranks * (2 - kept) * sharding.micro_batches
         if sharding.strategy not in ZERO:
             moved += shard * states.gradient_bytes
     return moved
@@ -191,16 +188,13 @@ def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
 
 def rank_remarks(recipe: Recipe, simulation: Simulation) -> Iterator[str]:
     """What a plan for several ranks takes for granted; for one process, only what ``auto`` counts for."""
-    if simulation.rank is not None:
-        yield key_table("plan_words")["strategies"][simulation.rank.sharding.strategy]
-        yield from _weight_remarks(simulation, simulation.rank.sharding)
-        yield from _run_remarks(recipe, simulation.rank.sharding)
-    elif recipe.distributed.processes == "auto":
-        yield "distributed.processes: auto is planned as one process; --num-gpus N plans N"
-
-
-def _weight_remarks(simulation: Simulation, sharding: Sharding) -> Iterator[str]:
+    if simulation.rank is None:
+        if recipe.distributed.processes == "auto":
+            yield "distributed.processes: auto is planned as one process; --num-gpus N plans N"
+        return
+    sharding = simulation.rank.sharding
     weights, fsdp2 = list(simulation.weights.values()), sharding.strategy == "fsdp2"
+    yield key_table("plan_words")["strategies"][sharding.strategy]
     if sharding.ranks > 1:
         yield "communication is hidden behind computation as far as its order allows: what is left of it is the least"
     if any(weight.packed for weight in weights) and fsdp2:
@@ -220,9 +214,6 @@ def _weight_remarks(simulation: Simulation, sharding: Sharding) -> Iterator[str]
     few = sum(1 for weight in weights if weight.shape and weight.shape[0] < sharding.ranks)
     if few and fsdp2:
         yield f"{few:,} parameters have fewer rows than there are ranks: some ranks hold none of them"
-
-
-def _run_remarks(recipe: Recipe, sharding: Sharding) -> Iterator[str]:
     if sharding.to_disk:
         yield "DeepSpeed's pinned buffers for what goes to the NVMe disk are in the host's memory, and are not planned"
     elif sharding.offload_optimizer or sharding.offload_parameters:
@@ -234,5 +225,5 @@ def _run_remarks(recipe: Recipe, sharding: Sharding) -> Iterator[str]:
     if has_reference and sharding.strategy in WEIGHTS_SHARDED:
         yield "the reference model is planned whole on each rank: an upper bound"
     name = str(recipe.train.get("optim", ""))
-    if is_bitsandbytes(name) and sharding.strategy == "fsdp2":
+    if is_bitsandbytes(name) and fsdp2:
         yield f"train.optim={name} crashes under FSDP2 (bitsandbytes issue 1633, open when read): adamw_torch runs"

@@ -18,11 +18,9 @@ _SCALAR = 8
 
 
 def model_width(config: Any) -> int | None:
-    """The width by which transformers (5.23, ``trainer_config_finalize``) sets DeepSpeed's ``auto``; None: it would
-    refuse."""
+    """The width by which transformers (5.23, ``trainer_config_finalize``) sets DeepSpeed's ``auto``; None: refused."""
     held = config if hasattr(config, "hidden_size") else getattr(config, "text_config", None)
-    width: int | None = getattr(held, "hidden_size", None)
-    return width
+    return getattr(held, "hidden_size", None)
 
 
 def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None = None) -> Sharding:

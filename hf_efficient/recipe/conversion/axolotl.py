@@ -10,8 +10,6 @@ from hf_efficient.recipe.schema_check import ELSEWHERE
 from hf_efficient.recipe.train_fields import train_fields
 
 _KEYS = key_table("axolotl")
-RECOGNISED = _KEYS["recognised"]
-"""Keys that the other tools do not have."""
 _NOTES = {**_KEYS["notes"], "hub_token": ELSEWHERE["hub_token"]}
 
 
@@ -46,9 +44,8 @@ def from_axolotl(keys: Mapping[str, Any], where: str) -> Draft:
     for target, value in _KEYS["defaults"].items():
         draft.default(target, value)
     draft.default("train.per_device_eval_batch_size", draft.values["train.per_device_train_batch_size"])
-    draft.note_rest(
-        [*_KEYS["moved"], *_KEYS["flags"], *_NOTES, *RECOGNISED], "not known here, or has no counterpart in a recipe"
-    )
+    known = [*_KEYS["moved"], *_KEYS["flags"], *_NOTES, *_KEYS["recognised"]]
+    draft.note_rest(known, "not known here, or has no counterpart in a recipe")
     return draft
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.conversion import axolotl, trl
+from hf_efficient.facts.tables import key_table
+from hf_efficient.recipe.conversion.axolotl import from_axolotl
 from hf_efficient.recipe.conversion.draft import Draft
+from hf_efficient.recipe.conversion.trl import from_trl
 from hf_efficient.recipe.files import read_recipe_text, refused
 from hf_efficient.recipe.load import check_text, dump_yaml
 from hf_efficient.recipe.schema import Origin
@@ -31,7 +33,7 @@ def convert_file(path: Path, tool: Tool | None, name: str) -> tuple[str, list[st
         held = "is empty" if keys is None or keys == {} else f"holds {found(keys)}"
         raise refused(path, "", f"{held}; a configuration is a mapping of keys to values.", "Check the file.")
     tool = tool or recognise(path, keys)
-    draft = (trl.from_trl if tool == "trl" else axolotl.from_axolotl)(keys, str(path))
+    draft = (from_trl if tool == "trl" else from_axolotl)(keys, str(path))
     draft.put("name", name)
     for target, key in (("model.id", _MODEL[tool]), ("data.train", _DATA[tool])):
         if not draft.values.get(target):
@@ -42,7 +44,7 @@ def convert_file(path: Path, tool: Tool | None, name: str) -> tuple[str, list[st
 
 def recognise(path: Path, keys: Mapping[str, Any]) -> Tool:
     """The tool whose own keys the file has most of; ``RecipeError`` where that is none, or both alike."""
-    of_trl, of_axolotl = (len(set(keys) & set(tool.RECOGNISED)) for tool in (trl, axolotl))
+    of_trl, of_axolotl = (len(set(keys) & set(key_table(tool)["recognised"])) for tool in _NAMES)
     if len(set(keys) & set(_RECIPE)) > 1:
         raise refused(path, "", "looks like a recipe already.", f"Run `hf-efficient validate {path}`.")
     if set(keys) & set(_LLAMA_FACTORY):

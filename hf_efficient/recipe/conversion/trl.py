@@ -9,8 +9,6 @@ from hf_efficient.recipe.schema_check import ELSEWHERE
 from hf_efficient.recipe.train_fields import train_fields
 
 _KEYS = key_table("trl")
-RECOGNISED = _KEYS["recognised"]
-"""Keys that the other tools do not have."""
 _NOTES = {**_KEYS["notes"], **{key: ELSEWHERE[key] for key in ("dataset_kwargs", "hub_token")}}
 
 

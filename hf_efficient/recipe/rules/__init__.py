@@ -1,6 +1,7 @@
 """Contradictions between the sections of a recipe: what each section alone cannot know.
 
-To add a rule, write it in the file of its subject and decorate it with ``rule``.
+To add a rule, write a row of ``facts/data/recipe_rules.yaml``; where values alone do not show it, write a function in
+the file of its subject, and decorate it with ``rule``.
 """
 
 from hf_efficient.recipe.rules import distributed, training, values  # noqa: F401

@@ -20,61 +20,6 @@ _BITSANDBYTES = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw", "lion", "paged_l
 FSDP2's DTensors are unknown to them. All others look at whole matrices (adafactor, galore, apollo, muon, lomo)."""
 
 
-@rule("train.fsdp", "train.fsdp_config", "train.deepspeed")
-def models_are_not_sharded(settings: Settings) -> Iterator[Contradiction]:
-    """The engine is named in one place, from which the launch, its checks and the plan are derived."""
-    for name in ("fsdp", "fsdp_config", "deepspeed"):
-        if settings.train(name):
-            message = "is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is "
-            instead = "zero2` (zero1, zero3), with `distributed.offload" if name == "deepspeed" else "fsdp2"
-            remedy = f"Remove it, and write `distributed.strategy: {instead}`."
-            yield f"train.{name}", f"{message}derived from it.", remedy
-
-
-@rule("distributed")
-def one_process_is_not_spread(settings: Settings) -> Iterator[Contradiction]:
-    distributed = settings.recipe.distributed
-    if distributed.strategy != "none":
-        return
-    for name in (one for one in ("processes", "nodes") if getattr(distributed, one) != 1):
-        message = f"is none, which is one process, but `distributed.{name}` is {getattr(distributed, name)}."
-        yield "distributed.strategy", message, f"Write ddp, or one of zero1, zero2, zero3 and fsdp2; or {name}: 1."
-
-
-@rule("distributed", "train.optim")
-def offload_fits_the_strategy(settings: Settings) -> Iterator[Contradiction]:
-    """DeepSpeed offloads the optimizer by itself, and takes its own AdamW for that; torch with the weights alone."""
-    distributed, optimizer = settings.recipe.distributed, str(settings.train("optim"))
-    strategy, offload = distributed.strategy, distributed.offload
-    key = "distributed.offload.optimizer"
-    if offload.optimizer and strategy == "fsdp2":
-        message = "is set, but `distributed.strategy: fsdp2` offloads the optimizer's state with the weights alone."
-        yield key, message, "Write `parameters: true` in its place."
-    elif offload.optimizer and strategy not in _ZERO:
-        message = f"is set, but `distributed.strategy: {strategy}` cannot offload it."
-        yield key, message, "Write `strategy: zero2` (or zero1, zero3)."
-    elif offload.optimizer and optimizer not in ("adamw_torch", "adamw_torch_fused"):
-        message = f"is set, but DeepSpeed steps on the host with its own AdamW, and `train.optim` is {optimizer}."
-        yield key, message, "Write `train.optim: adamw_torch`, or remove it."
-    if offload.parameters and strategy not in ("zero3", "fsdp2"):
-        message = f"is set, but under `distributed.strategy: {strategy}` each process needs the whole weights."
-        yield "distributed.offload.parameters", message, "Write `strategy: zero3` or `strategy: fsdp2`."
-
-
-@rule("distributed")
-def disks_take_what_is_offloaded(settings: Settings) -> Iterator[Contradiction]:
-    """A folder needs something that is offloaded; DeepSpeed's ZeRO-3 alone takes a disk."""
-    distributed, key = settings.recipe.distributed, "distributed.offload.nvme_path"
-    if distributed.offload.nvme_path is None:
-        return
-    if not (distributed.offload.optimizer or distributed.offload.parameters):
-        remedy = "Write `offload.optimizer: true` or `offload.parameters: true` as well, or remove it."
-        yield key, "is set, but nothing is offloaded.", remedy
-    if distributed.strategy != "zero3":
-        message = f"is set, but `distributed.strategy: {distributed.strategy}` offloads to the host's memory alone."
-        yield key, message, "Write `strategy: zero3`, or remove it."
-
-
 @rule("distributed.strategy", "train.optim")
 def optimizer_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
     """torch's own can, wherever the cut is; bitsandbytes' under ZeRO."""
@@ -86,38 +31,11 @@ def optimizer_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
         yield "train.optim", message, "Write `train.optim: adamw_torch_fused`, or `distributed.strategy: ddp`."
 
 
-@rule("distributed.strategy", "adapter")
-def weights_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
-    """A fused LoRA layer reads its base's weight in the backward, when ZeRO-3 and FSDP2 have given it back. DeepSpeed's
-    ZeRO-3 cuts weights that are numbers; bitsandbytes' are packed, with constants beside them."""
-    strategy, adapter = settings.recipe.distributed.strategy, settings.recipe.adapter
-    if adapter.fused is True and strategy in ("zero3", "fsdp2"):
-        message = f"is true, but `distributed.strategy: {strategy}` shards the weights that fused layers read."
-        yield "adapter.fused", message, "Write false, or ddp, zero1 or zero2."
-    if adapter.method != "qlora":
-        return
-    bits = 4 if adapter.quantization is None else adapter.quantization.bits
-    if strategy == "zero3":
-        message = f"is zero3, which cannot shard the {bits}-bit weights of `adapter.method: qlora`."
-        remedy = "Write fsdp2, which shards 4-bit ones, or zero2, where each process holds all of them."
-        yield "distributed.strategy", message, remedy
-    if strategy == "fsdp2" and bits == 8:
-        message = "is fsdp2, which cannot shard 8-bit weights."
-        yield "distributed.strategy", message, "Write `adapter.quantization.bits: 4`, or `strategy: ddp`."
-
-
-@rule(GLOBAL_BATCH, "train.auto_find_batch_size")
-def global_batch_stays(settings: Settings) -> Iterator[Contradiction]:
-    if settings.recipe.distributed.global_batch_size is not None and settings.train("auto_find_batch_size"):
-        message = f"is true, which makes the batch smaller where memory runs out, but `{GLOBAL_BATCH}` is set."
-        yield "train.auto_find_batch_size", message, "Remove one of them."
-
-
 @rule(GLOBAL_BATCH, "distributed.processes", "distributed.nodes", _ROWS, ACCUMULATION)
 def global_batch_is_divided(settings: Settings) -> Iterator[Contradiction]:
     """The processes divide it; where only a launch knows their number, the rows of one on each machine do."""
     recipe = settings.recipe
-    is_open = recipe.distributed.processes == "auto" or not settings.was_set("distributed.processes")
+    is_open = recipe.distributed.processes == "auto" or not told_where(recipe, "distributed.processes")
     yield from _batch_faults(settings, None if is_open else planned_processes(recipe))
 
 
@@ -193,30 +111,3 @@ def _batch_faults(settings: Settings, processes: int | None) -> Iterator[Contrad
 def _product(rows: int, number: int, of: str) -> str:
     plural = ("es" if of == "process" else "s") if number > 1 else ""
     return f"{_ROWS} {rows} x {number} {of}{plural}"
-
-
-@rule("faults", "distributed", "objective")
-def faults_can_be_handled(settings: Settings) -> Iterator[Contradiction]:
-    """DeepSpeed updates the weights within the backward, sharded states are not taken back, and a step is divided on
-    one process alone, where its loss is a sum over tokens."""
-    recipe = settings.recipe
-    faults, strategy = recipe.faults, recipe.distributed.strategy
-    unable = {"skip": ("zero1", "zero2", "zero3"), "rollback": ("zero1", "zero2", "zero3", "fsdp2"), "stop": ()}
-    if strategy in unable[faults.on_non_finite]:
-        message = f"is {faults.on_non_finite}, which `distributed.strategy: {strategy}` cannot do."
-        yield "faults.on_non_finite", message, "Write stop, or another strategy (ddp)."
-    if faults.on_oom == "stop":
-        return
-    if recipe.distributed.processes not in (1, "auto") or recipe.distributed.nodes > 1:
-        yield "faults.on_oom", "is shrink, which works on one process.", "Write stop, or `distributed.processes: 1`."
-    if recipe.objective != "sft":
-        message = f"is shrink, which splits steps of `objective: sft` alone, not of `{recipe.objective}`."
-        yield "faults.on_oom", message, "Write stop."
-
-
-@rule("checkpoints", "distributed.strategy", "train.push_to_hub")
-def what_cannot_write_in_the_background(settings: Settings) -> Iterator[Contradiction]:
-    strategy, uploads = settings.recipe.distributed.strategy, settings.train("push_to_hub")
-    key = f"distributed.strategy: {strategy}" if strategy in _ZERO else "train.push_to_hub" * bool(uploads)
-    if settings.recipe.checkpoints.background and key:
-        yield "checkpoints.background", f"is true, which does not work with `{key}`.", "Write false."

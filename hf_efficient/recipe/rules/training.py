@@ -1,5 +1,4 @@
-"""Model, adapter, ``train:``, packing, the loss and the method; rewards and groups of completions; what is pruned, and
-what is learned from a teacher."""
+"""Model, adapter, ``train:``, packing, the loss and the method; rewards, groups of completions and a teacher's loss."""
 
 import re
 from collections.abc import Iterator
@@ -23,29 +22,6 @@ _KEEPS_APART = ("auto", "documents", "sdpa", "eager", "flex_attention", *_FLASH)
 _INTEGRATIONS: dict[str, tuple[list[str], str]] = key_table("train_fields")["integrations"]
 
 
-@rule("adapter.method", "adapter.quantization")
-def quantization_needs_qlora(settings: Settings) -> Iterator[Contradiction]:
-    adapter = settings.recipe.adapter
-    if adapter.quantization is None or adapter.method == "qlora":
-        return
-    bits, why = adapter.quantization.bits, "trains on a base that is not quantized"
-    if adapter.method == "full":
-        why = f"trains all weights; {bits}-bit weights cannot train"
-    message = f"is {bits}-bit, but `adapter.method: {adapter.method}` {why}."
-    yield "adapter.quantization", message, "Write `adapter.method: qlora`, or remove the quantization."
-
-
-@rule("adapter")
-def full_has_no_adapter(settings: Settings) -> Iterator[Contradiction]:
-    adapter = settings.recipe.adapter
-    if adapter.method != "full":
-        return
-    message = "is set, but `adapter.method: full` trains all weights and has no adapter."
-    for name in ("dora", "rslora", "modules_to_save", "bias", "merge"):
-        if getattr(adapter, name) not in (False, [], "none"):
-            yield f"adapter.{name}", message, "Remove it, or write `adapter.method: lora`."
-
-
 @rule("adapter.target_modules")
 def targets_are_a_pattern(settings: Settings) -> Iterator[Contradiction]:
     """PEFT takes a text other than ``all-linear`` for a regular expression, once the model was loaded."""
@@ -61,31 +37,11 @@ def targets_are_a_pattern(settings: Settings) -> Iterator[Contradiction]:
         yield "adapter.target_modules", message, "Write all-linear, a list of module names, or a valid expression."
 
 
-@rule("adapter.method", "model.dtype")
-def full_weights_are_not_float16(settings: Settings) -> Iterator[Contradiction]:
-    """float16 weights overflow and underflow as they are updated; mixed precision keeps a float32 copy."""
-    if settings.recipe.adapter.method == "full" and settings.recipe.model.dtype == "float16":
-        message = "is float16, whose range is too small for weights that are trained."
-        yield "model.dtype", message, "Write bfloat16, or float32 with `train.fp16: true`."
-
-
-@rule("data.targets", "objective", "train.assistant_only_loss", "train.completion_only_loss")
+@rule("data.targets", "train.assistant_only_loss", "train.completion_only_loss")
 def targets_are_said_once(settings: Settings) -> Iterator[Contradiction]:
-    if settings.recipe.data.targets is None:
-        return
-    if named := _other_than_sft(settings):
-        yield "data.targets", f"is set, but {named} trains on whole answers.", "Remove it."
     for name in ("assistant_only_loss", "completion_only_loss"):
-        if settings.recipe.train.get(name) is not None:
+        if settings.recipe.data.targets is not None and settings.recipe.train.get(name) is not None:
             yield f"train.{name}", "is set, and so is `data.targets`, which stands in its place.", "Remove one."
-
-
-@rule("train.bf16", "train.fp16", "train.bf16_full_eval", "train.fp16_full_eval")
-def one_half_precision(settings: Settings) -> Iterator[Contradiction]:
-    for suffix in ("", "_full_eval"):
-        if settings.train(f"bf16{suffix}") and settings.train(f"fp16{suffix}"):
-            message = f"is true, and so is `train.bf16{suffix}`."
-            yield f"train.fp16{suffix}", message, "Keep one: bf16 where the device has it, else fp16."
 
 
 @rule("train.activation_checkpointing", "train.gradient_checkpointing")
@@ -98,13 +54,13 @@ def one_name_for_checkpointing(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("objective", "train", "adapter.method", "adapter.target_modules")
 def chunked_loss_has_the_head_to_itself(settings: Settings) -> Iterator[Contradiction]:
-    if OBJECTIVES[settings.recipe.objective].imitates and settings.train("loss_type") == "chunked_nll":
+    if settings.trains.imitates and settings.train("loss_type") == "chunked_nll":
         yield from _other_users_of_the_head(settings)
 
 
 def fits_chunked_loss(settings: Settings) -> bool:
     """Whether a recipe with another loss could be given this one."""
-    return OBJECTIVES[settings.recipe.objective].imitates and not list(_other_users_of_the_head(settings))
+    return settings.trains.imitates and not list(_other_users_of_the_head(settings))
 
 
 def _other_users_of_the_head(settings: Settings) -> Iterator[Contradiction]:
@@ -129,34 +85,13 @@ def _other_users_of_the_head(settings: Settings) -> Iterator[Contradiction]:
 def attention_keeps_examples_apart(settings: Settings) -> Iterator[Contradiction]:
     """Other attentions mix packed examples, which only ``packing_strategy: wrapped`` means to do."""
     attention = settings.recipe.model.attn_implementation
-    if not _packs(settings) or attention is None or settings.train("packing_strategy") == "wrapped":
+    if not settings.packs or attention is None or settings.train("packing_strategy") == "wrapped":
         return
     # Kernels of the hub are named by their repository: kernels-community/flash-attn2.
     if attention not in _KEEPS_APART and "flash-attn" not in attention and "flash_attn" not in attention:
         message = f"is {attention}, which is not known to keep packed examples apart."
         remedy = f"Write one of {', '.join(_KEEPS_APART)}, or `train.packing: false`."
         yield "model.attn_implementation", message, remedy
-
-
-@rule("train.packing", "train.eval_packing", "train.max_length")
-def packing_needs_a_length(settings: Settings) -> Iterator[Contradiction]:
-    if _packs(settings) and settings.train("max_length") is None:
-        message = "is null, but packing fills rows of this length."
-        yield "train.max_length", message, "Write a length in tokens, for instance 2048."
-
-
-@rule("objective", "train.packing", "train.padding_free", "train.max_length")
-def padding_free_has_no_length(settings: Settings) -> Iterator[Contradiction]:
-    """TRL does not cut examples to ``max_length`` in padding-free batches without packing, and refuses."""
-    length, packing = settings.train("max_length"), settings.train("packing")
-    imitates = OBJECTIVES[settings.recipe.objective].imitates
-    if imitates and settings.train("padding_free") and not packing and length is not None:
-        message = f"is true without packing, so `train.max_length: {length}` would not be enforced."
-        yield "train.padding_free", message, "Write `train.packing: true`, or `train.max_length: null`."
-
-
-def _packs(settings: Settings) -> bool:
-    return bool(settings.train("packing") or settings.train("eval_packing"))
 
 
 @rule("objective", "data.train", "data.eval")
@@ -168,53 +103,6 @@ def objective_reads_its_formats(settings: Settings) -> Iterator[Contradiction]:
             other = next(one for one, held in OBJECTIVES.items() if source.format in FORMATS_OF[held.data])
             message = f"is {source.format}, but `objective: {name}` reads {any_of(fitting)}."
             yield f"{key}.format", message, f"Write `format: {fitting[0]}`, or `objective: {other}`."
-
-
-def _other_than_sft(settings: Settings) -> str:
-    name = settings.recipe.objective
-    return "" if OBJECTIVES[name].imitates else f"`objective: {name}`"
-
-
-@rule("objective", "train.loss_type")
-def loss_is_of_the_objective(settings: Settings) -> Iterator[Contradiction]:
-    """TRL asks whether it knows a loss once the model was loaded; a base for supervised fine-tuning brings one."""
-    loss = settings.train("loss_type")
-    if (named := _other_than_sft(settings)) and loss in ("auto", "nll", "chunked_nll", "dft"):
-        message = f"is {loss}, a loss of supervised fine-tuning, not of {named}."
-        yield "train.loss_type", message, "Write null for TRL's own, or name the objective's base last in `extends`."
-
-
-@rule("objective", "evaluate.metrics", "evaluate.generate")
-def preferences_have_their_own_metrics(settings: Settings) -> Iterator[Contradiction]:
-    """An evaluation of preferences reports the loss and TRL's reward metrics; answers are of supervised data."""
-    evaluate, named = settings.recipe.evaluate, _other_than_sft(settings)
-    if named and evaluate.metrics:
-        message = f"is set, but an evaluation of {named} reports the loss and TRL's own metrics only."
-        yield "evaluate.metrics", message, "Remove it."
-    if named and evaluate.generate.show:
-        yield "evaluate.generate.show", f"is set, but an evaluation of {named} generates no answers.", "Write 0."
-
-
-@rule("objective", "data.overlong")
-def preferences_have_no_length_policy(settings: Settings) -> Iterator[Contradiction]:
-    overlong, objective = settings.recipe.data.overlong, OBJECTIVES[settings.recipe.objective]
-    if objective.is_of_preferences and overlong != "truncate":
-        trainer = objective.trainer.rpartition(".")[2]
-        message = f"is {overlong}, but TRL's {trainer} decides what happens beyond `train.max_length`."
-        yield "data.overlong", message, "Write truncate, or shorten the rows beforehand."
-
-
-@rule("objective", "train.loss_type", "train.per_device_train_batch_size", "train.train_sampling_strategy")
-def kto_compares_within_a_batch(settings: Settings) -> Iterator[Contradiction]:
-    """KTO estimates its KL term from the answers to other prompts of a micro-batch, which it pairs beforehand."""
-    if settings.recipe.objective != "kto" or settings.train("loss_type") == "apo_zero_unpaired":
-        return
-    if settings.train("per_device_train_batch_size") < 2:
-        message = "is 1, but KTO estimates its KL term from the other answers of a micro-batch."
-        yield "train.per_device_train_batch_size", message, "Write 2 or more, or `train.loss_type: apo_zero_unpaired`."
-    if (order := settings.train("train_sampling_strategy")) != "sequential":
-        message = f"is {order}, but KTO pairs the answers of each micro-batch before the training."
-        yield "train.train_sampling_strategy", message, "Remove it: rows are shuffled once, when they are read."
 
 
 @rule("objective", "adapter.merge", "adapter.modules_to_save", "adapter.target_modules")
@@ -261,20 +149,6 @@ def only_on_the_command_line(recipe: Recipe) -> tuple[str, ...]:
 _OWN = {"pattern": "format", "tokens": "length"}  # keys of one built-in reward
 
 
-def _is_rewarded(settings: Settings) -> bool:
-    return OBJECTIVES[settings.recipe.objective].is_rewarded
-
-
-@rule("objective", "rewards")
-def rewards_go_with_completions(settings: Settings) -> Iterator[Contradiction]:
-    if settings.recipe.rewards and not _is_rewarded(settings):
-        message = f"is set, but `objective: {settings.recipe.objective}` rewards no completions."
-        yield "rewards", message, "Remove it, or write `objective: grpo`."
-    elif not settings.recipe.rewards and _is_rewarded(settings):
-        remedy = "Write one or more: `rewards: number_match`, or exact_match, format, length, module:function."
-        yield "rewards", "is missing, and GRPO learns from nothing else.", remedy
-
-
 @rule("rewards")
 def rewards_are_whole(settings: Settings) -> Iterator[Contradiction]:
     """Each has a name or a function, what belongs to it, and code only where the recipe says so."""
@@ -305,7 +179,7 @@ def rewards_are_whole(settings: Settings) -> Iterator[Contradiction]:
 def groups_are_whole(settings: Settings) -> Iterator[Contradiction]:
     """The completions of a prompt are compared with each other, so a batch holds all of them."""
     distributed, train = settings.recipe.distributed, settings.train
-    if not _is_rewarded(settings) or distributed.global_batch_size is not None or distributed.processes == "auto":
+    if not settings.trains.is_rewarded or distributed.global_batch_size is not None or distributed.processes == "auto":
         return
     group = train("num_generations")
     if group < 2:
@@ -328,55 +202,10 @@ def groups_are_whole(settings: Settings) -> Iterator[Contradiction]:
         yield "train.per_device_eval_batch_size", message, remedy
 
 
-@rule(
-    "objective", "adapter.method", "train.beta", "train.use_vllm", "train.max_completion_length",
-    "efficiency.preflight", "data.overlong",
-)  # fmt: skip
-def what_generates_cannot_have(settings: Settings) -> Iterator[Contradiction]:
-    """What TRL's trainers would refuse or load elsewhere, and what prompts do not have."""
-    recipe = settings.recipe
-    if not OBJECTIVES[recipe.objective].generates:
-        return
-    if settings.train("max_completion_length") is None:
-        yield "train.max_completion_length", "is null, so a completion might never end.", "Write a number, as 256."
-    if _is_rewarded(settings) and recipe.adapter.method == "full" and settings.train("beta"):
-        message = "is set, for which TRL would load a second model by its name, past what `model` says."
-        yield "train.beta", message, "Write 0.0, or `adapter.method: lora`, whose base is the reference."
-    if settings.train("use_vllm") and not is_installed("vllm"):
+@rule("objective", "train.use_vllm")
+def vllm_is_installed(settings: Settings) -> Iterator[Contradiction]:
+    if settings.trains.generates and settings.train("use_vllm") and not is_installed("vllm"):
         yield "train.use_vllm", "needs the package vllm, which is not installed.", "Install it, or write false."
-    if recipe.efficiency.preflight is True:
-        message = "is true, but a preflight check knows no longest batch of completions that are not there yet."
-        yield "efficiency.preflight", message, "Write false, or remove it."
-    if recipe.data.overlong != "truncate":
-        message = f"is {recipe.data.overlong}, but prompts are not cut."
-        yield "data.overlong", message, "Remove it, and leave long prompts out of the file."
-
-
-_SPREAD = ("zero3", "fsdp2")
-
-
-@rule("objective", "distill")
-def distillation_has_a_teacher(settings: Settings) -> Iterator[Contradiction]:
-    recipe = settings.recipe
-    if OBJECTIVES[recipe.objective].teacher == (recipe.distill is not None):
-        return
-    if recipe.distill is None:
-        yield "distill", "is missing, and with it the teacher.", "Write `distill: {teacher: NAME_OR_FOLDER}`."
-    else:
-        message = f"is set, but `objective: {recipe.objective}` learns from no teacher."
-        yield "distill", message, "Remove it, or write `objective: distill`."
-
-
-@rule("objective", "distill")
-def something_of_the_teacher_is_learned(settings: Settings) -> Iterator[Contradiction]:
-    distill = settings.recipe.distill
-    if distill is None or not OBJECTIVES[settings.recipe.objective].imitates:
-        return
-    if not distill.alpha and not distill.hidden_states:
-        yield "distill.alpha", "is 0, so nothing of the teacher is learned.", "Write 0.5, or `objective: sft`."
-    if distill.top_k is not None and distill.hidden_states:
-        message = "is set, but with `distill.top_k` the teacher's hidden states are not there to be compared."
-        yield "distill.hidden_states", message, "Write 0, or remove top_k."
 
 
 _INSTEAD = {
@@ -391,56 +220,9 @@ _INSTEAD = {
 def the_loss_on_policy_is_that_of_trl(settings: Settings) -> Iterator[Contradiction]:
     """Its temperature and divergence are fields of ``train:``; an inherited default says nothing."""
     distill = settings.recipe.distill
-    if distill is None or not OBJECTIVES[settings.recipe.objective].generates:
+    if distill is None or not settings.trains.generates:
         return
     for name, remedy in _INSTEAD.items():
         if getattr(distill, name) != type(distill).model_fields[name].default:
             message = f"is set, but `objective: {settings.recipe.objective}` learns by TRL's loss, which has none."
             yield f"distill.{name}", message, remedy
-
-
-@rule("objective", "distill", "distributed.strategy", "train.loss_type", "train.label_smoothing_factor")
-def the_teacher_is_whole(settings: Settings) -> Iterator[Contradiction]:
-    if settings.recipe.distill is None:
-        return
-    strategy, loss = settings.recipe.distributed.strategy, settings.train("loss_type")
-    if strategy in _SPREAD:
-        message = f"is {strategy}, but each process holds the whole teacher."
-        yield "distributed.strategy", message, "Write zero2 or ddp; `distill.teacher.quantization` makes it smaller."
-    if loss == "dft":
-        yield "train.loss_type", "is dft, which has no part for a teacher.", "Write auto or nll."
-    if settings.train("label_smoothing_factor"):
-        message = "is set, but the teacher's predictions are what smooths the labels."
-        yield "train.label_smoothing_factor", message, "Write 0."
-
-
-@rule("model.qat", "adapter.method", "distributed.strategy")
-def what_is_rounded_is_trained_whole(settings: Settings) -> Iterator[Contradiction]:
-    recipe = settings.recipe
-    if recipe.model.qat is None:
-        return
-    if recipe.adapter.method != "full":
-        message = f"is set, but the weights that it rounds are frozen by `adapter.method: {recipe.adapter.method}`."
-        yield "model.qat", message, "Write `adapter.method: full`, or remove it."
-    if recipe.distributed.strategy in _SPREAD:
-        message = f"is set, but `distributed.strategy: {recipe.distributed.strategy}` takes the weights apart."
-        yield "model.qat", message, "Write zero2 or ddp."
-
-
-@rule("objective", "model.prune", "adapter.method", "distributed.strategy")
-def what_is_pruned_is_trained_whole(settings: Settings) -> Iterator[Contradiction]:
-    recipe, prune = settings.recipe, settings.recipe.model.prune
-    if prune is None:
-        return
-    first = "prune it first (`hf-efficient prune RECIPE --output DIR`, without this key), and write DIR as model.id"
-    if not prune.layers and prune.mlp is None:
-        yield "model.prune.layers", "is 0, and mlp is not set: nothing is pruned.", "Write a number or a share."
-    if recipe.adapter.method != "full":
-        message = f"is set, but `adapter.method: {recipe.adapter.method}` saves an adapter without the model under it."
-        yield "model.prune", message, f"Write `adapter.method: full`; or {first}."
-    if not OBJECTIVES[recipe.objective].imitates:
-        message = f"is set, but blocks are measured on examples, which `objective: {recipe.objective}` does not have."
-        yield "model.prune", message, f"Remove it: {first}."
-    if recipe.distributed.strategy in _SPREAD:
-        message = f"is set, but `distributed.strategy: {recipe.distributed.strategy}` loads a share of the model."
-        yield "model.prune", message, f"Write zero2 or ddp; or {first}."

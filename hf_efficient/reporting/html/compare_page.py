@@ -1,71 +1,54 @@
 """The pages of runs beside a first one, of a tuning, of a sweep, of how fast models answer, and of a plan."""
 
 import math
-import shlex
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_efficient.records.comparison import RunComparison
 from hf_efficient.records.latency import Latency, rising
 from hf_efficient.records.plan import Plan, PlannedGpu
 from hf_efficient.records.tuning import Sweep, Tuning, curves
+from hf_efficient.reporting import comparison, trials
 from hf_efficient.reporting import plan as words
-from hf_efficient.reporting.comparison import (
-    NOTHING_CHANGED,
-    changed_table,
-    comparison_rows,
-    note_lines,
-    regression_lines,
-)
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_page import ended_words
 from hf_efficient.reporting.html.run_sections import Tile
 from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, phases_in_order
-from hf_efficient.reporting.latency import latency_notes, latency_table
-from hf_efficient.reporting.plots import figure
-from hf_efficient.reporting.plots.figure import BLUE, RED, Figure, Trace, axis, line, markers, upright
+from hf_efficient.reporting.plots import figure as draw
+from hf_efficient.reporting.plots.figure import Figure, Trace
 from hf_efficient.reporting.plots.over_time import planned_memory_over_steps, time_against_money
 from hf_efficient.reporting.plots.steps import compared
 from hf_efficient.reporting.run_data import RunData
-from hf_efficient.reporting.sweep import points_table, sweep_lines, sweep_notes
-from hf_efficient.reporting.trials import gain_words, head_lines, ladder_table, notes, tried_table
+from hf_efficient.reporting.trained_model import latency_notes, latency_table
 from hf_efficient.text import count, counted, flops, seconds, size, usd
 
 
-def compare_page(
-    found: RunComparison, runs: Sequence[RunData], written: datetime | None = None, command: str = ""
-) -> str:
-    """``runs``: the first of each side; ``command`` as it was given, default: with their folders."""
-    letters = [side.letter for side in found.sides]
+def compare_page(found: RunComparison, runs: Sequence[RunData], command: str) -> str:
+    """``runs``: the first of each side; ``command`` makes the page again."""
+    labels = [side.letter for side in found.sides]
     shown = []
     for side, run in zip(found.sides, runs, strict=True):
         ended = ended_words(run.account.time.processes[-1])
         more = f" and {len(side.directories) - 1} more" if len(side.directories) > 1 else ""
         shown.append({"letter": side.letter, "name": run.name, "directory": f"{run.directory}{more}", "ended": ended})
-    return render(
-        "compare",
-        _sections(found, runs, letters),
-        title=f"{' and '.join(run.name for run in runs[:3])}{' and more' if len(runs) > 3 else ''} · hf_efficient",
-        kind="runs compared",
-        command=command or f"hf-efficient compare {shlex.join(run.directory for run in runs)}",
-        written=written,
-        runs=shown,
-    )
-
-
-def _sections(found: RunComparison, runs: Sequence[RunData], labels: Sequence[str]) -> list[Section]:
     named = [f"{label} {run.name}" for label, run in zip(labels, runs, strict=True)]
     series = [run.series.steps if run.series is not None and len(run.series.steps) else None for run in runs]
-    accounts = [run.account for run in runs]
-    summary = {"rows": comparison_rows(found, accounts), "labels": labels, "notes": list(note_lines(found))}
-    return [
-        Section("summary", "In short", context={**summary, "regressions": list(regression_lines(found))}),
-        Section("changed", "What changed", context={"table": changed_table(found), "nothing": NOTHING_CHANGED}),
+    changed = {"table": comparison.changed_table(found), "nothing": comparison.NOTHING_CHANGED}
+    summary = {
+        "rows": comparison.comparison_rows(found, [run.account for run in runs]),
+        "labels": labels,
+        "notes": list(comparison.note_lines(found)),
+        "regressions": list(comparison.regression_lines(found)),
+    }
+    sections = [
+        Section("summary", "In short", context=summary),
+        Section("changed", "What changed", context=changed),
         Section("time", "Where the time went", context={"rows": _phase_rows(runs), "labels": labels}, short="Time"),
         Section("learning", "Loss", [compared("loss", series, named)], macro="figures"),
         Section("speed", "Step times", [compared("step-times", series, named)], macro="figures"),
     ]
+    title = " and ".join([*(run.name for run in runs[:3]), *["more"] * (len(runs) > 3)])
+    return render("compare", sections, title=title, kind="runs compared", command=command, runs=shown)
 
 
 def _phase_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
@@ -77,53 +60,49 @@ def _phase_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     return rows
 
 
-def tune_page(found: Tuning, command: str, recipe_text: str, written: datetime | None = None) -> str:
+def tune_page(found: Tuning, command: str, recipe_text: str) -> str:
     """``recipe_text``: of the tuned recipe, empty where nothing was changed; ``command`` makes the page again."""
     sections = [
         Section("summary", "In short", context={"tiles": _tiles(found)}),
-        Section("ladder", "The ladder", context={"table": ladder_table(found)}),
-        Section("tried", "What was tried", context={"table": tried_table(found)}, short="Tried"),
+        Section("ladder", "The ladder", context={"table": trials.ladder_table(found)}),
+        Section("tried", "What was tried", context={"table": trials.tried_table(found)}, short="Tried"),
         Section("tuned", "The tuned recipe", context={"text": recipe_text}, short="Recipe") if recipe_text else None,
-        Section("tune_notes", "What the figures mean", context={"notes": list(notes(found))}, short="Notes"),
+        _meaning(trials.notes(found)),
     ]
-    facts: dict[str, Any] = {"kind": "tuning", "command": command, "written": written, "lines": [*head_lines(found)]}
-    return render("tune", sections, found=found, title=f"{found.recipe}: tuning · hf_efficient", **facts)
+    facts: dict[str, Any] = {"title": f"{found.recipe}: tuning", "kind": "tuning", "command": command}
+    return render("tune", sections, found=found, lines=[*trials.head_lines(found)], **facts)
+
+
+def _meaning(notes: Iterable[str]) -> Section:
+    return Section("tune_notes", "What the figures mean", context={"notes": list(notes)}, short="Notes")
 
 
 def _tiles(found: Tuning) -> list[Tile]:
     first, last = (f"{one.tokens_per_second:,.0f}" for one in (found.ladder[0], found.ladder[-1]))
-    total, _, interval = ("", "", "") if found.total is None else gain_words(found.total).partition(" [")
+    total, _, interval = ("", "", "") if found.total is None else trials.gain_words(found.total).partition(" [")
     interval = interval.rstrip("]").replace(", ", " to ")
     return [
         Tile("Tokens/s", last, f"from {first}"),
-        Tile(
-            "Tuned beside original",
-            total or None,
-            f"{interval[:-1].replace(', ', ' to ')} in runs of their own".strip(),
-        ),
+        Tile("Tuned beside original", total or None, f"{interval} in runs of their own".strip()),
         Tile("Trials", seconds(found.spent_seconds), "of the machine's time"),
     ]
 
 
-def sweep_page(found: Sweep, command: str, written: datetime | None = None) -> str:
-    remarks, drawn = [*sweep_notes(found)], {"table": points_table(found)}
-    curve = Section("curve", "Throughput and step time", [_curve(found)], drawn, "Points")
-    sections = [curve, Section("tune_notes", "What the figures mean", context={"notes": remarks}, short="Notes")]
-    facts: dict[str, Any] = {"kind": "sweep", "command": command, "written": written, "lines": [*sweep_lines(found)]}
-    return render("sweep", sections, heading=found.recipe, title=f"{found.recipe}: sweep · hf_efficient", **facts)
-
-
-def _curve(found: Sweep) -> Figure:
+def sweep_page(found: Sweep, command: str) -> str:
     held = {
         name: [(one.p95_seconds, one.tokens_per_second, one.name, one.is_knee) for one in points]
         for name, points in curves(found.points).items()
     }
     limit = found.settings["most_p95_seconds"]
     summary = "Along each line the first key rises; what lies further up and further left is better."
-    return _against_p95(held, summary, "p95 of a step, seconds", "tokens/s without padding", limit)
+    drawn = _against_p95(held, summary, "p95 of a step, seconds", "tokens/s without padding", limit)
+    curve = Section("curve", "Throughput and step time", [drawn], {"table": trials.points_table(found)}, "Points")
+    sections = [curve, _meaning(trials.sweep_notes(found))]
+    facts: dict[str, Any] = {"title": f"{found.recipe}: sweep", "kind": "sweep", "command": command}
+    return render("sweep", sections, heading=found.recipe, lines=[*trials.sweep_lines(found)], **facts)
 
 
-def latency_page(found: Latency, command: str, written: datetime | None = None) -> str:
+def latency_page(found: Latency, command: str) -> str:
     held = {
         f"{model.rstrip('/').rpartition('/')[2]}, {prompt:,} + {new:,} tokens": [
             (one.whole.p95, one.tokens_per_second, f"{one.at_a_time} at a time", one.is_knee)
@@ -135,9 +114,9 @@ def latency_page(found: Latency, command: str, written: datetime | None = None) 
     summary = "Along each line more requests are answered at a time; further up and further left is better."
     drawn = _against_p95(held, summary, "p95 of a whole answer, seconds", "new tokens/s of all requests")
     curve = Section("curve", "Throughput and time of an answer", [drawn], {"table": latency_table(found)}, "Points")
-    notes = Section("tune_notes", "What the figures mean", context={"notes": [*latency_notes(found)]}, short="Notes")
-    facts: dict[str, Any] = {"kind": "latency", "command": command, "written": written, "lines": []}
-    return render("sweep", [curve, notes], heading="How fast models answer", title="latency · hf_efficient", **facts)
+    sections = [curve, _meaning(latency_notes(found))]
+    facts: dict[str, Any] = {"title": "latency", "kind": "latency", "command": command, "lines": []}
+    return render("sweep", sections, heading="How fast models answer", **facts)
 
 
 def _against_p95(
@@ -148,25 +127,25 @@ def _against_p95(
     limit: float | None = None,
 ) -> Figure:
     """Lines by name: p95, tokens/s, the name of the point, whether it is a knee."""
-    colors = (BLUE, figure.ORANGE, figure.GREEN, figure.PURPLE)
+    colors = (draw.BLUE, draw.ORANGE, draw.GREEN, draw.PURPLE)
     traces: list[Trace] = []
     for place, (name, points) in enumerate(held.items()):
         x, y, names, _ = map(list, zip(*points, strict=True))
         hover = {"customdata": names, "hovertemplate": "%{customdata}: %{y:,.0f} tokens/s"}
-        traces.append(line(name or "measured", x, y, colors[place % 4], mode="lines+markers", **hover))
+        traces.append(draw.line(name or "measured", x, y, colors[place % 4], mode="lines+markers", **hover))
     knees = [(x, y) for points in held.values() for x, y, _, is_knee in points if is_knee]
     if knees:
         x, y = map(list, zip(*knees, strict=True))
-        traces.append(markers("knee", x, y, RED, 12, hoverinfo="skip"))
+        traces.append(draw.markers("knee", x, y, draw.RED, 12, hoverinfo="skip"))
     layout = {
-        "xaxis": axis(x_label, rangemode="tozero"),
-        "yaxis": axis(y_label, rangemode="tozero"),
-        "shapes": [] if limit is None else [upright(limit)],
+        "xaxis": draw.axis(x_label, rangemode="tozero"),
+        "yaxis": draw.axis(y_label, rangemode="tozero"),
+        "shapes": [] if limit is None else [draw.upright(limit)],
     }
     return Figure("sweep_curve", "Tokens/s against p95", summary, traces, layout, 360)
 
 
-def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
+def plan_page(plan: Plan, command: str) -> str:
     notes = {"assumptions": words.taken_for_granted(plan), "gaps": words.unknown_of(plan.gpus)}
     memory = plan.memory
     kinds = sorted(((name, held) for name, held in memory.categories.items() if held), key=lambda one: -one[1])
@@ -180,16 +159,8 @@ def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
         _advice(plan),
         Section("planned_notes", "Taken for granted", context=notes, short="Assumptions"),
     ]
-    return render(
-        "plan",
-        sections,
-        title=f"{plan.recipe}: plan · hf_efficient",
-        kind="plan",
-        command=command,
-        written=written,
-        plan=plan,
-        fits=sum(gpu.fits for gpu in plan.gpus),
-    )
+    fits = sum(gpu.fits for gpu in plan.gpus)
+    return render("plan", sections, title=f"{plan.recipe}: plan", kind="plan", command=command, plan=plan, fits=fits)
 
 
 def planned_tiles(plan: Plan) -> list[Tile]:

@@ -23,6 +23,7 @@ from hf_efficient.version import __version__
 
 _HTML = Path(__file__).parent
 _STATIC, _ASSETS = _HTML / "static", _HTML.parent / "assets"
+_VENDORED: dict[str, str] = json.loads((_ASSETS / "vendored.json").read_text(encoding="utf-8"))
 _UNIT = re.compile(
     r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOPs?(?:/s)?|tokens/s)(?![\w/])"
 )
@@ -42,33 +43,26 @@ class Section:
 
 
 def render(
-    template: str,
-    sections: Sequence[Section | None],
-    *,
-    span: dict[str, Any] | None = None,
-    written: datetime | None,
-    **context: Any,
+    template: str, sections: Sequence[Section | None], *, span: dict[str, Any] | None = None, **context: Any
 ) -> str:
     """A page from the template ``run``, ``compare`` or ``plan``. ``span``: columns for the figures of a selection."""
+    now = datetime.now().astimezone()
     shown = [section for section in sections if section is not None]
     drawn = [fig for section in shown for fig in section.figures if isinstance(fig, Figure)]
     figures = {fig.id: {name: getattr(fig, name) for name in _OF_FIGURES} for fig in drawn}
     scripts = [_read(_STATIC / "scheme.js"), library_script(), _read(_STATIC / "page.js")]
-    return (
-        templates()
-        .get_template("page.html.jinja")
-        .render(
-            parts_file=f"{template}.html.jinja",
-            sections=shown,
-            figures_json=json_for_script({"figures": figures, "span": span}),
-            scripts=[Markup(script) for script in scripts],
-            style=Markup(_read(_STATIC / "report.css")),
-            policy=policy(scripts),
-            library=library_name(),
-            version=__version__,
-            written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
-            **context,
-        )
+    page = templates().get_template("page.html.jinja")
+    return page.render(
+        parts_file=f"{template}.html.jinja",
+        sections=shown,
+        figures_json=json_for_script({"figures": figures, "span": span}),
+        scripts=[Markup(script) for script in scripts],
+        style=Markup(_read(_STATIC / "report.css")),
+        policy=policy(scripts),
+        library=library_name(),
+        version=__version__,
+        written=f"{now:%Y-%m-%d %H:%M} {now.tzname() or ''}".strip(),
+        **context,
     )
 
 
@@ -100,18 +94,12 @@ def _units(text: str) -> Markup:
     return Markup(spaced)
 
 
-@cache
-def _vendored() -> dict[str, str]:
-    return dict(json.loads(_read(_ASSETS / "vendored.json")))
-
-
 def library_name() -> str:
-    held = _vendored()
-    return f"{held['name']} {held['version']} ({held['licence']})"
+    return f"{_VENDORED['name']} {_VENDORED['version']} ({_VENDORED['licence']})"
 
 
 def library_script() -> str:
-    return _read(_ASSETS / _vendored()["file"])
+    return _read(_ASSETS / _VENDORED["file"])
 
 
 @cache

@@ -1,12 +1,17 @@
-"""The page of a run: its sections in their order, and those of what it was, how it ended, and of its parts."""
+"""The page of a run: its sections in their order, and those of what it was, how it ended, and of its parts; and that of
+a prepared data set: its funnel, and rows that each stage removed beside rows that it kept."""
 
 import shlex
-from datetime import datetime
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
 
+from hf_efficient.curation.worth import TrainingRate
 from hf_efficient.recipe.load import ResolvedValue
 from hf_efficient.records.account import ProcessAccount, RunAccount, TrainingAccount
+from hf_efficient.records.prepared import PreparedSet
+from hf_efficient.reporting import prepared as words
 from hf_efficient.reporting import run_rows
-from hf_efficient.reporting.html import prepared_page
 from hf_efficient.reporting.html import run_sections as parts
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.labels import called, phase_label
@@ -20,7 +25,7 @@ _MOST_EVALUATIONS = 40
 _OF_THE_EVALUATION = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")
 
 
-def run_page(run: RunData, written: datetime | None = None) -> str:
+def run_page(run: RunData) -> str:
     plan, preflight = run.account.plan, run.account.preflight
     planned = {} if plan is None else {"plan": plan, "words": run_rows}
     checked = {} if preflight is None else {"lines": run_rows.preflight_words(preflight)}
@@ -36,7 +41,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         parts.speed_section(run),
         parts.tokens_section(run),
         parts.cost_section(run),
-        None if run.prepared is None else prepared_page.run_section(run.account, run.prepared),
+        _data_section(run),
         parts.trace_section(run),
         parts.profile_section(run),
         _evaluations_section(run),
@@ -48,10 +53,9 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         "run",
         sections,
         span=span_data(run.series.steps) if run.series is not None else None,
-        title=f"{run.name} · hf_efficient",
+        title=run.name,
         kind="run report",
         command=f"hf-efficient report {shlex.quote(run.directory)}",
-        written=written,
         run=run,
         ended=dict(zip(("kind", "word", "detail"), _ended(run.account), strict=True)),
         facts=_facts(run),
@@ -149,3 +153,43 @@ def ended_words(one: ProcessAccount | TrainingAccount) -> str:
         return "not recorded" if one.ended is None else "no end was recorded"
     doing = f", in {phase_label(one.open_phase)}" if one.open_phase else ""
     return f"no end was recorded; last heartbeat after {seconds(one.last_sign_at_seconds)}{doing}"
+
+
+def _data_section(run: RunData) -> Section | None:
+    """At the run's own speed and price."""
+    if run.prepared is None:
+        return None
+    speed, price = run.account.tokens.non_padding_tokens_per_second, run.account.money.price_usd_per_hour
+    context = _funnel(run.prepared, TrainingRate(speed, price, "as this run")) | {"stages": _stages(run.prepared)}
+    return Section("data", "What the data were made from", context=context, short="Data")
+
+
+def prepared_page(prepared: PreparedSet, folder: Path, rate: TrainingRate, command: str) -> str:
+    sections = [Section("funnel", "Funnel", context=_funnel(prepared, rate))]
+    for stage in _stages(prepared):
+        sections.append(Section(f"stage-{stage['id']}", stage["title"], context=stage, macro="stage_rows"))
+    facts = [("Folder", str(folder)), ("Key", prepared.key), ("Written", prepared.written), *prepared.versions.items()]
+    sections.append(Section("facts", "Versions", context={"facts": facts}))
+    title = f"{prepared.recipe}: data"
+    return render("prepared", sections, title=title, kind="data", command=command, found=prepared)
+
+
+def _funnel(prepared: PreparedSet, rate: TrainingRate) -> dict[str, Any]:
+    table = words.funnel_table(prepared, rate, whole=True)
+    return {"table": table, "sources": words.source_table(prepared), "worth": words.worth_sentence(prepared, rate)}
+
+
+def _stages(prepared: PreparedSet) -> list[dict[str, Any]]:
+    """Of each stage that did something: rows that it removed beside rows that it kept."""
+    return [
+        {
+            "id": stage.name.replace(".", "-"),
+            "title": words.stage_label(stage).capitalize(),
+            "stage": stage,
+            "pairs": pairs,
+            "line": words.stage_line(stage),
+        }
+        for stage in prepared.stages
+        if (stage.removed or stage.changed or stage.is_synthetic)
+        and (pairs := list(zip_longest(stage.removed, stage.kept)))
+    ]

@@ -1,28 +1,29 @@
 """Sections of a run's page: where time, memory, tokens, money and energy went; findings, trace and profiles."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hf_efficient.accounting.live import grouped, headline
 from hf_efficient.records.account import RunAccount
-from hf_efficient.records.amounts import BudgetAccount, MemoryAccount
+from hf_efficient.records.amounts import BudgetAccount
 from hf_efficient.records.trace import DeviceBreakdown
 from hf_efficient.reporting import diagnosis as words
 from hf_efficient.reporting import profile_tables as deeper
 from hf_efficient.reporting import run_rows
 from hf_efficient.reporting.html.render import Section
-from hf_efficient.reporting.labels import all_phases, called, tokens_per_second
+from hf_efficient.reporting.labels import all_phases, called, tokens_per_second, told
 from hf_efficient.reporting.plots import over_time as machine
 from hf_efficient.reporting.plots import steps as curves
 from hf_efficient.reporting.plots.figure import Figure, Missing
-from hf_efficient.reporting.plots.over_time import memory_over_time
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.text import count, counted, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
+_UNKNOWN = {"tokens": "tokens were not counted", "cost": "no price is known", "energy": "no meter was read"}
 
-def _why(account: RunAccount, what: str, otherwise: str) -> str:
-    return next((gap.why for gap in account.not_measured if gap.what.startswith(what)), otherwise)
+
+def _why(account: RunAccount, what: str) -> str:
+    return next((gap.why for gap in account.not_measured if gap.what.startswith(what)), _UNKNOWN[what])
 
 
 def _no_records(title: str) -> Missing:
@@ -36,70 +37,39 @@ class Tile(NamedTuple):
     estimated: bool = False
 
 
+def _tile(
+    label: str, value: float | None, form: Callable[[float], str], note: str, why: str, estimated: bool = False
+) -> Tile:
+    """``why``: the note where the value is not known."""
+    return Tile(label, None, why) if value is None else Tile(label, form(value), note, estimated)
+
+
 def summary(run: RunData) -> Section:
     account, figures = run.account, headline(run.account, run.series)
-    unattributed, median = figures["unattributed_share"], account.steps.p50_seconds
-    steps = counted(account.steps.count, "step") + ("" if median is None else f" of {short_seconds(median)} (median)")
+    tokens, work, money, used, memory = account.tokens, account.work, account.money, account.energy, account.memory
+    steps = f"{counted(account.steps.count, 'step')}{told(account.steps.p50_seconds, short_seconds, ' of {} (median)')}"
+    padding = told(tokens.padding_share, share, ", and {} padding")
+    read = f"{count(tokens.non_padding or 0)} without padding{padding}; {run_rows.STEPS_ALONE}"
+    speed = told(work.hfu, share, "HFU {},") + told(work.peak_flops_per_second, flops, " of {}FLOP/s peak")
+    reserved = told(memory.device_peak_reserved_bytes, size, ", {} reserved")
+    peak, where = memory.device_peak_allocated_bytes, f"allocated on the device{reserved}"
+    if peak is None:
+        peak, where = memory.peak_rss_bytes, "of the host's memory"
+    per_million = told(money.usd_per_million_non_padding_tokens, usd, "{} per million tokens without padding")
+    gas = told(used.co2e_grams, grams, "{} CO₂e")
+    why = work.reason or "the work was not counted"
     rest = f"{short_seconds(account.time.unattributed_seconds)} that no phase claimed"
     tiles = [
         Tile("Wall time", seconds(account.time.wall_seconds), f"{steps}{run_rows.times_run(account)}"),
-        _throughput_tile(account),
-        _utilization_tile(account),
-        _memory_tile(account.memory),
-        _money_tile(account),
-        _energy_tile(account),
+        _tile("Throughput", tokens.non_padding_tokens_per_second, tokens_per_second, read, _why(account, "tokens")),
+        _tile("MFU", work.mfu, share, speed.strip(" ,"), why, work.peak_estimated),
+        _tile("Peak memory", peak, size, where, "not read"),
+        _tile("Cost", money.cost_usd, usd, per_million, _why(account, "cost"), money.estimated),
+        _tile("Energy", used.joules, kilowatt_hours, gas, _why(account, "energy"), used.estimated),
         _loss_tile(figures),
-        Tile("Unattributed", None if unattributed is None else share(unattributed), rest),
+        _tile("Unattributed", figures["unattributed_share"], share, rest, rest),
     ]
     return Section("summary", "In short", context={"tiles": tiles})
-
-
-def _throughput_tile(account: RunAccount) -> Tile:
-    rate, tokens = account.tokens.non_padding_tokens_per_second, account.tokens
-    if rate is None:
-        return Tile("Throughput", None, _why(account, "tokens", "tokens were not counted"))
-    padding = f", and {share(tokens.padding_share)} padding" if tokens.padding_share is not None else ""
-    return Tile(
-        "Throughput",
-        tokens_per_second(rate),
-        f"{count(tokens.non_padding or 0)} without padding{padding}; {run_rows.STEPS_ALONE}",
-    )
-
-
-def _utilization_tile(account: RunAccount) -> Tile:
-    work = account.work
-    if work.mfu is None:
-        return Tile("MFU", None, work.reason or "the work was not counted")
-    peak = "" if work.peak_flops_per_second is None else f" of {flops(work.peak_flops_per_second)}FLOP/s peak"
-    hardware = "" if work.hfu is None else f"HFU {share(work.hfu)},"
-    return Tile("MFU", share(work.mfu), f"{hardware}{peak}".strip(" ,"), work.peak_estimated)
-
-
-def _memory_tile(memory: MemoryAccount) -> Tile:
-    if memory.device_peak_allocated_bytes is not None:
-        reserved = memory.device_peak_reserved_bytes
-        note = "allocated on the device" + (f", {size(reserved)} reserved" if reserved is not None else "")
-        return Tile("Peak memory", size(memory.device_peak_allocated_bytes), note)
-    if memory.peak_rss_bytes is not None:
-        return Tile("Peak memory", size(memory.peak_rss_bytes), "of the host's memory")
-    return Tile("Peak memory", None, "not read")
-
-
-def _money_tile(account: RunAccount) -> Tile:
-    money = account.money
-    if money.cost_usd is None:
-        return Tile("Cost", None, _why(account, "cost", "no price is known"))
-    each = money.usd_per_million_non_padding_tokens
-    note = f"{usd(each)} per million tokens without padding" if each is not None else ""
-    return Tile("Cost", usd(money.cost_usd), note, money.estimated)
-
-
-def _energy_tile(account: RunAccount) -> Tile:
-    used = account.energy
-    if used.joules is None:
-        return Tile("Energy", None, _why(account, "energy", "no meter was read"))
-    note = f"{grams(used.co2e_grams)} CO₂e" if used.co2e_grams is not None else ""
-    return Tile("Energy", kilowatt_hours(used.joules), note, used.estimated)
 
 
 def _loss_tile(figures: Mapping[str, float | None]) -> Tile:
@@ -150,7 +120,7 @@ def memory_section(run: RunData) -> Section:
         "peaks": [("peaks", run_rows.memory_peaks(memory))],
         "phases": (memory.phase_peak_allocated_bytes or {}).items(),
     }
-    figure = _no_records("Over time") if run.series is None else memory_over_time(run.account, run.series)
+    figure = _no_records("Over time") if run.series is None else machine.memory_over_time(run.account, run.series)
     return Section("memory", "Memory", [figure], context)
 
 
@@ -158,9 +128,8 @@ def learning_section(run: RunData) -> Section:
     series, account = run.series, run.account
     figures: list[Figure | Missing] = [_no_records("Loss")]
     if series is not None:
-        held = "" if account.preferences is None else run_rows.preference_words(account.preferences)
-        preferences = curves.preference_curve(series.steps, held)
-        figures = [curves.training_curve(series.steps, account.evaluations), *([preferences] if preferences else [])]
+        preferences = curves.preference_curve(series.steps, told(account.preferences, run_rows.preference_words))
+        figures = [curves.training_curve(series.steps, account.evaluations), *filter(None, [preferences])]
     return Section("learning", "Loss and learning rate", figures, short="Loss", macro="figures")
 
 
@@ -177,7 +146,7 @@ def speed_section(run: RunData) -> Section:
 
 def tokens_section(run: RunData) -> Section:
     tokens, sequences = run.account.tokens, run.account.sequences
-    first = _no_records("Tokens per step") if run.series is None else curves.step_tokens(run.series.steps, tokens)
+    first = _no_records("Tokens per step") if run.series is None else curves.step_tokens(run.series.steps)
     facts = [("tokens", run_rows.token_words(tokens)), ("sequences", run_rows.sequence_words(sequences))]
     lengths = curves.sequence_lengths(sequences)
     return Section("tokens", "Tokens and padding", [first, lengths], {"facts": facts}, "Tokens")
@@ -186,19 +155,18 @@ def tokens_section(run: RunData) -> Section:
 def cost_section(run: RunData) -> Section:
     money, used = run.account.money, run.account.energy
     paid, burnt = money.phase_usd or {}, used.phase_joules or {}
-    watts = machine.power(run.account, run.series) if run.series is not None and used.joules is not None else None
+    figures = [machine.power(run.account, run.series)] if run.series is not None and used.joules is not None else []
     context = {
-        "power": watts,
         "facts": [("money", run_rows.money_words(money)), ("energy", run_rows.energy_words(used))],
         "groups": grouped(dict.fromkeys([*paid, *burnt], 0.0)),
         "usd": {name: usd(value) for name, value in _with_parts(paid).items()},
         "joules": {name: kilowatt_hours(value) for name, value in _with_parts(burnt).items()},
         "meters": used.parts,
         "budget": _budget(money.budget),
-        "no_price": _why(run.account, "cost", "no price is known") if money.cost_usd is None else "",
-        "no_energy": _why(run.account, "energy", "no meter was read") if used.joules is None else "",
+        "no_price": _why(run.account, "cost") if money.cost_usd is None else "",
+        "no_energy": _why(run.account, "energy") if used.joules is None else "",
     }
-    return Section("cost", "Money and energy", [] if watts is None else [watts], context, "Cost")
+    return Section("cost", "Money and energy", figures, context, "Cost")
 
 
 def _with_parts(by_phase: Mapping[str, float]) -> dict[str, float]:
@@ -208,12 +176,11 @@ def _with_parts(by_phase: Mapping[str, float]) -> dict[str, float]:
 def _budget(budget: BudgetAccount | None) -> str:
     if budget is None:
         return ""
-    limits = [] if budget.usd is None else [usd(budget.usd)]
-    limits += [f"{value:g} {unit}" for value, unit in ((budget.hours, "h"), (budget.kwh, "kWh")) if value is not None]
-    text = f"The budget was {', '.join(limits)}."
+    limits = told(budget.usd, usd), told(budget.hours, "{:g} h".format), told(budget.kwh, "{:g} kWh".format)
+    text = f"The budget was {', '.join(filter(None, limits))}."
     if budget.reached is None:
         return f"{text} It was not reached."
-    after = f" after step {budget.reached_at_step:,}" if budget.reached_at_step is not None else ""
+    after = told(budget.reached_at_step, "{:,}".format, " after step {}")
     return f"{text} It ended the run{after}: {budget.reached}."
 
 
@@ -259,12 +226,8 @@ def trace_section(run: RunData) -> Section | None:
     held = run.trace
     if held is None:
         return None
-    context: dict[str, Any] = {
-        "why": held.why,
-        "title": held.name,
-        "command": f"hf-efficient trace {shlex.quote(held.path)}",
-        "others": held.others,
-    }
+    command = f"hf-efficient trace {shlex.quote(held.path)}"
+    context: dict[str, Any] = {"run": held, "title": held.name, "command": command}
     if held.breakdown is None:
         return Section("trace", "Trace", context=context)
     trace = held.breakdown
@@ -276,6 +239,5 @@ def trace_section(run: RunData) -> Section | None:
 
 
 def _device(device: DeviceBreakdown) -> dict[str, Any]:
-    first = deeper.device_time_table(device, "device time"), deeper.work_table(device)
-    tables = [*first, *deeper.device_tables(device, _MOST_TRACE_ROWS)]
+    tables = [*deeper.device_tables(device, "device time", _MOST_TRACE_ROWS)]
     return {"title": deeper.device_title(device), "tables": tables, "lines": list(deeper.device_lines(device))}

@@ -1,7 +1,7 @@
 """What a plot is: traces and a layout of plotly.js, and the words that go with them; the axes and lines of a run."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#2383d2", "#de9b24", "#4c8b5d", "#a45f
 GIB = 2**30
 Trace = dict[str, Any]
 Values = Sequence[float | None]
+Curves = Iterable[Sequence[str]]
 _DIGITS = 6
 _EACH_TICKED = 12
 _MOST_BARS = 250
@@ -70,12 +71,6 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 def plane(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A layout by its two axes."""
     return {"hovermode": "x unified", "xaxis": x, "yaxis": y, **more}
-
-
-def bar(label: str, color: str, x: Sequence[Any], rows: Sequence[str], hover: Sequence[str]) -> Trace:
-    """Horizontal, a part of each row, with what a pointer shows."""
-    places = {"type": "bar", "orientation": "h", "name": label, "y": list(rows), "x": list(x)}
-    return {**places, "customdata": list(hover), "marker": {"color": color}, "hovertemplate": "%{customdata}"}
 
 
 def line(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **more: Any) -> Trace:
@@ -202,15 +197,11 @@ def upright(at: float, *, dash: str = "dot") -> dict[str, Any]:
     return {"type": "line", "xref": "x", "yref": "paper", **ends, "layer": "above", "line": style}
 
 
-Layer = tuple[str, str, Values]
-"""Label, colour and values."""
-
-
 def stack_traces(
-    layers: Sequence[Layer], centers: Sequence[float], widths: Sequence[float] | None, hover: str = "%{y:.3~s}s"
+    layers: Sequence[tuple[str, str, Values]], centers: Sequence[float], widths: Sequence[float] | None, hover: str
 ) -> list[Trace]:
-    """The layers that hold something, the lowest first: bars, or areas where bars would be thinner than a pixel or two.
-    ``hover`` formats a value for the pointer, as plotly.js writes it."""
+    """The layers (label, colour, values) that hold something, the lowest first: bars, or areas where bars would be
+    thinner than a pixel or two. ``hover`` formats a value for the pointer, as plotly.js writes it."""
     held = [layer for layer in layers if any(layer[2])]
     x = rounded(centers)
     if len(centers) > _MOST_BARS:
@@ -236,31 +227,28 @@ def over_each_other(
     return traces, layout
 
 
-def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
-    upwards = axis("seconds per step", rangemode="tozero", hoverformat=".3~s", ticksuffix="")
-    gap = 0.12 if len(steps) <= 60 else 0
-    return plane(where.layout(), upwards, barmode="stack", bargap=gap, shapes=where.resumptions())
-
-
 def middles(system: SystemSeries, where: TimeAxis) -> list[float]:
     ends = zip(system.started_at_seconds, system.ended_at_seconds, strict=True)
     return where.places([(start + end) / 2 for start, end in ends])
 
 
-def time_line(
-    label: str, values: Values, system: SystemSeries, where: TimeAxis, scale: float = 1.0, **more: Any
+def time_lines(
+    curves: Curves, held: Mapping[str, Values], run: SystemSeries, where: TimeAxis, hover: str, **more: Any
 ) -> list[Trace]:
-    if not any(value is not None for value in values):
-        return []
-    x: list[float] = []
-    y: list[float | None] = []
-    for place, (at, value) in enumerate(zip(middles(system, where), values, strict=True)):
-        if place and system.process[place] != system.process[place - 1]:
-            x.append(x[-1])
-            y.append(None)
-        x.append(at)
-        y.append(None if value is None else scale * value)
-    return [line(label, x, y, **more)]
+    """A line for each key, name, colour and perhaps dash; none of what was not read, or was 0 all the time. ``scale``
+    is what the values are multiplied by, everything else the trace's."""
+    scale, at = more.pop("scale", 1.0), middles(run, where)
+    traces: list[Trace] = []
+    parts = [place for place in range(1, len(run)) if run.process[place] != run.process[place - 1]]
+    for key, label, color, *dash in curves:
+        if any(values := held.get(key, ())):
+            x, y = list(at), [None if value is None else scale * value for value in values]
+            for place in reversed(parts):  # no line from one process to the next
+                x.insert(place, at[place - 1])
+                y.insert(place, None)
+            style = {"dash": dash[0]} if dash else {}
+            traces.append(line(label, x, y, color, hovertemplate=hover, **style, **more))
+    return traces
 
 
 def span_data(steps: StepSeries) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 over the steps of a plan; accelerators by time and money."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hf_efficient.records.account import Band, RunAccount, RunSeries, SystemSeries
@@ -11,7 +11,7 @@ from hf_efficient.records.plan import Plan, PlannedGpu, PlannedMemory, PlannedSp
 from hf_efficient.reporting.labels import called, category_color, category_label, phase_color, phase_label, short_number
 from hf_efficient.reporting.plan import peak_phase
 from hf_efficient.reporting.plots import figure as draw
-from hf_efficient.reporting.plots.figure import Figure, Missing, TimeAxis, Trace, Values
+from hf_efficient.reporting.plots.figure import Figure, Missing, TimeAxis, Trace
 from hf_efficient.reporting.run_rows import memory_peaks
 from hf_efficient.text import seconds, share, size, usd
 
@@ -25,10 +25,8 @@ def memory_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
     """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked."""
     system = series.system
     where = draw.time_axis(account.time.wall_seconds)
-    lines: list[Trace] = []
-    for name, label, color, dash in called("memory_curves"):
-        style = {"color": color, "dash": dash, "hovertemplate": _TOLD}
-        lines += draw.time_line(label, getattr(system, name).high, system, where, 1 / draw.GIB, **style)
+    seen = {name: getattr(system, name).high for name, *_ in called("memory_curves")}
+    lines = draw.time_lines(called("memory_curves"), seen, system, where, _TOLD, scale=1 / draw.GIB)
     if not lines:
         return Missing("Over time", "no readings were taken during the run; the peaks are in the table")
     levels = _levels(account.memory, series, where)
@@ -103,8 +101,8 @@ def _strip(held: PlannedTimeline) -> list[Trace]:
     for phase, group in itertools.groupby(zip(phases, held.events, strict=True), key=lambda pair: pair[0]):
         start, end = end, [event for _, event in group][-1]
         label = phase_label(phase)
-        drawn = draw.bar(label, phase_color(phase), [end - start], [""], [""])
-        found.append({**drawn, "legendgroup": label, "yaxis": "y2", "hoverinfo": "skip", "hovertemplate": None})
+        drawn = {"type": "bar", "orientation": "h", "name": label, "y": [""], "x": [end - start], "yaxis": "y2"}
+        found.append({**drawn, "marker": {"color": phase_color(phase)}, "legendgroup": label, "hoverinfo": "skip"})
     return found
 
 
@@ -153,19 +151,12 @@ def _point(gpu: PlannedGpu, paid: PlannedGpu | PlannedSpot | None, is_spot: bool
 
 
 def _points(points: Sequence[_Point], name: str, color: str, symbol: str = "circle") -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": draw.rounded(point.hours for point in points),
-        "y": draw.rounded(point.usd for point in points),
-        "text": [point.name for point in points],
-        "textposition": [_PLACES[place % len(_PLACES)] for place in range(len(points))],
-        "cliponaxis": False,
-        "customdata": [f"{point.name}: {seconds(point.hours * 3600)}, {usd(point.usd)}" for point in points],
-        "hovertemplate": "%{customdata}",
-        "marker": {"color": color, "size": 9, "symbol": symbol},
-    }
+    hours, money = draw.rounded(point.hours for point in points), [point.usd for point in points]
+    told = [f"{point.name}: {seconds(point.hours * 3600)}, {usd(point.usd)}" for point in points]
+    hover = {"customdata": told, "hovertemplate": "%{customdata}"}
+    places = [_PLACES[place % len(_PLACES)] for place in range(len(points))]
+    named = {"text": [point.name for point in points], "textposition": places, "cliponaxis": False}
+    return draw.markers(name, hours, money, color, 9, marker={"symbol": symbol}, **named, **hover)
 
 
 def _scale(values: Sequence[float]) -> dict[str, Any]:
@@ -184,16 +175,12 @@ _READ = "Between readings about a second apart; the mean where several are put t
 _GAP = 0.06
 
 
-def _curve(
-    system: SystemSeries, where: TimeAxis, label: str, values: Values, color: str, hover: str, **more: Any
-) -> list[Trace]:
-    """Nothing where it was not read, or was 0 all the time; ``hover`` formats a value for the pointer."""
-    style = {"color": color, "hovertemplate": hover, **more}
-    return draw.time_line(label, values, system, where, **style) if any(values) else []
-
-
 def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
+
+
+def _means(bands: Mapping[str, Band]) -> dict[str, draw.Values]:
+    return {key: band.mean for key, band in bands.items()}
 
 
 def _aligned(where: TimeAxis, series: RunSeries, **more: Any) -> dict[str, Any]:
@@ -233,42 +220,35 @@ def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
 
 def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None) -> Figure | None:
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
-    traces: list[Trace] = []
-    for key, label, color in called("cores"):
-        stacked = {"stackgroup": "cores", "fillcolor": color, "width": 0}
-        values = system.host.get(key, Band()).mean
-        traces += _curve(system, where, label, values, color, "%{y:.3~g} cores", **stacked)
-    load = system.host.get("load_1_minute", Band()).mean
-    traces += _curve(system, where, "load average, 1 minute", load, draw.GREY, "%{y:.3~g}", dash="dot")
-    summary = f"Cores in use, and by whom.{_most_cores(system.host)}"
+    means, stacked = _means(system.host), {"stackgroup": "cores", "width": 0}
+    cores = draw.time_lines(called("cores"), means, system, where, "%{y:.3~g} cores", **stacked)
+    traces = [{**one, "fillcolor": one["line"]["color"]} for one in cores]
+    load = ("load_1_minute", "load average, 1 minute", draw.GREY, "dot")
+    traces += draw.time_lines([load], means, system, where, "%{y:.3~g}")
+    summary = f"Cores in use, and by whom.{_most(system.host, called('cores'))}"
+    waits = _known(system.host.get("main_thread_core_wait", Band()).mean)
+    if any(waits):
+        summary += f" The main thread waited for a core in up to {share(max(waits))} of its time."
     if traces and cpus:
         traces.append(draw.level("all cores", [0, where.end], cpus, draw.RED, width=1.5, dash="dash"))
     summary += f" The machine has {cpus:,}." if cpus else ""
     return _figure("system-cores", "Processor", summary, traces, where, series, "cores")
 
 
-def _most_cores(host: dict[str, Band]) -> str:
-    held = [(label, _known(host.get(key, Band()).high)) for key, label, _ in called("cores")]
-    most = [f"{label} {short_number(max(highs))}" for label, highs in held if any(highs)]
-    text = f" At most: {', '.join(most)}." if most else ""
-    waits = _known(host.get("main_thread_core_wait", Band()).mean)
-    if waits and max(waits) > 0:
-        text += f" The main thread waited for a core in up to {share(max(waits))} of its time."
-    return text
+def _most(host: Mapping[str, Band], curves: draw.Curves, scale: float = 1.0, unit: str = "") -> str:
+    held = [(label, _known(host.get(key, Band()).high)) for key, label, *_ in curves]
+    most = [f"{label} {short_number(scale * max(highs))}{unit}" for label, highs in held if any(highs)]
+    return f" At most: {', '.join(most)}." if most else ""
 
 
 def flow_figure(account: RunAccount, series: RunSeries, name: str, title: str) -> Figure | Missing:
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
-    traces, most = [], []
-    for key, label, color, dash in called("flows")[name]:
-        band = system.host.get(key, Band())
-        traces += _curve(system, where, label, band.mean, color, "%{y:,.3~g} MB/s", scale=1 / _MB, dash=dash)
-        highs = _known(band.high)
-        most += [f"{label} {short_number(max(highs) / _MB)} MB/s"] if any(highs) else []
-    summary = _READ + (f" At most: {', '.join(most)}." if most else "")
+    flows = called("flows")[name]
+    traces = draw.time_lines(flows, _means(system.host), system, where, "%{y:,.3~g} MB/s", scale=1 / _MB)
+    summary = _READ + _most(system.host, flows, 1 / _MB, " MB/s")
     waits = _known(system.host.get("disk_latency_milliseconds", Band()).high) if name == "system-disks" else []
     summary += f" A request took {max(waits):,.3g} ms at most, on average over a reading." if waits else ""
-    looked = any(key in system.host for key, *_ in called("flows")[name])
+    looked = any(key in system.host for key, *_ in flows)
     nothing = Missing(title, "nothing moved" if looked else NOT_READ)
     return _figure(name, title, summary, traces, where, series, "MB/s") or nothing
 
@@ -290,14 +270,11 @@ def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> F
 
 
 def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeAxis) -> list[tuple[str, list[Trace]]]:
-    watts = system.watts.get(f"GPU {gpu}", Band())
+    means = _means({**bands, "": system.watts.get(f"GPU {gpu}", Band())})
     found: list[tuple[str, list[Trace]]] = []
     for unit, curves in called("gpu_curves").items():
-        traces: list[Trace] = []
-        for key, label, color in curves:
-            band = bands.get(key, Band()) if key else watts
-            scale = 1 / draw.GIB if unit == "GiB" else 1.0
-            traces += _curve(system, where, label, band.mean, color, f"%{{y:,.4~g}} {unit}", scale=scale)
+        scale = 1 / draw.GIB if unit == "GiB" else 1.0
+        traces = draw.time_lines(curves, means, system, where, f"%{{y:,.4~g}} {unit}", scale=scale)
         if unit == "MHz" and traces:
             traces += _marks(bands.get("sm_clock_mhz", Band()), system, gpu, where)
         found.append((unit, traces))
@@ -339,9 +316,8 @@ def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
     if not system.watts:
         return Missing("Power", "no meter reported its power during the run")
     where = draw.time_axis(account.time.wall_seconds)
-    traces: list[Trace] = []
-    for (name, band), color in zip(system.watts.items(), itertools.cycle(_METERS), strict=False):
-        traces += draw.time_line(name, band.mean, system, where, color=color, hovertemplate="%{y:.4~g} W")
+    meters = [(name, name, color) for name, color in zip(system.watts, itertools.cycle(_METERS), strict=False)]
+    traces = draw.time_lines(meters, _means(system.watts), system, where, "%{y:.4~g} W")
     layout = draw.plane(where.layout(), draw.axis("W", rangemode="tozero"))
     summary = f"Watts as read about once per second: {', '.join(system.watts)}."
     return Figure("power", "Power", summary, traces, layout, 240, "time", where.per_second)

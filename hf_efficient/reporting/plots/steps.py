@@ -7,7 +7,7 @@ from typing import Any
 from hf_efficient.accounting.series import per_step, tokens_per_second
 from hf_efficient.records.account import Histogram, StepSeries, StepTimes
 from hf_efficient.records.amounts import Evaluation, SequenceAccount, TokenAccount
-from hf_efficient.reporting.labels import called, phase_color, phase_label
+from hf_efficient.reporting.labels import called, phase_color, phase_label, told
 from hf_efficient.reporting.plots import figure as draw
 from hf_efficient.reporting.plots.figure import Figure, Missing, StepAxis, Trace
 from hf_efficient.text import counted, sentence, short_seconds
@@ -32,24 +32,20 @@ def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
     where, most = draw.step_axis(steps), max(steps.steps)
     phases = steps.phase_seconds.items()
     layers = [(phase_label(name), phase_color(name), per_step(held, steps)) for name, held in phases]
-    traces = draw.stack_traces(layers, where.centers, where.widths if most > 1 else None)
-    top, clipped = _top(steps, times)
+    traces = draw.stack_traces(layers, where.centers, where.widths if most > 1 else None, "%{y:.3~s}s")
     first, last = steps.first_step[0], steps.last_step[-1]
     summary = f"Seconds per optimizer step by phase, from step {first:,} to {last:,}."
     if most > 1:
         summary += f" A point is the mean of up to {most:,} steps."
-    layout = draw.step_layout(steps, where)
-    if clipped:
+    upwards = draw.axis("seconds per step", rangemode="tozero", hoverformat=".3~s")
+    gap = 0.12 if len(steps) <= 60 else 0
+    layout = draw.plane(where.layout(), upwards, barmode="stack", bargap=gap, shapes=where.resumptions())
+    # The height shows the training of nearly every step.
+    top = _ROOM * times.p99_seconds if times.p99_seconds else max(steps.step_seconds_mean)
+    if max(wall / count for wall, count in zip(steps.wall_seconds, steps.steps, strict=True)) > _CLIP_FROM * top:
         summary += " Steps with an evaluation, a checkpoint or a slow start reach above the plot: “Whole” shows them."
         layout["yaxis"]["range"] = [0, top]
     return Figure("step-phases", "Per step", summary, traces, layout, 340, "step")
-
-
-def _top(steps: StepSeries, times: StepTimes) -> tuple[float, bool]:
-    """A height that shows the training of nearly every step, and whether that cuts something off."""
-    training = _ROOM * times.p99_seconds if times.p99_seconds else max(steps.step_seconds_mean)
-    whole = max(wall / count for wall, count in zip(steps.wall_seconds, steps.steps, strict=True))
-    return training, whole > _CLIP_FROM * training
 
 
 def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
@@ -70,9 +66,8 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
     )
     plain = {"hoverformat": ".3~s", "type": histogram.scale, "showgrid": False, "zeroline": False}
     each = {"dtick": 1} if most <= _EACH_TICKED else {}
-    horizontal = draw.axis(
-        "seconds per step", **plain, **(draw.log_ticks(low, high) if histogram.scale == "log" else {})
-    )
+    ticks = draw.log_ticks(low, high) if histogram.scale == "log" else {}
+    horizontal = draw.axis("seconds per step", **plain, **ticks)
     upwards = draw.axis("steps", rangemode="tozero", range=[0, most * 1.32], **each)
     layout = draw.plane(horizontal, upwards, hovermode="x")
     return Figure("step-times", "Step times", summary, traces, layout, 280)
@@ -95,9 +90,8 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
     label = "tokens/s" if ranks <= 1 else "tokens/s of rank 0"
     drawn = draw.line(label, draw.rounded(where.centers), rates, draw.BLUE, hovertemplate="%{y:,.4~s}")
     traces = [{**drawn, **_points(len(rates), draw.BLUE)}]
-    mean, mean_text = tokens.non_padding_tokens_per_second, ""
-    if mean is not None:
-        mean_text = f" Over the run: {mean:,.0f} per second{' on all ranks' if ranks > 1 else ''}."
+    mean, on = tokens.non_padding_tokens_per_second, " on all ranks" if ranks > 1 else ""
+    mean_text = told(mean, "{:,.0f}".format, f" Over the run: {{}} per second{on}.")
     if mean is not None and ranks <= 1:
         ends = [where.starts[0], where.ends[-1]]
         traces.append(draw.level("over the run", ends, mean, draw.ORANGE, width=1.5, dash="dash"))
@@ -105,7 +99,7 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
     return Figure("throughput", "Throughput", summary, traces, _over_steps(where, "tokens per second"), 280, "step")
 
 
-def step_tokens(steps: StepSeries, tokens: TokenAccount) -> Figure | Missing:
+def step_tokens(steps: StepSeries) -> Figure | Missing:
     """Nested areas: what was processed, what of it is no padding, what of that is a target; the outer kind first."""
     where = draw.step_axis(steps)
     x = draw.rounded(where.centers)
@@ -129,8 +123,7 @@ def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
         return Missing("Sequence lengths", "the lengths of the sequences were not counted")
     bounds = sorted(int(bound) for bound in sequences.length_buckets)
     summary = f"{counted(sum(sequences.length_buckets.values()), 'document')} by their tokens without padding"
-    if sequences.mean_tokens is not None:
-        summary += f", {sequences.mean_tokens:,.1f} on average"
+    summary += told(sequences.mean_tokens, "{:,.1f}".format, ", {} on average")
     if sequences.shortest_tokens is not None and sequences.longest_tokens is not None:
         summary += f", from {sequences.shortest_tokens:,} to {sequences.longest_tokens:,}"
     trace = {
@@ -191,10 +184,14 @@ def _is_known(values: Sequence[float | None]) -> bool:
 
 
 def _logged(values: Sequence[float | None], label: str, color: str, where: StepAxis) -> Trace:
-    known = [(at, value) for at, value in zip(where.ends, values, strict=True) if value is not None]
-    x, width = draw.rounded(at - 0.5 for at, _ in known), 2 if len(known) <= _DENSE else 1.2
-    drawn = draw.line(label, x, [value for _, value in known], color, width=width, hovertemplate="%{y:.4~g}")
-    return {**drawn, **_points(len(known), color)}
+    x, y = _known([end - 0.5 for end in where.ends], values)
+    drawn = draw.line(label, x, y, color, width=2 if len(x) <= _DENSE else 1.2, hovertemplate="%{y:.4~g}")
+    return {**drawn, **_points(len(x), color)}
+
+
+def _known(places: Sequence[float], values: draw.Values) -> tuple[draw.Values, draw.Values]:
+    known = [(at, value) for at, value in zip(places, values, strict=True) if value is not None]
+    return draw.rounded(at for at, _ in known), [value for _, value in known]
 
 
 def _points(number: int, color: str) -> dict[str, Any]:
@@ -214,14 +211,14 @@ def _losses(steps: StepSeries, where: StepAxis) -> list[Trace]:
 
 
 def _evaluated(evaluations: Sequence[Evaluation], places: Sequence[float]) -> list[Trace]:
-    held = [(at, each) for at, each in zip(places, evaluations, strict=True) if each.metrics.get("loss") is not None]
-    if not held:
+    x, y = _known(places, [each.metrics.get("loss") for each in evaluations])
+    if not x:
         return []
-    few = len(held) <= _MARKED
-    x, y = draw.rounded(at for at, _ in held), [each.metrics["loss"] for _, each in held]
+    few = len(x) <= _MARKED
     drawn = draw.line("evaluation loss", x, y, draw.PURPLE, width=1.5, dash="dot" if few else "solid", cliponaxis=False)
     marker = {"color": draw.PURPLE, "size": 9, "symbol": "diamond"}
-    when = {"customdata": [_after(each.step) for _, each in held], "hovertemplate": "%{y:.4~g} %{customdata}"}
+    steps = [_after(each.step) for each in evaluations if each.metrics.get("loss") is not None]
+    when = {"customdata": steps, "hovertemplate": "%{y:.4~g} %{customdata}"}
     return [{**drawn, "mode": "lines+markers" if few else "lines", "marker": marker, **when}]
 
 
@@ -247,24 +244,15 @@ def _summary(steps: StepSeries, evaluations: Sequence[Evaluation]) -> str:
     return " ".join(parts)
 
 
-_COMPARED = {
-    "loss": ("loss", "Training loss", "As the Trainer logged it.", "no run has logged any"),
-    "step-times": (
-        "step_seconds_mean",
-        "Step times",
-        "Evaluations and checkpoints apart.",
-        "no run has recorded a step",
-    ),
-}
-_COMPARED_AXES = {
-    "loss": ("%{y:.4~g}", draw.axis("loss")),
-    "step-times": ("%{y:.3~s}s", draw.axis("seconds per step", rangemode="tozero")),
-}
-
-
 def compared(kind: str, series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
     """``loss`` or ``step-times``: a line for each run that has it."""
-    (column, title, summary, nothing), (hover, upwards) = _COMPARED[kind], _COMPARED_AXES[kind]
+    if kind == "loss":
+        title, summary, nothing = "Training loss", "As the Trainer logged it.", "no run has logged any"
+        column, hover, upwards = "loss", "%{y:.4~g}", draw.axis("loss")
+    else:
+        title, summary, nothing = "Step times", "Evaluations and checkpoints apart.", "no run has recorded a step"
+        column, hover = "step_seconds_mean", "%{y:.3~s}s"
+        upwards = draw.axis("seconds per step", rangemode="tozero")
     traces: list[Trace] = []
     end = 0.5
     for place, (steps, label) in enumerate(zip(series, labels, strict=True)):
@@ -272,16 +260,12 @@ def compared(kind: str, series: Sequence[StepSeries | None], labels: Sequence[st
         if steps is None or not _is_known(values):
             continue
         where = draw.step_axis(steps)
-        known = [(at, value) for at, value in zip(where.centers, values, strict=True) if value is not None]
         color, dash = RUN_STYLES[place % len(RUN_STYLES)]
-        x, y = draw.rounded(at for at, _ in known), [value for _, value in known]
-        traces.append(draw.line(label, x, y, color, dash=dash, hovertemplate=hover))
+        traces.append(draw.line(label, *_known(where.centers, values), color, dash=dash, hovertemplate=hover))
         end = max(end, where.ends[-1])
     if not traces:
         return Missing(title, nothing)
     missing = len(labels) - len(traces)
     summary += f" {missing} of the runs have no records of it." if missing else ""
-    hovered = {"text": "step %{x:,.0f}"}
-    form = {"tickformat": ",.1~f", "unifiedhovertitle": hovered, "showgrid": False, "zeroline": False}
-    layout = draw.plane(draw.axis("optimizer step", range=[0.5, end], **form), upwards)
+    layout = draw.plane(StepAxis([0.5], [end], "step %{x:,.0f}", "optimizer step", []).layout(), upwards)
     return Figure(f"compare-{kind}", title, summary, traces, layout, 300, "step", selectable=False)
