@@ -24,7 +24,7 @@ from shared import write_result
 
 from hf_efficient.cli.output import Lines
 from hf_efficient.reporting.terminal import show
-from hf_efficient.reporting.trials import comparison_renderables
+from hf_efficient.reporting.trials import comparison_renderables, picture
 from hf_efficient.trials.arms import Arm, named_arms
 from hf_efficient.trials.bench import compare
 
@@ -75,6 +75,8 @@ def run(benchmark: str, arms: Sequence[Arm], asked: argparse.Namespace) -> None:
         found = compare(str(recipe), [], arms, Lines(), **options)
     found = dataclasses.replace(found, recipe=benchmark)
     show(comparison_renderables(found))
+    if asked.plot:
+        asked.plot.write_text(picture(found), encoding="utf-8")
     if asked.json:
         figures = msgspec.to_builtins(found)
         del figures["environment"]  # which the file tells in its head
@@ -93,6 +95,7 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path, help="the ratios as SVG")
     return parser
 
 

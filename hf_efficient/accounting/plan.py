@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -101,8 +102,7 @@ def _figure(name: str, predicted: float | None, observed: float | None, note: st
 def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> profile.ProfileAccount | None:
     """Of the last process of rank 0 that had instruments, with their tables; None where none had."""
     stated = next((one.facts["profile"] for one in reversed(processes) if "profile" in one.facts), {})
-    told = [{**facts, "name": name} for name, facts in stated.items() if name != "missing"]
-    instruments = msgspec.convert(told, list[profile.InstrumentAccount])
+    instruments = [found for name, facts in stated.items() if (found := _instrument(name, facts)) is not None]
     if not instruments:
         return None
     files = [file for instrument in instruments for file in instrument.files]
@@ -114,3 +114,10 @@ def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> profi
         lines=next(iter(tables(directory, files, "lines", profile.LineTable)), None),
         host_memory=next(iter(tables(directory, files, "host_memory", profile.HostMemoryTable)), None),
     )
+
+
+def _instrument(name: str, facts: Any) -> profile.InstrumentAccount | None:
+    try:
+        return msgspec.convert({**facts, "name": name}, profile.InstrumentAccount)
+    except (TypeError, msgspec.ValidationError):  # another topic's facts, or those of another version
+        return None

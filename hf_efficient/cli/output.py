@@ -249,8 +249,16 @@ _RENAMED = {
 """Names of other tools, each with our flags and what to write."""
 
 
+_OF_SUBMIT = dict.fromkeys(("--on", "--submit", "--gpu", "--partition", "--account", "--image", "--infra"), "submit")
+_OF_OTHERS = {"train": _OF_SUBMIT, "diagnose": {"--isolate": "isolate", "--steps": "isolate"}}
+
+
 def misplaced_argument(name: str, args: Sequence[str]) -> str | None:
-    """The error for a recipe that is to be shown by ``recipes``, or several runs of ``report``, with what to write."""
+    """The error for a recipe that is to be shown by ``recipes``, several runs of ``report``, or a flag of another
+    command, with what to write."""
+    for flag in (arg.partition("=")[0] for arg in _before_dashes(args)):
+        if other := _OF_OTHERS.get(name, {}).get(flag):
+            return f"{flag}: is a flag of hf-efficient {other}. Write hf-efficient {other} in place of {name}."
     if name == "recipes" and args and "/" in args[0]:
         return f"{args[0]}: is no command. Write hf-efficient recipes show {shlex.join(args)}"
     before = ["", *args]

@@ -55,18 +55,21 @@ def report(
         return
     if html is not None and no_html:
         raise OutputError("--no-html: --html FILE is given too. Leave one of them out.")
+    from hf_efficient.accounting.account import load_run
     from hf_efficient.reporting.finish_run import REPORT_HTML
     from hf_efficient.reporting.html.run_page import run_page
     from hf_efficient.reporting.run_data import read_run
     from hf_efficient.run_dir.json_file import strict_json
     from hf_efficient.run_dir.paths import records_folder
 
+    if as_json:
+        shared.print_json(strict_json(load_run(run_dir)))
     directory = records_folder(run_dir)
     has_page = html is not None or not (as_json or no_html)
+    if as_json and not has_page:
+        return
     run = read_run(directory, trace=has_page)
-    if as_json:
-        shared.print_json(strict_json(run.account))
-    else:
+    if not as_json:
         _print_run(run, run_dir)
     if has_page:
         shared.write_page(html, directory / REPORT_HTML, lambda: run_page(run), sys.stderr if as_json else None)

@@ -40,7 +40,11 @@ _RECORDS = (
 
 
 def is_a_run(directory: Path) -> bool:
-    return "recipe" in resolved_of(directory)
+    try:
+        with (directory / EFFICIENCY / RESOLVED).open("rb") as file:
+            return file.readline(100).startswith(b"recipe:")
+    except OSError:
+        return False
 
 
 def replaced_by_a_run(directory: Path) -> list[Path]:

@@ -34,8 +34,12 @@ def cause_of(error: BaseException) -> BaseException:
 _NO_GRADIENT = "Expected to have finished reduction in the prior iteration"
 """What DDP says in the step after one in which a weight got no gradient."""
 
-LOST_PEER = re.compile(r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I)
+_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
 """What gloo and NCCL say in a process whose neighbour is gone."""
+MAY_BE_LOST = re.compile(
+    r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I
+)
+"""The same in a process of several, one of which has failed for sure."""
 
 _SAID = 400
 _TERM_SECONDS = 10.0
@@ -93,15 +97,17 @@ def explained_faults(output_dir: str) -> Iterator[None]:
 
 
 def is_lost_peer(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and LOST_PEER.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _LOST_PEER)
 
 
 def is_full_disk(error: Exception) -> bool:
     """Also of libraries that write by themselves and report what the system said as text."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return True
-    # torch.save says "unexpected pos" when its archive comes out shorter than it wrote, NumPy counts items.
-    told = ("No space left", "Disk quota exceeded", "os error 28", "os error 27", "unexpected pos", "requested and")
+    if isinstance(error, OSError) and re.search(r"\d+ requested and \d+ written", str(error)):  # NumPy's
+        return True
+    # "unexpected pos" is what torch.save says when its archive comes out shorter than it wrote.
+    told = ("No space left on device", "Disk quota exceeded", "os error 28", "os error 27", "unexpected pos")
     return any(said in str(error) for said in told)
 
 

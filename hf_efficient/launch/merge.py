@@ -178,7 +178,7 @@ def written_whole(output: Path) -> Iterator[Path]:
         why = getattr(error, "strerror", None) or first_line(error)
         if is_full_disk(error):  # to tokenizers it is a plain ``Exception``
             why = "no space is left there. Make room, or write to another disk"
-        elif not isinstance(error, (OSError, SafetensorError)):
+        elif not isinstance(error, (OSError, SafetensorError)) and "os error" not in str(error):
             raise
         raise OutputError(f"--output: {output} cannot be written: {why}.") from error
     finally:

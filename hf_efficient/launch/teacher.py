@@ -2,6 +2,7 @@
 keeps."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from hf_efficient.model.structure import whole_count
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.run_dir.json_file import published
 from hf_efficient.text import count, size
+
+logger = logging.getLogger(__name__)
 
 _VALUES = torch.float16
 _BYTES = 6  # a log-probability, and the number of its token
@@ -104,7 +107,12 @@ def _cached(recipe: Recipe, args: TrainingArguments, data: SftData, listener: Ru
     facts = [section.teacher.model_dump(), section.top_k, weights_mark(model), _mark(data)]
     path = cache_folder(recipe.data.cache_dir) / "teachers" / f"{hash_of(facts)[:32]}.safetensors"
     if path.is_file():
-        return path
+        try:
+            _Likeliest(path)
+        except (SafetensorError, OSError):  # a power cut, a copy that ended early
+            logger.warning("%s cannot be read, and is made again.", path)
+        else:
+            return path
     teacher = load_teacher(recipe).eval()
     if section.teacher.quantization is None:
         teacher.to(args.device)

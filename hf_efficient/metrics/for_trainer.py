@@ -110,7 +110,7 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
     ``outputs``: the logits [batch, length, vocabulary], a tuple whose first three-dimensional tensor they are, or
     ``Reduced``; ``labels``: [batch, length], -100 where no loss is taken. Returns ``(ids, nll)``, int64 and float32
     [batch, length], **aligned with the labels**: position t holds what the logits at t-1 say. Position 0 holds -100 and
-    0; the NLL is 0 where the label is -100. Raises ``ModelError``: there are no logits."""
+    0; the NLL is 0 where the label is -100. Without labels only ``ids``. Raises ``ModelError``: there are no logits."""
     if isinstance(outputs, Reduced):
         return outputs.ids, outputs.nll
     # A mixture of experts puts its scalar auxiliary loss before the logits, others put caches and states after.
@@ -123,6 +123,10 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
         )
     ids = torch.full(logits.shape[:2], IGNORED_LABEL, dtype=torch.int64, device=logits.device)
     ids[:, 1:] = logits[:, :-1].argmax(dim=-1)
+    if isinstance(labels, (tuple, list)):  # several label names: the first are the token labels
+        labels = labels[0] if labels else None
+    if labels is None:
+        return ids
     nll = torch.zeros(logits.shape[:2], dtype=torch.float32, device=logits.device)
     how: Any = {"ignore_index": IGNORED_LABEL, "reduction": "none"}
     # One row and one stretch of it at a time: a float32 copy of all the logits would double the largest
@@ -150,6 +154,7 @@ def _target_tokens(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.
     held: tuple[Any, Any] = (prediction.predictions, prediction.label_ids)
     batches = zip(*held, strict=True) if isinstance(held[0], list) else [held]  # a list: eval_do_concat_batches=False
     for predictions, its_labels in batches:
+        its_labels = its_labels[0] if isinstance(its_labels, (tuple, list)) else its_labels
         ids, nll, labels = (torch.as_tensor(one).cpu().numpy() for one in (*predictions, its_labels))
         counted = labels != IGNORED_LABEL
         counted[:, 0] = False

@@ -18,6 +18,8 @@ transformers' own ``sdpa``.
 
 import functools
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -238,21 +240,41 @@ def known_attention(name: str) -> str:
     return name
 
 
-def check_attention(model: Any) -> None:
-    """Refuse, with ``ModelError``, a model whose attention has soft caps or sinks: they would be left out."""
-    if model.config._attn_implementation == NAME and not model._supports_sdpa:
-        raise ModelError(
-            f"model.attn_implementation: {NAME} (what auto means for packed rows on a CPU) cannot compute the "
-            f"attention of {type(model).__name__}, which has soft caps or sinks. Write "
-            "`model.attn_implementation: eager` and `train.packing: false`."
-        )
+_OWN_MASKS = ("doge",)  # computes with the mask that it is handed
+
+
+@contextmanager
+def checked_attention(name: str | None) -> Iterator[list[Any]]:
+    """Within, a model is built, and put into the list. ``ModelError``: ``name`` is ours, and this model's attention has
+    soft caps, sinks or a mask of its own, which would be left out, or cannot be replaced."""
+    built: list[Any] = []
+    try:
+        yield built
+    except KeyError as error:  # from a table of the model's own attention classes
+        if name != NAME or error.args != (NAME,):
+            raise
+        raise _refusal("this model", "sdpa") from error
+    for model in built if name == NAME else ():
+        if not model._supports_sdpa or model.config.model_type in _OWN_MASKS:
+            raise _refusal(f"{type(model).__name__}, which has soft caps, sinks or a mask of its own", "eager")
+
+
+def _refusal(model: str, instead: str) -> ModelError:
+    return ModelError(
+        f"model.attn_implementation: {NAME} (what auto means for packed rows on a CPU) cannot compute the attention of "
+        f"{model}. Write `model.attn_implementation: {instead}` and `train.packing: false`."
+    )
+
+
+_ALL = torch.iinfo(torch.int32).max  # a token sees as many of its document
 
 
 @torch.compiler.disable  # it has as many values as there are tokens, at worst
 def _begins(*args: Any, **kwargs: Any) -> Tensor | None:
-    """In place of a mask, 1 where a document begins: (rows, 1, 1, tokens) in bytes, as no mask of transformers is. The
-    mask that transformers would make is asked for one token's neighbours, not for all pairs; one that is not causal
-    within documents, or has padding, is transformers' own for ``sdpa``."""
+    """In place of a mask, where documents begin: there, how many tokens back one sees at most, itself included; 0
+    elsewhere. (rows, 1, 1, tokens) in int32, as no mask of transformers is. The mask that transformers would make is
+    asked for each token's neighbours, and for one token of the longest document, not for all pairs. One that is not
+    causal within documents, or has padding, is transformers' own for ``sdpa``."""
     if args or kwargs.get("attention_mask") is not None or kwargs.get("use_vmap"):
         return sdpa_mask(*args, **kwargs)
     tokens, seen = kwargs["q_length"], kwargs["mask_function"]
@@ -262,8 +284,12 @@ def _begins(*args: Any, **kwargs: Any) -> Tensor | None:
     before = torch.arange(tokens - 1, device=kwargs["device"])[None]
     if tokens > 1 and bool(seen(rows, 0, before, before + 1).any()):
         return sdpa_mask(**kwargs)
-    begins = ~seen(rows, 0, before + 1, before).expand(len(rows), -1)
-    return F.pad(begins.to(torch.uint8), (1, 0), value=1)[:, None, None]
+    begins = F.pad(~seen(rows, 0, before + 1, before).expand(len(rows), -1), (1, 0), value=True)
+    bounds = [*begins.flatten().nonzero().flatten().tolist(), begins.numel()]
+    length, start = max((end - start, start) for start, end in pairwise(bounds))
+    own = torch.arange(start % tokens, start % tokens + length, device=kwargs["device"])
+    window = int(seen(torch.full_like(own, start // tokens), 0, own[-1:], own).sum())
+    return (begins * (window if window < length else _ALL)).to(torch.int32)[:, None, None]
 
 
 @torch.compiler.disable  # torch.compile would compile it for every length of a document
@@ -278,17 +304,19 @@ def documents_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within each document of a row; the output is (rows, tokens, heads, width), without weights.
-    ``query`` is (rows, heads, tokens, width); ``key`` and ``value`` may have fewer heads. Documents begin where the
-    mask of :func:`_begins` says so, and where ``cu_seq_lens_q`` does, or ``position_ids``."""
+    ``query`` is (rows, heads, tokens, width); ``key`` and ``value`` may have fewer heads. Documents begin, and reach,
+    as the mask of :func:`_begins` says, and also begin where ``cu_seq_lens_q`` or ``position_ids`` do."""
     rows, _, tokens, _ = query.shape
     causal = getattr(module, "is_causal", True) and kwargs.get("is_causal") is not False and tokens == key.shape[2]
     if attention_mask is None and causal:
-        attention_mask = (torch.arange(tokens) == 0).to(torch.uint8).repeat(rows, 1, 1, 1)
-    if attention_mask is None or attention_mask.dtype != torch.uint8:
+        far = kwargs.get("sliding_window") or _ALL
+        first = torch.arange(tokens, device=query.device) == 0
+        attention_mask = (first * far).to(torch.int32).repeat(rows, 1, 1, 1)
+    if attention_mask is None or attention_mask.dtype != torch.int32:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     bounds = _bounds(attention_mask, kwargs.get("cu_seq_lens_q"), kwargs.get("position_ids"))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    window = kwargs.get("sliding_window")
+    window = int(attention_mask[0, 0, 0, 0])
     if rows > 1:
         query, key, value = (one.transpose(0, 1).flatten(1, 2)[None] for one in (query, key, value))
     mixes = query.device.type == "cpu" and query.dtype != torch.float32 and not dropout
@@ -303,19 +331,19 @@ def documents_attention(
 def _bounds(begins: Tensor, cumulative: Tensor | None, position_ids: Tensor | None) -> list[int]:
     """Where documents begin in the rows laid end to end, and the end of the last one. With a cache, transformers' mask
     does not know of documents."""
-    begins = begins[:, 0, 0] == 1
+    begins = begins[:, 0, 0] > 0
     rows, tokens = begins.shape
     if position_ids is not None and position_ids.dim() == 2:
         begins[:, 1:] |= (position_ids.diff() != 1).expand(rows, -1)
     begins = begins.flatten()
     if cumulative is not None:
-        begins[cumulative[:-1].long()] = True
+        begins[cumulative[cumulative < len(begins)].long()] = True
     return [*begins.nonzero().flatten().tolist(), rows * tokens]
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, dropout: float) -> Tensor:
+def _flash(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int, dropout: float) -> Tensor:
     length, grouped = query.shape[2], query.shape[1] != key.shape[1]
-    mask = None if window is None or length <= window else _seen(length, window, query.device)
+    mask = None if length <= window else _seen(length, window, query.device)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scale, enable_gqa=grouped
     )
@@ -342,12 +370,12 @@ class _Direct(torch.autograd.Function):
     """softmax(q k' scale + causal) v of one document, in the dtype of ``query``, the softmax in float32."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int) -> Tensor:
         _, heads, length, _ = query.shape
         groups = key.shape[1]
         stacked = query.reshape(groups, -1, query.shape[-1])
         key, value = (F.pad(one[0], (0, 0, 0, -length % _ALIGNED)) for one in (key, value))
-        bias = _bias(length, heads // groups, window if window is not None and window < length else None, query.dtype)
+        bias = _bias(length, heads // groups, window if window < length else None, query.dtype)
         weights = torch.baddbmm(bias, stacked, key.transpose(1, 2), alpha=scale).softmax(-1)
         ctx.save_for_backward(stacked, key, value, weights)
         ctx.scale = scale

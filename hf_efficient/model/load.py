@@ -226,7 +226,7 @@ def _load_model(
     scores: bool = False,
     head_is_trained: bool = False,
 ) -> PreTrainedModel:
-    from hf_efficient.model.fast_layers import check_attention, known_attention
+    from hf_efficient.model.fast_layers import checked_attention, known_attention
 
     source = _dense(resolve_model_source(model))
     # transformers would load base and adapter of such a folder; a new adapter would replace the trained one.
@@ -254,9 +254,10 @@ def _load_model(
             from hf_efficient.model.four_bit_experts import experts_are_packed
 
             within.enter_context(experts_are_packed())
+        built = within.enter_context(checked_attention(options.get("attn_implementation")))
         loaded, report = _load("model", source, lambda: load(**options))
+        built.append(loaded)
     check_loaded(loaded, report, location=source.location, may_lack=() if head_is_trained else _HEAD)
-    check_attention(loaded)
     return cast("PreTrainedModel", loaded)
 
 

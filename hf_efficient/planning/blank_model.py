@@ -12,7 +12,7 @@ from transformers.quantizers import AutoHfQuantizer
 
 from hf_efficient.facts.environment import replaced
 from hf_efficient.model.adapter import add_adapter, round_in_training
-from hf_efficient.model.fast_layers import check_attention, known_attention
+from hf_efficient.model.fast_layers import checked_attention, known_attention
 from hf_efficient.model.four_bit_experts import experts_are_packed, four_bit_experts
 from hf_efficient.model.load import quantization_config
 from hf_efficient.planning.model_config import meta_model, model_config, weights_dtype
@@ -175,8 +175,9 @@ def _base(
     options: dict[str, Any] = {"dtype": weights_dtype(model, config)}
     if model.attn_implementation is not None:
         options["attn_implementation"] = known_attention(model.attn_implementation)
-    base = meta_model(model, config, scores=scores, **options)
-    check_attention(base)
+    with checked_attention(options.get("attn_implementation")) as built:
+        base = meta_model(model, config, scores=scores, **options)
+        built.append(base)
     if quantization is not None:
         with experts_are_packed():
             quantizer = AutoHfQuantizer.from_config(quantization_config(quantization), pre_quantized=False)

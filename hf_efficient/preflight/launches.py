@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from hf_efficient.errors import HfEfficientError, PreflightError
 from hf_efficient.estimate.cost import checkpoints_at_once
 from hf_efficient.facts.tables import key_table
-from hf_efficient.launch.exits import LOST_PEER, ended, ends_on_signals, last_words
+from hf_efficient.launch.exits import MAY_BE_LOST, ended, ends_on_signals, last_words
 from hf_efficient.launch.preflight_wanted import preflight_path, write_preflight
 from hf_efficient.recipe.load import NO_INSTRUMENTS, change_recipe, in_a_folder, without_pauses
 from hf_efficient.recipe.schema import Recipe
@@ -221,7 +221,7 @@ def failure_of(
     """Why a launch failed, of which ``code`` is None where it had to be ended; None where all came to their end."""
     was_killed, last = last_words(code, log)
     failed = [one for one in notes if one.kind]
-    if was_killed and all(one.kind == "fault" and LOST_PEER.search(one.message or "") for one in failed):
+    if was_killed and all(one.kind == "fault" and MAY_BE_LOST.search(one.message or "") for one in failed):
         notes = [one for one in notes if not one.kind] or notes  # the others miss the one that was killed
     elif failed:
         first = min(failed, key=lambda one: ({"memory": 0, "fault": 2}.get(str(one.kind), 1), one.rank))

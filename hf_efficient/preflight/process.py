@@ -157,8 +157,9 @@ def describe_failure(
         remedy = _memory_remedy(notes.stage, recipe, args)
         return "memory", f"out of memory in {STAGES[notes.stage]}{shape}: {first_line(error)} {remedy}"
     if isinstance(error, HfEfficientError):
-        return ("input" if notes.stage in _BEFORE_TRAINING else "fault"), str(error)
-    if isinstance(error, ImportError):
+        kind: FailureKind = "save" if notes.stage in ("saving", "final") else "fault"
+        return ("input" if notes.stage in _BEFORE_TRAINING else kind), str(error)
+    if isinstance(error, ImportError) and recipe is not None:
         return "input", f"a package that the recipe needs is missing: {first_line(error)}"
     fault = f"{STAGES[notes.stage]}: {type(error).__name__}: {first_line(error)}"
     if notes.stage in ("saving", "final"):

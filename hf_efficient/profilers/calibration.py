@@ -74,30 +74,51 @@ class MatmulPeak:
 def cpu_matmul_peak(dtype: torch.dtype) -> MatmulPeak:
     """The peak in this dtype with torch's present number of threads, from the user's cache where it is known. Measured
     in a second at most, for each ``key``; what a busy machine gave is not kept."""
-    # What oneDNN may compute products of float32 in; None before torch 2.9.
-    fp32_precision = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
-    key = (cpu_model(), os.cpu_count(), torch.get_num_threads(), torch.__version__, str(dtype), fp32_precision)
-    path = cache_dir() / "matmul_peaks" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+    path = _kept_in(str(dtype))
     with suppress(OSError, ValueError, TypeError):  # there is none, or no whole one
         return MatmulPeak(**json.loads(path.read_bytes()))
     peak = measure_matmul(dtype)
     if not peak.is_of_a_busy_machine:
-        try:
-            _keep(path, asdict(peak))
-        except OSError as error:
-            logger.debug("%s cannot be kept: %s", path, error)
+        _try_to_keep(path, asdict(peak))
     return peak
+
+
+def _kept_in(what: str) -> Path:
+    # What oneDNN may compute products of float32 in; None before torch 2.9.
+    fp32_precision = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
+    key = (cpu_model(), os.cpu_count(), torch.get_num_threads(), torch.__version__, what, fp32_precision)
+    return cache_dir() / "matmul_peaks" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+
+
+def _try_to_keep(path: Path, found: Any) -> None:
+    try:
+        _keep(path, found)
+    except OSError as error:
+        logger.debug("%s cannot be kept: %s", path, error)
 
 
 def cpu_is_faster_in_float32() -> bool:
     """Whether this CPU multiplies float32 so much faster than bfloat16 that twice the memory is worth it. Instructions
-    do not tell: an Intel Xeon with AVX512-BF16 and without AMX did 326 GFLOP/s in float32 and 168 in
-    bfloat16 (2,048 cubed, two threads, torch 2.13). Ranks that share the cores go by instructions all the same, since
-    each would measure the others, and they have to agree."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    do not tell: an Intel Xeon with AVX512-BF16 and without AMX did 326 GFLOP/s in float32 and 168 in bfloat16 (2,048
+    cubed, two threads, torch 2.13). Ranks that share the cores go by instructions all the same, since each would
+    measure the others, and they have to agree."""
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
         return cpu_emulates_bf16()
-    by_float32, by_bfloat16 = (cpu_matmul_peak(one).flops_per_second for one in (torch.float32, torch.bfloat16))
-    return by_float32 > _WORTH_FLOAT32 * by_bfloat16
+    return _float32_is_faster(torch.get_num_threads())
+
+
+@functools.cache
+def _float32_is_faster(threads: int) -> bool:
+    """The answer is kept, of a busy machine too: a run that resumes gets the same one."""
+    path = _kept_in("float32 or bfloat16")
+    with suppress(OSError, ValueError):
+        return bool(json.loads(path.read_bytes()))
+    peaks = [cpu_matmul_peak(one) for one in (torch.float32, torch.bfloat16)]
+    if any(peak.is_of_a_busy_machine for peak in peaks):  # both under the same load
+        peaks = [measure_matmul(one) for one in (torch.float32, torch.bfloat16)]
+    is_faster = peaks[0].flops_per_second > _WORTH_FLOAT32 * peaks[1].flops_per_second
+    _try_to_keep(path, is_faster)
+    return is_faster
 
 
 @torch.no_grad()
@@ -267,6 +288,6 @@ def _calibration_path(device_name: str) -> Path:
     return cache_dir() / "calibrations" / f"{plain or 'device'}.json"
 
 
-def _keep(path: Path, held: dict[str, Any]) -> None:
+def _keep(path: Path, held: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(held, indent=2) + "\n")

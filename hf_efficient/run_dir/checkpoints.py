@@ -124,7 +124,8 @@ def surplus(names: Sequence[str], keep: int, kept: Collection[str]) -> list[str]
 def files_in(checkpoint: Path) -> list[str]:
     """All files of a save but its manifest, as a manifest names them."""
     found = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
-    return sorted(name for name in found if name != MANIFEST)
+    killed = f".{MANIFEST}."  # in the middle of writing one
+    return sorted(name for name in found if name != MANIFEST and not name.startswith(killed))
 
 
 def read_files(checkpoint: Path, names: Sequence[str], *, sync: bool = False) -> dict[str, SavedFile]:

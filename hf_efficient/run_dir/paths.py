@@ -35,7 +35,7 @@ def rank_files(directory: Path, kind: str) -> dict[int, Path]:
 
 def has_only_account(directory: Path) -> bool:
     """Whether somebody has removed the records of a run and kept its ``run.json``."""
-    return not rank_files(directory, "spans") and (directory / RUN_JSON).exists()
+    return not (rank_files(directory, "spans") or rank_files(directory, "steps")) and (directory / RUN_JSON).exists()
 
 
 def records_folder(run_dir: str | Path, *, latest: bool = False) -> Path:

@@ -20,6 +20,9 @@ FLASH_CPU_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 _ROWS = 128
 _WIDTH = 32
 _WIDEST = 256
+_KINDS = (torch.bool, torch.int32, torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_COMMON = {(one, other): torch.promote_types(one, other) for one in _KINDS for other in _KINDS if one != other}
+"""Of two dtypes that differ. Asked inside a simulation, ``promote_types`` would be an operator of it."""
 
 
 def _cast_first(func: Any, first: Any, second: Any, **named: Any) -> Any:
@@ -27,10 +30,10 @@ def _cast_first(func: Any, first: Any, second: Any, **named: Any) -> Any:
     value as it is read, and takes no memory. Source: ``TensorIteratorBase::compute_types`` of pytorch 2.13
     (``aten/src/ATen/TensorIterator.cpp``), "Promotes inputs by creating temporaries of the correct dtype"."""
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
-    if not both or first.dim() == 0 or second.dim() == 0 or first.dtype == second.dtype:
+    if not both or first.dim() == 0 or second.dim() == 0:
         return NotImplemented
-    common = torch.promote_types(first.dtype, second.dtype)
-    return func(_cast(first, common), _cast(second, common), **named)
+    common = _COMMON.get((first.dtype, second.dtype))
+    return NotImplemented if common is None else func(_cast(first, common), _cast(second, common), **named)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

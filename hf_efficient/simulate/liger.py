@@ -124,8 +124,10 @@ class OffloadedActivations(saved_tensors_hooks):
         super().__init__(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        size, storage = tensor.numel() * tensor.dtype.itemsize, storage_of(tensor)._cdata
-        if not isinstance(tensor, Blank) or size < _LEAST_BYTES or storage in self._weights:
+        if not isinstance(tensor, Blank) or tensor.numel() * tensor.dtype.itemsize < _LEAST_BYTES:
+            return tensor
+        storage = storage_of(tensor)._cdata
+        if storage in self._weights:
             return tensor
         if any(storage_of(one.tensor)._cdata == storage for one in self._under_way if one.tensor is not None):
             return tensor

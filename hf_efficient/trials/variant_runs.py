@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
+import psutil
 import torch
 from accelerate.utils import send_to_device
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -31,7 +32,7 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.loader import batch_tensors
-from hf_efficient.recording.probes import children_of, cpu_seconds_of
+from hf_efficient.recording.probes import cpu_seconds_of
 from hf_efficient.records.isolation import IsolationSchedule, VariantMeasurement
 from hf_efficient.trials.meter import on_batches, synchronise, timed
 from hf_efficient.trials.variants import VARIANTS, in_folder, varied
@@ -247,7 +248,7 @@ def _loader_alone(setup: Setup) -> VariantMeasurement:
 
 
 def _cpu_seconds() -> float:
-    return cpu_seconds_of([os.getpid(), *children_of(os.getpid())])[0]
+    return cpu_seconds_of([os.getpid(), *[one.pid for one in psutil.Process().children(recursive=True)]])[0]
 
 
 def _timed_pauses(setup: Setup) -> VariantMeasurement:

@@ -119,6 +119,7 @@ def test_json_is_strict_and_whole(run, recipe, isolated):
     [
         ("diagnose RECIPE", "r.yaml: is a recipe, and diagnose reads a run. Name its output directory, or run short"),
         ("diagnose quickstart/lora", "variants of the recipe: hf-efficient isolate quickstart/lora"),
+        ("diagnose FOLDER --steps 8", "--steps: is a flag of hf-efficient isolate."),
         ("diagnose FOLDER --finding 1", "--finding: chooses what --apply writes. Add --apply OUT.yaml."),
         ("diagnose a.json.gz --apply b.yaml", "a.json.gz: is no run. For a trace: hf-efficient trace a.json.gz"),
         ("isolate FOLDER", "is a folder, and isolate runs a recipe. Name a recipe file or a shipped recipe."),

@@ -169,6 +169,13 @@ def test_processes_that_do_not_divide_the_global_batch(recipe, monkeypatch):
         train("r.yaml", batch, dry_run=True)
 
 
+@pytest.mark.parametrize("flags", ["--on slurm", "--gpu H100", "--partition=long"])
+def test_flags_of_a_job_are_answered_with_the_command(run, recipe, flags):
+    flag = flags.replace("=", " ").split()[0]
+    told = f"error: {flag}: is a flag of hf-efficient submit. Write hf-efficient submit in place of train.\n"
+    assert run("train", str(recipe), *flags.split()) == (2, "", told)
+
+
 def test_num_gpus_is_the_number_of_processes(run, recipe):
     ended = run("train", str(recipe), "--num-gpus", "2", "--dry-run")
     assert (ended.code, ended.err) == (0, "")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from live_models import live
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError
 from hf_efficient.model import fast_layers
@@ -134,8 +135,45 @@ def test_checkpointing_recomputes_the_same():
         torch.testing.assert_close(again, once, rtol=0, atol=0)
 
 
-def test_an_attention_with_soft_caps_or_sinks_is_refused():
-    fast_layers.check_attention(build())
-    for kind in ("gemma2", "gpt_oss"):
-        with pytest.raises(ModelError, match=r"model\.attn_implementation: documents .* Write .*eager.*packing: false"):
-            fast_layers.check_attention(build(kind))
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "doge"])
+def test_an_attention_with_soft_caps_sinks_or_a_mask_of_its_own_is_refused(kind):
+    with fast_layers.checked_attention(fast_layers.NAME) as built:
+        built.append(build())
+    refused = r"model\.attn_implementation: documents .* Write `model.attn_implementation: eager` and .*packing: false"
+    with pytest.raises(ModelError, match=refused), fast_layers.checked_attention(fast_layers.NAME) as built:
+        built.append(build(kind))
+    with fast_layers.checked_attention("sdpa") as built:
+        built.append(build(kind))
+
+
+def test_a_model_with_a_table_of_attention_classes_is_refused():
+    config = AutoConfig.for_model("falcon", hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=50)
+    fast_layers.known_attention(fast_layers.NAME)
+    with (
+        pytest.raises(ModelError, match=r"this model\. Write `model\.attn_implementation: sdpa` and .*packing: false"),
+        fast_layers.checked_attention(fast_layers.NAME),
+    ):
+        AutoModelForCausalLM.from_config(config, attn_implementation=fast_layers.NAME)
+    with pytest.raises(KeyError, match="other"), fast_layers.checked_attention(fast_layers.NAME):
+        raise KeyError("other")
+
+
+def test_a_window_that_only_the_mask_knows(monkeypatch):
+    """As PhiMoE's, which hands no ``sliding_window`` to its attention."""
+    model, alone = build("mistral", sliding_window=4), build("mistral", implementation="eager", sliding_window=4)
+    for layer in model.model.layers:
+        layer.self_attn.sliding_window = None
+    monkeypatch.setattr(model.config, "sliding_window", 4)
+    ids, positions, _ = packed()
+    found = model(input_ids=ids, position_ids=positions, use_cache=False).logits[0]
+    apart = torch.cat([alone(input_ids=one, use_cache=False).logits[0] for one in ids.split(LENGTHS, 1)])
+    torch.testing.assert_close(found, apart, rtol=1e-5, atol=1e-6)
+
+
+def test_bounds_with_an_empty_document_at_the_end():
+    model, (ids, _, bounds) = build(), packed()
+    wanted, found = (
+        model(input_ids=ids, use_cache=False, cu_seq_lens_q=one).logits
+        for one in (bounds, torch.cat([bounds, bounds[-1:]]))
+    )
+    torch.testing.assert_close(found, wanted)

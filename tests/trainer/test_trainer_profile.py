@@ -3,6 +3,7 @@
 import gzip
 import inspect
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from hf_efficient.callbacks.profilers import (
     SynchronisationsCallback,
     TorchTraceCallback,
 )
+from hf_efficient.profilers import instrument
 from hf_efficient.profilers.torch_trace import TorchTrace
 from hf_efficient.trainer import EfficientTrainer
 
@@ -95,7 +97,7 @@ def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch, war
     ]
 
 
-def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
+def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path, monkeypatch):
     calls = []
 
     class Marker:
@@ -104,8 +106,9 @@ def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
         range_push = staticmethod(calls.append)
         range_pop = staticmethod(lambda: calls.append("/"))
 
+    cuda = SimpleNamespace(nvtx=Marker, is_available=lambda: True)
+    monkeypatch.setattr(instrument, "torch", SimpleNamespace(cuda=cuda))
     callback = NvtxCallback()
-    callback.instrument._given = Marker
     train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, callbacks=[callback])
     first = calls[calls.index("step 1") : calls.index("/step 1")]
     assert [name for name in first if name in ("forward", "backward", "optimizer")] == [

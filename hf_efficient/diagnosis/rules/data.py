@@ -166,6 +166,7 @@ def _caused_by(cause: Cause) -> Callable[[Callable[[Case, _DataWait], Finding]],
                 return abstains(f"fewer than {_FEWEST_STEPS} steps after warm-up were watched", "a longer run")
             return judge(case, wait) if wait.cause == cause else None
 
+        judged.__doc__ = judge.__doc__
         return judged
 
     return named

@@ -172,8 +172,8 @@ def logging_cost(case: Case) -> Verdict:
     return _of_run(case, _LOGS, [Remedy(slow)])
 
 
-def _of_variants(name: str, pause: _Pause, seconds: str) -> Callable[[IsolatedRecipe], Verdict]:
-    """The rule with the same shares as that of a run; ``seconds`` names what one pause takes."""
+def _of_variants(name: str, pause: _Pause, seconds: str, says: str) -> Callable[[IsolatedRecipe], Verdict]:
+    """The rule with the same shares as that of a run; ``seconds`` names what one pause takes, ``says`` what it finds."""
 
     @rule(name=name)
     def judged(recipe: IsolatedRecipe) -> Verdict:
@@ -194,12 +194,15 @@ def _of_variants(name: str, pause: _Pause, seconds: str) -> Callable[[IsolatedRe
             recipe.cost(recipe.of_steps(taken)),
         )
 
+    judged.__doc__ = f"{says} of the loop or more; rarer ones are to take {pause.allowed:.0%}."
     return judged
 
 
-isolated_evaluations_cost = _of_variants("evaluations_cost", _EVALUATIONS, "evaluation_seconds")
-isolated_saves_cost = _of_variants("saves_cost", _SAVES, "save_seconds")
-isolated_logging_cost = _of_variants("logging_cost", _LOGS, "log_seconds")
+isolated_evaluations_cost = _of_variants(
+    "evaluations_cost", _EVALUATIONS, "evaluation_seconds", "Evaluations would take a tenth"
+)
+isolated_saves_cost = _of_variants("saves_cost", _SAVES, "save_seconds", "Checkpoints would take a tenth")
+isolated_logging_cost = _of_variants("logging_cost", _LOGS, "log_seconds", "Logs would take a twentieth")
 
 
 def _rarer(case: Case, spent_seconds: float, pause: _Pause) -> tuple[int, float] | None:
