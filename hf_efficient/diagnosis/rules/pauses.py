@@ -173,7 +173,7 @@ def logging_cost(case: Case) -> Verdict:
 
 
 def _of_variants(name: str, pause: _Pause, seconds: str, says: str) -> Callable[[IsolatedRecipe], Verdict]:
-    """The rule with the same shares as that of a run; ``seconds`` names what one pause takes, ``says`` what is found."""
+    """The rule with the same shares as that of a run; ``seconds`` names what one takes, ``says`` what is found."""
 
     @rule(name=name)
     def judged(recipe: IsolatedRecipe) -> Verdict:
