@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import socket
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,15 +49,19 @@ def write_whole(path: Path, text: str, *, sync: bool = False) -> None:
         temporary.unlink(missing_ok=True)
 
 
+_LEFT_SECONDS = 3600
+
+
 @contextmanager
 def published(path: Path, *, replaces: bool = True) -> Iterator[Path]:
     """Where to write a file or a folder of the same name, which takes the place of ``path`` unless the block raises;
-    without ``replaces`` one that is there by then stays. What a process of this machine left there that was killed, the
-    next one removes. Raises ``OSError``."""
+    without ``replaces`` one that is there by then stays. What a killed process of this machine left there, the next one
+    removes after an hour: containers with one host name do not see each other's processes. Raises ``OSError``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ours = f".{path.name}@{socket.gethostname()}@"
     for left in path.parent.glob(f"{glob.escape(ours)}*"):
-        if not psutil.pid_exists(int(left.name.split("@")[-2])):
+        is_old = left.is_dir() and time.time() - left.stat().st_mtime > _LEFT_SECONDS
+        if is_old and not psutil.pid_exists(int(left.name.split("@")[-2])):
             shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix=f"{ours}{os.getpid()}@", dir=path.parent, ignore_cleanup_errors=True) as beside:
         draft = Path(beside, path.name)
