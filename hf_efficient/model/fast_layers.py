@@ -312,7 +312,7 @@ def documents_attention(
         far = kwargs.get("sliding_window") or _ALL
         first = torch.arange(tokens, device=query.device) == 0
         attention_mask = (first * far).to(torch.int32).repeat(rows, 1, 1, 1)
-    if attention_mask is None or attention_mask.dtype != torch.int32:
+    if attention_mask is None or attention_mask.dtype != torch.int32 or kwargs.get("softcap") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     bounds = _bounds(attention_mask, kwargs.get("cu_seq_lens_q"), kwargs.get("position_ids"))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
