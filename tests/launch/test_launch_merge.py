@@ -384,16 +384,18 @@ def test_sigterm_leaves_nothing_half_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+def test_what_a_killed_process_left_is_removed_by_the_next_after_an_hour(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left, alive = (tmp_path / f".out@{socket.gethostname()}@{pid}@x" for pid in (ended.pid, os.getppid()))
-    for one in (left, alive):
+    pids = {"left": ended.pid, "young": ended.pid, "alive": os.getppid()}
+    found = {name: tmp_path / f".out@{socket.gethostname()}@{pid}@{name}" for name, pid in pids.items()}
+    for name, one in found.items():
         (one / "out").mkdir(parents=True)
+        os.utime(one, times=None if name == "young" else (0, 0))
     with written_whole(tmp_path / "out") as folder:
-        assert not left.exists()
+        assert [name for name, one in found.items() if one.exists()] == ["young", "alive"]
         (folder / "model").write_text("whole")
-    assert sorted(one.name for one in tmp_path.iterdir()) == [alive.name, "out"]
+    assert sorted(tmp_path.iterdir()) == sorted([found["alive"], found["young"], tmp_path / "out"])
     assert (tmp_path / "out" / "model").read_text() == "whole"
 
 
