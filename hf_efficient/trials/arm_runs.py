@@ -26,7 +26,8 @@ from hf_efficient.model.scored_head import scored_head, target_positions
 from hf_efficient.model.work import has_fused_kernels
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.bench import Work
-from hf_efficient.trials.meter import StepMeter, run_figures, token_counts
+from hf_efficient.trials.meter import StepMeter
+from hf_efficient.trials.run_figures import run_figures, token_counts
 
 _OURS = ("loss_type", "chat_template_path", "eos_token", "pad_token", "train_sampling_strategy")
 """Fields of ``train:`` that TRL's arms leave as TRL has them; the tokenizer brings its template and tokens."""

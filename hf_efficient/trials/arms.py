@@ -6,6 +6,7 @@ To add an arm: a line in ``ARMS``, and what trains it: in ``arm_runs.py`` for th
 import difflib
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from hf_efficient.errors import SetupError
 from hf_efficient.recipe.load import rendered
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, mixed_precision
 from hf_efficient.records.bench import Work
-from hf_efficient.trials.process import RESULT
+from hf_efficient.trials.process import RESULT, TOKENS
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ ARMS: dict[str, Arm] = {
         Arm("recipe", "hf-efficient train", changes={}),
         Arm("llamafactory", "llamafactory-cli train", package="llamafactory"),
         Arm("axolotl", "axolotl train", package="axolotl"),
+        Arm("torchtune", "torchtune's lora_finetune_single_device", package="torchtune"),
         Arm("unsloth", "Unsloth", package="unsloth", no_arm_yet="bench does not start Unsloth yet"),
-        Arm("torchtune", "torchtune", package="torchtune", no_arm_yet="bench does not start torchtune yet"),
     )
 }
 
@@ -71,7 +72,7 @@ def peer_pythons(given: Sequence[str]) -> dict[str, str]:
         if not python:
             raise SetupError(f"--peer-python: {one} names no Python. Write {own[0]}=/path/to/venv/bin/python.")
         if name not in own:
-            raise SetupError(f"--peer-python: {name!r} has no Python of its own here. It takes {' and '.join(own)}.")
+            raise SetupError(f"--peer-python: {name!r} has no Python of its own here. It takes {', '.join(own)}.")
         if not Path(python).expanduser().is_file():
             raise SetupError(f"--peer-python: {python} is no file. Write the Python of the environment with {name}.")
         found[name] = str(Path(python).expanduser())
@@ -89,6 +90,8 @@ def obstacle(arm: Arm, work: Work, recipe: Recipe, pythons: Mapping[str, str]) -
         return f"not installed in this environment; name a Python that has it: --peer-python {arm.name}=PYTHON"
     if python is not None and (lacking := _import_error(python, arm.package)):
         return f"{python} cannot import {arm.package}: {lacking}"
+    if arm.name == "torchtune":
+        return _torchtune_lacks(recipe)
     if work.kind != "messages":
         return "its arm takes chats, and the recipe's examples are none"
     if recipe.model.tokenizer is not None or recipe.train.get("chat_template_path"):
@@ -96,6 +99,74 @@ def obstacle(arm: Arm, work: Work, recipe: Recipe, pythons: Mapping[str, str]) -
     if not isinstance(recipe.adapter.target_modules, str) or recipe.adapter.target_modules == "all-linear":
         return ""
     return "adapter.target_modules is a regular expression, which it does not read"
+
+
+_ATTENTION = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "output_proj"}
+_MLP = {"gate_proj", "up_proj", "down_proj"}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3", "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def _config_json(recipe: Recipe) -> dict[str, Any]:
+    """That of a model's folder, its rope as transformers 5 writes it; empty without a folder."""
+    path = Path(recipe.model.id, "config.json")
+    if not path.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    earlier = {
+        "rope_theta": found.get("rope_theta", 10_000.0),
+        "rope_type": "default",
+        **(found.get("rope_scaling") or {}),
+    }
+    return {**found, "rope_parameters": found.get("rope_parameters") or earlier}
+
+
+def _torchtune_lacks(recipe: Recipe) -> str:
+    """What torchtune's recipe for LoRA on Llama models would train otherwise than this one; empty if nothing."""
+    model, adapter, train = _config_json(recipe), recipe.adapter, recipe.train
+    if not (model and any(Path(recipe.model.id).glob("*.safetensors"))):
+        return (
+            "it reads a folder with config.json and *.safetensors; download the model and name its folder in model.id"
+        )
+    heads, rope = model["num_attention_heads"], model["rope_parameters"]
+    is_plain = not (model.get("attention_bias") or model.get("mlp_bias"))
+    is_plain = is_plain and (model.get("head_dim") or model["hidden_size"] // heads) * heads == model["hidden_size"]
+    if rope["rope_type"] != "default":
+        is_plain = is_plain and {**rope, **_LLAMA3_ROPE} == rope
+    if model["model_type"] != "llama" or not is_plain:
+        return "its arm trains plain Llama models alone"
+    names = set(_torchtune_targets(adapter.target_modules))
+    if adapter.method == "full" or adapter.rslora or adapter.modules_to_save or adapter.bias != "none":
+        return "its arm trains LoRA, DoRA and QLoRA alone: no rsLoRA, biases and modules_to_save"
+    if adapter.quantization and (adapter.quantization.bits, adapter.quantization.type) != (4, "nf4"):
+        return "it quantizes to NF4 alone; write adapter.quantization.bits=4 and adapter.quantization.type=nf4"
+    if names - {*_ATTENTION, *_MLP} or names & _MLP not in (set(), _MLP):
+        return "adapter.target_modules names what its arm does not train, or a part of the MLP"
+    if train["optim"] not in ("adamw_torch", "adamw_torch_fused"):
+        return f"its arm has AdamW alone, and train.optim is {train['optim']}"
+    if train["lr_scheduler_type"] not in ("linear", "cosine", "constant", "constant_with_warmup"):
+        return f"its arm has no schedule {train['lr_scheduler_type']}"
+    return ""
+
+
+def _torchtune_targets(named: str | list[str]) -> list[str]:
+    """The layers by PEFT's names; a regular expression is left as it is, a name that no layer has."""
+    return [*_ATTENTION, *sorted(_MLP)] if named == "all-linear" else [named] if isinstance(named, str) else named
+
+
+def _torchtune_values(recipe: Recipe, tokens: Path) -> dict[str, Any]:
+    model, train = Path(recipe.model.id), recipe.train
+    names = _torchtune_targets(recipe.adapter.target_modules)
+    warm_up = 0 if train["lr_scheduler_type"] == "constant" else train["warmup_steps"]
+    return {
+        "config": _config_json(recipe),
+        "weights": sorted(one.name for one in model.glob("*.safetensors")),
+        "attention": [own for name, own in _ATTENTION.items() if name in names],
+        "mlp": bool(_MLP & set(names)),
+        "warm_up": math.ceil(warm_up * train["max_steps"]) if warm_up < 1 else int(warm_up),
+        "tokens": str(tokens),
+    }
 
 
 def _import_error(python: str, package: str) -> str:
@@ -113,8 +184,10 @@ def peer_command(arm: Arm, work: Work, recipe: Recipe, python: str | None, folde
     """What trains a peer; writes the file that it reads into the folder."""
     config = folder / f"{arm.name}.yaml"
     config.write_text(peer_settings(arm.name, recipe, work, folder), encoding="utf-8")
-    meter = Path(__file__).with_name("meter.py")
-    return [python or sys.executable, str(meter), arm.name, str(config), str(folder / RESULT)]
+    result = str(folder / RESULT)
+    if arm.name == "torchtune":
+        return [python or sys.executable, str(Path(__file__).with_name("torchtune_arm.py")), str(config), result]
+    return [python or sys.executable, str(Path(__file__).with_name("meter.py")), arm.name, str(config), result]
 
 
 _SAME = (
@@ -125,7 +198,7 @@ _SAME = (
 
 
 def peer_settings(peer: str, recipe: Recipe, work: Work, folder: Path) -> str:
-    """The file that LLaMA-Factory or Axolotl reads, with the ``dataset_info.json`` that names the rows to the first."""
+    """The file that a peer reads; for LLaMA-Factory also the ``dataset_info.json`` that names the rows."""
     if peer == "llamafactory":
         tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
         rows = {"file_name": work.rows, "formatting": "sharegpt", "columns": {"messages": "messages"}}
@@ -145,4 +218,5 @@ def peer_settings(peer: str, recipe: Recipe, work: Work, folder: Path) -> str:
         same={name: recipe.train[name] for name in _SAME if name in recipe.train},
         folder=str(folder),
         output_dir=str(folder / "run"),
+        **(_torchtune_values(recipe, Path(work.rows).with_name(TOKENS)) if peer == "torchtune" else {}),
     )

@@ -1,4 +1,5 @@
-"""The recipe and the rows that all arms train on, made once: one process, all tokens targets, examples as JSONL.
+"""The recipe and the rows that all arms train on, made once: one process, all tokens targets, examples as JSONL and
+as tokens.
 
 A padded micro-batch holds as many examples as the packs of a packed one, by their mean length. So arms with and without
 packing train on as many examples in a step.
@@ -18,7 +19,6 @@ from hf_efficient.data.build import read_raw
 from hf_efficient.data.examples import RawData, recipe_sources
 from hf_efficient.data.formats import Kind, recast
 from hf_efficient.data.prepare import set_pad_token, tokenise
-from hf_efficient.data.stats import lengths
 from hf_efficient.data.targets import Targets
 from hf_efficient.errors import HfEfficientError, SetupError
 from hf_efficient.facts.tables import key_table
@@ -31,6 +31,7 @@ from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.rules.training import only_on_the_command_line
 from hf_efficient.recipe.schema import ModelSection, Recipe
 from hf_efficient.records.bench import Work
+from hf_efficient.trials.process import TOKENS
 
 _EXAMPLES = 4
 """Times as many examples as all steps need are kept, so that the last packs, which are not full, are few."""
@@ -45,8 +46,8 @@ _UNLIKE = ("label_smoothing_factor", "neftune_noise_alpha", "router_aux_loss_coe
 
 
 def prepare(recipe: Recipe, folder: Path, *, steps: int, random_weights: bool, padded_rows: int | None) -> Work:
-    """Write ``recipe.json`` and ``rows.jsonl``. ``padded_rows``: of a padded micro-batch, in place of the number that
-    holds as many examples. Raises ``SetupError``: an objective other than sft, or a model spread over processes."""
+    """Write ``recipe.json``, ``rows.jsonl`` and their tokens. ``padded_rows``: of a padded micro-batch, in place of the
+    number that holds as many examples. ``SetupError``: an objective other than sft, a model spread over processes."""
     _check(recipe)
     recipe = with_accumulation(recipe, 1)
     recipe = change_recipe(recipe, _alone(recipe, folder, steps))
@@ -60,7 +61,8 @@ def prepare(recipe: Recipe, folder: Path, *, steps: int, random_weights: bool, p
     tokenizer = load_tokenizer(recipe.model, recipe.train)
     raw = read_raw(recipe, args, recipe_sources(recipe))
     kind: Kind = "messages" if raw.kind == "chat_pair" else raw.kind
-    mean = _mean_tokens(raw, args, tokenizer)
+    tokens = _tokens(raw, args, tokenizer, _MEASURED_EXAMPLES)
+    mean = float(np.mean([len(one) for one in tokens]))
     packed, padded = rows_of(bool(args.packing), args.per_device_train_batch_size, args.max_length, mean)
     padded = padded_rows or padded
     accumulation = args.gradient_accumulation_steps
@@ -70,6 +72,8 @@ def prepare(recipe: Recipe, folder: Path, *, steps: int, random_weights: bool, p
         for row in raw.train.select(range(min(wanted, len(raw.train)))):
             where = row.pop("where")
             file.write(json.dumps(recast(row, kind, where)) + "\n")
+    with path.with_name(TOKENS).open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"tokens": one}) + "\n" for one in _tokens(raw, args, tokenizer, wanted))
     recipe = change_recipe(recipe, _data_changes(recipe, path, folder))
     (folder / "recipe.json").write_text(json.dumps(recipe.resolved()), encoding="utf-8")  # JSON is YAML
     is_cuda = args.device.type == "cuda"
@@ -189,13 +193,12 @@ def _fitting_tokenizer(recipe: Recipe, embeddings: int) -> PreTrainedTokenizerBa
     )
 
 
-def _mean_tokens(raw: RawData, args: SFTConfig, tokenizer: PreTrainedTokenizerBase) -> float:
+def _tokens(raw: RawData, args: SFTConfig, tokenizer: PreTrainedTokenizerBase, examples: int) -> list[list[int]]:
     """Of the first examples, each cut to ``train.max_length``."""
     set_pad_token(tokenizer, args)
-    first = raw.train.select(range(min(len(raw.train), _MEASURED_EXAMPLES)))
+    first = raw.train.select(range(min(len(raw.train), examples)))
     whole = tokenise(first, raw.kind, tokenizer, args, Targets(completion=False, assistant=False), "train")
-    assert args.max_length is not None
-    return float(np.minimum(lengths(whole), args.max_length).mean())
+    return [ids[: args.max_length] for ids in whole["input_ids"]]
 
 
 def _data_changes(recipe: Recipe, rows: Path, folder: Path) -> dict[str, Any]:

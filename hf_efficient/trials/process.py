@@ -15,6 +15,8 @@ from hf_efficient.launch.exits import ended, last_words
 
 WORKER: Final = "hf_efficient.trials.worker"
 RESULT: Final = "result.json"
+TOKENS: Final = "tokens.jsonl"
+"""Beside the rows of bench: their tokens, for a peer that has no chat templates."""
 _JOB = "job.json"
 
 

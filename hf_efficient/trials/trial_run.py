@@ -39,8 +39,9 @@ from hf_efficient.run_dir.paths import records_folder
 from hf_efficient.text import size
 from hf_efficient.trials.goal import Wanted
 from hf_efficient.trials.knobs import ROWS
-from hf_efficient.trials.meter import on_batches, synchronise, timed, token_counts
+from hf_efficient.trials.meter import on_batches, synchronise, timed
 from hf_efficient.trials.process import RunFailed
+from hf_efficient.trials.run_figures import token_counts
 from hf_efficient.trials.variants import MOST_EXAMPLES, evaluates, saves
 
 _NEXT_STEP = 1.5  # times the tokens of the latest step, which the next one may have
