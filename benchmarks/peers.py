@@ -23,6 +23,7 @@ import msgspec
 from shared import write_result
 
 from hf_efficient.cli.output import Lines
+from hf_efficient.launch.exits import ends_on_signals
 from hf_efficient.reporting.terminal import show
 from hf_efficient.reporting.trials import comparison_renderables, picture
 from hf_efficient.trials.arms import Arm, named_arms
@@ -72,7 +73,8 @@ def run(benchmark: str, arms: Sequence[Arm], asked: argparse.Namespace) -> None:
             "padded_rows": PADDED_ROWS_PER_PACK * asked.rows,
             "pythons": pythons,
         }
-        found = compare(str(recipe), [], arms, Lines(), **options)
+        with ends_on_signals():  # and so ends the training that it started
+            found = compare(str(recipe), [], arms, Lines(), **options)
     found = dataclasses.replace(found, recipe=benchmark)
     show(comparison_renderables(found))
     if asked.plot:

@@ -1,5 +1,6 @@
 """GPTQ and AWQ by GPTQModel, in a Python of its own: it asks for other versions of torch than a training may have."""
 
+import functools
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ _GROUPS = (128, 64, 32)
 """Weights of a row that share a scale, where they fill all rows."""
 
 
+@functools.cache
 def check_python(python: Path | None) -> str:
     """Raises ``SetupError``: it cannot import GPTQModel."""
     path = str((python or Path(sys.executable)).absolute())
