@@ -10,7 +10,8 @@ BENCH_SCHEMA_VERSION = 1
 class ArmRun:
     """One training of one arm; lists hold an entry per optimizer step. A step lasts from the end of the one before, so
     that data wait and logging are in it; the first lasts from the begin of the training. ``non_padding``,
-    ``processed``: tokens without and with padding. ``mfu``: of the whole training, where our account of it has one."""
+    ``processed``: tokens without and with padding. ``mfu``: of the steps after warm-up, where our account has FLOPs and
+    a peak."""
 
     seconds: list[float]
     non_padding: list[int]

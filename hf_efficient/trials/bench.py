@@ -69,7 +69,7 @@ def compare(
             raise SetupError(why) from None
         recipe = load_recipe(work.recipe, work.overrides)
         why_not = {arm.name: obstacle(arm, work, recipe, pythons or {}) for arm in arms}
-        run = functools.partial(_run, work, recipe, folder, pythons or {})
+        run = functools.partial(_run, work, recipe, folder, pythons or {}, warm_up)
         outcomes = run_rounds(arms, rounds, warm_up, run, progress, why_not)
     base = next((name for name, one in outcomes.items() if one.runs and not one.reason), None)
     return Comparison(
@@ -88,7 +88,7 @@ def compare(
     )
 
 
-def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], arm: Arm) -> ArmRun:
+def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], warm_up: int, arm: Arm) -> ArmRun:
     device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     with folder_of_its_own(parent / arm.name) as folder:
         if arm.changes is not None:
@@ -101,12 +101,15 @@ def _run(work: Work, recipe: Recipe, parent: Path, pythons: Mapping[str, str], a
             options = {"arm": arm.name, "work": msgspec.to_builtins(work)}
             command = worker_command(Job("arm", work.recipe, work.overrides, options), folder)
         found = run_to_end(command, folder, thread_count(), CUDA_VISIBLE_DEVICES=device)
-        return _of_records(folder / "run") if arm.changes is not None else msgspec.convert(found, ArmRun)
+        return recorded_run(folder / "run", warm_up) if arm.changes is not None else msgspec.convert(found, ArmRun)
 
 
-def _of_records(run_dir: Path) -> ArmRun:
+def recorded_run(run_dir: Path, warm_up: int) -> ArmRun:
+    """What `hf-efficient train` has left."""
     account = load_run(run_dir)
     steps = read_columns(records_path(run_dir / EFFICIENCY, "steps", 0))
+    peak = (account.work.peak_flops_per_second or math.nan) * account.work.accelerators
+    mfu = float(steps.model_flops[warm_up:].sum() / steps.wall_seconds[warm_up:].sum() / peak)
     return ArmRun(
         seconds=steps.wall_seconds.tolist(),
         non_padding=np.nan_to_num(steps.non_padding).astype(int).tolist(),
@@ -115,7 +118,7 @@ def _of_records(run_dir: Path) -> ArmRun:
         gradient_norms=steps.grad_norm.tolist(),
         peak_host_bytes=account.memory.peak_rss_bytes or 0,
         peak_device_bytes=account.memory.device_peak_allocated_bytes,
-        mfu=account.work.mfu,
+        mfu=mfu if math.isfinite(mfu) else None,
     )
 
 

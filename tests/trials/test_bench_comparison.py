@@ -1,12 +1,15 @@
 """The comparison by hand-worked figures: ratios, percentiles, refusals, and what the tables show of them."""
 
 import dataclasses
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hf_efficient.errors import SetupError
 from hf_efficient.records.bench import ArmRun, Comparison, Work
 from hf_efficient.reporting.trials import SPEED, arms_table, markdown, picture
+from hf_efficient.trials import bench
 from hf_efficient.trials.arms import ARMS
 from hf_efficient.trials.bench import run_rounds, summary, tokens_per_second, why_not_learning
 from hf_efficient.trials.prepare import rows_of
@@ -99,6 +102,18 @@ def test_the_speed_of_a_peer_that_does_not_learn_is_not_shown():
     assert "300,000" not in text
     assert "| refused | - | - |" in text
     assert "trl" not in picture(table)
+
+
+@pytest.mark.parametrize(("peak", "mfu"), [(50.0, 0.6), (None, None)])
+def test_mfu_is_of_the_steps_after_warm_up(monkeypatch, tmp_path, peak, mfu):
+    three = {"wall_seconds": [99.0, 2.0, 4.0], "model_flops": [300.0, 300.0, 60.0]}
+    three |= dict.fromkeys(("non_padding", "processed", "loss", "grad_norm"), [1.0] * 3)
+    steps = SimpleNamespace(**{name: np.array(values) for name, values in three.items()})
+    work = SimpleNamespace(peak_flops_per_second=peak, accelerators=2)
+    memory = SimpleNamespace(peak_rss_bytes=1, device_peak_allocated_bytes=None)
+    monkeypatch.setattr(bench, "load_run", lambda run_dir: SimpleNamespace(work=work, memory=memory))
+    monkeypatch.setattr(bench, "read_columns", lambda path: steps)
+    assert bench.recorded_run(tmp_path, WARM_UP).mfu == mfu  # 360 FLOPs in 6 seconds of 2 x 50
 
 
 def test_the_loop_by_hand_has_the_work_of_the_recipe_where_its_batches_are_the_same():
