@@ -64,30 +64,24 @@ if TYPE_CHECKING:
     from hf_efficient.trl_trainers import EfficientRewardTrainer as EfficientRewardTrainer
     from hf_efficient.trl_trainers import EfficientSFTTrainer as EfficientSFTTrainer
 
-_HOMES = {
-    "EfficientDistillationTrainer": "hf_efficient.trl_trainers",
-    "EfficientDPOTrainer": "hf_efficient.trl_trainers",
-    "EfficientGRPOTrainer": "hf_efficient.trl_trainers",
-    "EfficientKTOTrainer": "hf_efficient.trl_trainers",
-    "EfficientRewardTrainer": "hf_efficient.trl_trainers",
-    "EfficientSFTTrainer": "hf_efficient.trl_trainers",
-    "EfficientTrainer": "hf_efficient.trainer",
-    "EfficientTrainerMixin": "hf_efficient.trainer",
-    "HfEfficientError": "hf_efficient.errors",
-    "Rates": "hf_efficient.facts.prices",
-    "Recipe": "hf_efficient.recipe.schema",
-    "accelerators": "hf_efficient.facts.tables",
-    "diagnose": "hf_efficient.diagnosis.engine",
-    "load_recipe": "hf_efficient.recipe.load",
-    "load_run": "hf_efficient.accounting.account",
-    "model_config": "hf_efficient.planning.model_config",
-    "plan": "hf_efficient.planning.own_trainer",
-    "preflight_check": "hf_efficient.preflight.own_trainer",
-    "prices": "hf_efficient.facts.prices",
-    "run_recipe": "hf_efficient.launch.run",
-    "show_plan": "hf_efficient.reporting.plan",
+_NAMES = {
+    "accounting.account": ["load_run"],
+    "diagnosis.engine": ["diagnose"],
+    "errors": ["HfEfficientError"],
+    "facts.prices": ["Rates", "prices"],
+    "facts.tables": ["accelerators"],
+    "launch.run": ["run_recipe"],
+    "planning.model_config": ["model_config"],
+    "planning.own_trainer": ["plan"],
+    "preflight.own_trainer": ["preflight_check"],
+    "recipe.load": ["load_recipe"],
+    "recipe.schema": ["Recipe"],
+    "reporting.plan": ["show_plan"],
+    "trainer": ["EfficientTrainer", "EfficientTrainerMixin"],
+    "trl_trainers": [f"Efficient{of}Trainer" for of in ("Distillation", "DPO", "GRPO", "KTO", "Reward", "SFT")],
 }
-__all__ = ["__version__", *_HOMES]
+_HOMES = {name: f"{__name__}.{home}" for home, names in _NAMES.items() for name in names}
+__all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:

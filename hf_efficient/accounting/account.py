@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hf_efficient.accounting import work as work_parts
-from hf_efficient.accounting.evaluations import evaluations_of, few_evaluations
+from hf_efficient.accounting.evaluations import evaluations_of
 from hf_efficient.accounting.money import Gap, energy_account, money_account
 from hf_efficient.accounting.plan import plan_account, profile_account
 from hf_efficient.accounting.ranks import across_ranks, rank_account
@@ -103,7 +103,7 @@ def build_account(records: RunRecords) -> rec.RunAccount:
         work=work,
         energy=energy,
         money=money,
-        evaluations=few_evaluations(evaluations_of(lived)),
+        evaluations=evaluations_of(lived),
         ranks=each,
         not_measured=[],
         environment={name: value for name, value in facts.items() if name != "missing"} or None,

@@ -1,4 +1,4 @@
-"""What a run noted of its evaluations: their figures, of thousands some, and answers that the model gave."""
+"""What a run noted of its evaluations: their figures, and answers that the model gave."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,6 @@ from hf_efficient.records.amounts import Evaluation
 
 _LONGEST_TEXT = 1000
 _MOST_BYTES = 32_000
-MOST_EVALUATIONS = 100
-"""Some 30 kB of ``run.json``."""
 
 
 def answers_to_note(answers: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
@@ -35,26 +33,6 @@ def evaluations_of(processes: Iterable[ProcessSpans]) -> list[Evaluation]:
         for process in processes
         for note in process.notes.get("evaluation", ())
     ]
-
-
-def few_evaluations(evaluations: Sequence[Evaluation], most: int = MOST_EVALUATIONS) -> list[Evaluation]:
-    """At most so many of them, in their order: all, or the first, the last, the extremes of each metric, and others.
-    Others lie evenly between the first and the last. Extremes are the first smallest and first largest value; those of
-    later metrics go first where ``most`` (at least 2) is too small."""
-    count = len(evaluations)
-    if count <= most:
-        return list(evaluations)
-    found = [0, count - 1]
-    for name in dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics):
-        listed = ((index, one.metrics.get(name)) for index, one in enumerate(evaluations))
-        values = {index: value for index, value in listed if value is not None}
-        if values:
-            found += [min(values, key=values.__getitem__), max(values, key=values.__getitem__)]
-    kept = set(list(dict.fromkeys(found))[:most])
-    others = [index for index in range(count) if index not in kept]
-    room = most - len(kept)
-    kept.update(others[(2 * place + 1) * len(others) // (2 * room)] for place in range(room))
-    return [evaluations[index] for index in sorted(kept)]
 
 
 @dataclass(frozen=True)

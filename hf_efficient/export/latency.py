@@ -25,7 +25,7 @@ from hf_efficient.export.llama_cpp import greedy, load_llama_cpp
 from hf_efficient.facts.environment import describe_environment, quieten_libraries
 from hf_efficient.launch.trained import find_source, load_source
 from hf_efficient.recording import meters
-from hf_efficient.records.latency import LATENCY_SCHEMA_VERSION, Latency, LatencyPoint, Percentiles, rising
+from hf_efficient.records.trained_model import LATENCY_SCHEMA_VERSION, Latency, LatencyPoint, Percentiles, rising
 from hf_efficient.records.tuning import LEAST_DOUBLING
 from hf_efficient.version import __version__
 

@@ -3,6 +3,7 @@
 Deciding changes nothing. What a run of ours left is removed right before the first step, when all else has been read.
 """
 
+import fcntl
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,11 +30,6 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold the directory for this process; the operating system lets go of it however the process ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock
-        yield
-        return
     with writing("output_dir", directory):
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / ".hf_efficient.lock").open("a")

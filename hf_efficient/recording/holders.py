@@ -61,22 +61,16 @@ class Holders:
         self, owner: Any, name: str, phase: PhaseName, around: Callable[..., Any], *, opaque: bool = False
     ) -> None:
         """Have the instance run ``around(method, *args)`` in place of its method, whichever class defines that. Inside
-        an ``opaque`` phase all that is charged is charged to it. The class is asked at each call: it may change, also
-        to what calls the instance's method in its turn (``patch.object(Trainer, name, wraps=trainer.method)``)."""
-        first, running = _of_class(owner, name), False
-        own_name, defined = _own_name(first), getattr(type(owner), name)
+        an ``opaque`` phase all that is charged is charged to it."""
+        held = inspect.getattr_static(type(owner), name)
+        method = held.__get__(owner, type(owner)) if hasattr(held, "__get__") else held
+        own_name = _own_name(method)
         nameless = own_name is None and not opaque
 
         @functools.wraps(getattr(owner, name))
         def timed(*args: Any, **kwargs: Any) -> Any:
-            nonlocal running
-            same = getattr(type(owner), name, None) is defined  # a lookup in C
-            if same and nameless and not self.open:
-                return around(first, *args, **kwargs)
-            method = first if same else _of_class(owner, name)
-            if running and method != first:
-                return first(*args, **kwargs)
-            before, running = running, True
+            if nameless and not self.open:
+                return around(method, *args, **kwargs)
             began_ns, charged_ns, outer = self.log.now(), self.charged_ns, self._around
             if opaque:
                 self._around = outer or phase
@@ -85,8 +79,8 @@ class Holders:
                 return around(method, *args, **kwargs)
             finally:
                 self.open -= 1
-                self.charge(began_ns, charged_ns, own_name if same else _own_name(method), phase)
-                self._around, running = outer, before
+                self.charge(began_ns, charged_ns, own_name, phase)
+                self._around = outer
 
         timed.timed = timed  # type: ignore[attr-defined]
         setattr(owner, name, timed)
@@ -150,11 +144,6 @@ def held_seconds(held: Held, least_ns: int = 0) -> dict[str, float]:
 def is_wrapped(method: Any) -> bool:
     """Whether it is the method as ``wrap`` put it there, and not wrapped once more by somebody else."""
     return getattr(method, "timed", None) is method
-
-
-def _of_class(owner: Any, name: str) -> Any:
-    held = inspect.getattr_static(type(owner), name)
-    return held.__get__(owner, type(owner)) if hasattr(held, "__get__") else held
 
 
 def _own_name(function: Any) -> str | None:

@@ -9,8 +9,15 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from hf_efficient.estimate.gguf_size import MIXES, WRITTEN
-from hf_efficient.records.latency import Latency, LatencyPoint, Percentiles
-from hf_efficient.records.trained_model import Evaluation, ExportReport, TaskScore, TaskScores
+from hf_efficient.records.trained_model import (
+    Evaluation,
+    ExportReport,
+    Latency,
+    LatencyPoint,
+    Percentiles,
+    TaskScore,
+    TaskScores,
+)
 from hf_efficient.records.tuning import LEAST_DOUBLING
 from hf_efficient.reporting.labels import or_nothing
 from hf_efficient.reporting.terminal import FoundTable, drawn

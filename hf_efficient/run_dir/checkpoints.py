@@ -134,7 +134,7 @@ def read_files(checkpoint: Path, names: Sequence[str], *, sync: bool = False) ->
     def read(name: str) -> SavedFile:
         digest, size, block = hashlib.sha256(), 0, bytearray(_BLOCK_BYTES)
         with (checkpoint / name).open("rb", buffering=0) as file:
-            if sync and os.name == "posix":  # Windows wants one that is open for writing
+            if sync:
                 os.fsync(file.fileno())
             while count := file.readinto(block):
                 digest.update(memoryview(block)[:count])

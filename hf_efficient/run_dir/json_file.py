@@ -95,7 +95,7 @@ def read_record(path: Path, kind: type[_R], version: int, what: str) -> _R:
     """What a file holds: a dataclass of layout ``version``, which messages call ``what``: ``the account of a run``.
     Raises ``OutputError``: it cannot be read, holds something else, or was written by a newer version."""
     try:
-        text = b"" if path.is_fifo() else path.read_bytes()  # whoever reads a pipe waits for somebody to write
+        text = path.read_bytes()
         check_version(path, msgspec.json.decode(text, type=_Versioned).schema_version, version)
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:

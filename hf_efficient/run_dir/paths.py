@@ -28,7 +28,7 @@ def rank_files(directory: Path, kind: str) -> dict[int, Path]:
     found = {}
     for path in directory.glob(f"{kind}*.jsonl"):
         match = re.fullmatch(rf"{kind}(?:\.rank(\d+))?\.jsonl", path.name)
-        if match and not path.is_fifo():  # whoever reads one waits for somebody to write
+        if match:
             found[int(match[1] or 0)] = path
     return dict(sorted(found.items()))
 

@@ -129,13 +129,9 @@ def _torchtune_lacks(recipe: Recipe) -> str:
         return (
             "it reads a folder with config.json and *.safetensors; download the model and name its folder in model.id"
         )
-    heads, rope = model["num_attention_heads"], model["rope_parameters"]
-    is_plain = not (model.get("attention_bias") or model.get("mlp_bias"))
-    is_plain = is_plain and (model.get("head_dim") or model["hidden_size"] // heads) * heads == model["hidden_size"]
-    if rope["rope_type"] != "default":
-        is_plain = is_plain and {**rope, **_LLAMA3_ROPE} == rope
-    if model["model_type"] != "llama" or not is_plain:
-        return "its arm trains plain Llama models alone"
+    rope = model["rope_parameters"]
+    if model["model_type"] != "llama" or (rope["rope_type"] != "default" and {**rope, **_LLAMA3_ROPE} != rope):
+        return "its arm trains Llama models alone, with plain or Llama 3's rotary embeddings"
     names = set(_torchtune_targets(adapter.target_modules))
     if adapter.method == "full" or adapter.rslora or adapter.modules_to_save or adapter.bias != "none":
         return "its arm trains LoRA, DoRA and QLoRA alone: no rsLoRA, biases and modules_to_save"

@@ -9,37 +9,17 @@ import json
 import runpy
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 
-@dataclass(frozen=True)
-class Padding:
-    """All that the recipe asks of a tokenizer once the data are tokens."""
-
-    pad_id: int
-
-
-class TokenRows(Dataset):
+def token_rows(tokenizer: Any, path: str, packed: bool, max_length: int) -> Any:
     """Rows of JSONL with ``tokens``, every one of them a target."""
-
-    def __init__(self, path: str) -> None:
-        with Path(path).open(encoding="utf-8") as file:
-            self.rows = [json.loads(line)["tokens"] for line in file]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        return {"tokens": self.rows[index], "labels": self.rows[index]}
-
-
-def token_rows(tokenizer: Padding, path: str, packed: bool, max_length: int) -> Dataset:
-    rows = TokenRows(path)
+    with Path(path).open(encoding="utf-8") as file:
+        ids = [json.loads(line)["tokens"] for line in file]
+    rows = [{"tokens": one, "labels": one} for one in ids]
     if not packed:
         return rows
     from torchtune.datasets import PackedDataset
@@ -79,9 +59,6 @@ class Meter:
         self.norms.append(float(payload["grad_norm"]))
         self.ends.append(time.perf_counter())
         self.counts.append([])
-
-    def close(self) -> None:
-        """As a logger has it."""
 
     def figures(self) -> dict[str, Any]:
         from run_figures import run_figures

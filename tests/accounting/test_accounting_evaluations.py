@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from hf_efficient.accounting import evaluations
 from hf_efficient.accounting.run_records import ProcessSpans
 from hf_efficient.records.amounts import Evaluation
@@ -30,31 +28,6 @@ def test_answers_are_cut_and_fit_into_a_line():
     assert len(many) == 2
     assert len(json.dumps(many)) < TAIL_BYTES / 2
     assert evaluations.answers_to_note([]) == []
-
-
-def evaluation(step, loss, **more):
-    return Evaluation(step, {"loss": loss, **more})
-
-
-def steps(found):
-    return [one.step for one in found]
-
-
-def test_first_last_best_and_worst_are_kept():
-    """Of ten the first, the last, step 4 (least) and step 7 (most); of 2, 3, 5, 6, 8, 9 one per third."""
-    losses = [5.0, 4.0, 4.0, 1.0, 4.0, 4.0, 9.0, 4.0, 4.0, 3.0]
-    some = [evaluation(step, loss) for step, loss in enumerate(losses, start=1)]
-    assert steps(evaluations.few_evaluations(some, 4)) == [1, 4, 7, 10]
-    assert steps(evaluations.few_evaluations(some, 7)) == [1, 3, 4, 6, 7, 9, 10]
-    assert evaluations.few_evaluations(some, 7)[2] == evaluation(4, 1.0)
-
-
-@pytest.mark.parametrize("most", [2, 3, 5, 50, 99])
-def test_never_more_than_asked_for_and_none_twice(most):
-    some = [evaluation(step, float(step % 7), accuracy=float(step % 11)) for step in range(1, 101)]
-    found = steps(evaluations.few_evaluations(some, most))
-    assert found == sorted(set(found))
-    assert (len(found), found[0], found[-1]) == (most, 1, 100)
 
 
 def note(step, *answers):

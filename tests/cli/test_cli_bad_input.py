@@ -41,15 +41,6 @@ def test_what_the_command_wrote_is_written_again_through_its_link(run, recipe, c
     assert (Path("held").read_text(), Path("link").is_symlink()) == (first, True)
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["trace {}", "validate {}", "report {}", "generate . --prompts {}", "submit r.yaml --on slurm --cluster {}"],
-)
-def test_a_pipe_without_a_writer_holds_up_nobody(run, recipe, command):
-    os.mkfifo("pipe.json")
-    assert run(*command.format("pipe.json").split()).code == 2
-
-
 def test_a_page_replaces_pages_alone(tmp_path, capsys):
     page, mine = tmp_path / "page.html", tmp_path / "comparison.html"
     for _ in range(2):

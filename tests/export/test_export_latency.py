@@ -16,7 +16,7 @@ from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.export import latency as module
 from hf_efficient.export.export import export_run, parse_form
 from hf_efficient.export.latency import Answer, Load, latency
-from hf_efficient.records.latency import LatencyPoint, Percentiles
+from hf_efficient.records.trained_model import LatencyPoint, Percentiles
 from hf_efficient.reporting.html.compare_page import latency_page
 from hf_efficient.reporting.trained_model import latency_notes, latency_table
 

@@ -1,6 +1,5 @@
 """Shipped recipes by name, files that extend others, and flags of the command line."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -220,9 +219,3 @@ def test_flags_that_do_not_fit_the_tree_are_all_told():
             "'<stream end>' (column 2).",
         ],
     )
-
-
-def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "r.yaml")
-    with pytest.raises(RecipeError, match=r"r\.yaml: is a pipe, which can be read once\. Name a recipe file\."):
-        compose(tmp_path / "r.yaml")

@@ -88,14 +88,6 @@ def test_inside_an_opaque_phase_all_is_charged_to_it(hand, holders):
     }
 
 
-def test_the_class_may_change_after_its_instance_was_built(hand, holders, monkeypatch):
-    owner = Owner(hand)
-    holders.wrap(owner, "inner", "forward", lambda run: run())
-    monkeypatch.setattr(Owner, "inner", staticmethod(lambda: hand.wait(8)))
-    owner.inner()
-    assert sum(holders.take().values()) == 8 * S
-
-
 def test_outside_the_loop_nothing_is_charged(hand, holders):
     holders.log.loop(False)
     handler = Handler(Waits(hand, 1))

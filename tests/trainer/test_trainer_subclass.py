@@ -1,7 +1,5 @@
 """The mixin over, and the trainer under, classes of a user's own."""
 
-from unittest.mock import patch
-
 import pytest
 from tiny_training import arguments, assert_same_run, build_model, collator, losses, records, rows, train_causal
 from transformers import Trainer
@@ -127,12 +125,3 @@ def test_a_batch_size_that_is_found_by_failing(tiny_dir, tmp_path):
     train_causal(Narrow, tiny_dir, tmp_path, max_steps=2, per_device_train_batch_size=8, auto_find_batch_size=True)
     found = [(r.step, r.micro_batches) for r in records(tmp_path)]
     assert found == [(1, 1), (2, 1)]
-
-
-def test_a_mock_over_the_class_may_wrap_the_method_of_the_instance(tiny_dir, tmp_path, plain_run):
-    settings = {"model": build_model(tiny_dir, "lora"), "args": arguments(tmp_path, max_steps=2)}
-    ours = EfficientTrainer(**settings, data_collator=collator(), train_dataset=rows())
-    with patch.object(Trainer, "training_step", wraps=ours.training_step) as mock:
-        ours.train()
-    assert mock.call_count == 2
-    assert losses(ours) == losses(plain_run(2))

@@ -19,8 +19,6 @@ from hf_efficient.recipe.tree import any_of, nearest
 from hf_efficient.text import share
 
 SCHEDULES: dict[str, list[str] | None] = key_table("train_fields")["schedules"]
-_CHECKPOINTING = ("every_n_layers", "use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
-_OPTIMIZER_ARGUMENTS = re.compile(r"\s*\w+\s*=[^=,]*(,\s*\w+\s*=[^=,]*)*")
 
 
 @rule("output_dir")
@@ -50,24 +48,6 @@ def schedule_knows_its_parameters(settings: Settings) -> Iterator[Contradiction]
     elif schedule == "warmup_stable_decay" and "num_decay_steps" not in given:
         message = "must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`."
         yield "train.lr_scheduler_kwargs", message, "Write, for instance, {num_decay_steps: 100}."
-
-
-@rule("train.gradient_checkpointing_kwargs")
-def checkpointing_knows_its_parameters(settings: Settings) -> Iterator[Contradiction]:
-    """transformers' ``every_n_layers``, and those of torch.utils.checkpoint.checkpoint that YAML can write."""
-    given = settings.train("gradient_checkpointing_kwargs")
-    for name in given if isinstance(given, dict) else ():
-        if name not in _CHECKPOINTING:
-            message = "is no parameter of torch's checkpointing."
-            yield f"train.gradient_checkpointing_kwargs.{name}", message, f"It takes {any_of(_CHECKPOINTING)}."
-
-
-@rule("train.optim_args")
-def optimizer_arguments_are_pairs(settings: Settings) -> Iterator[Contradiction]:
-    """transformers splits them at commas and equals signs."""
-    given = settings.train("optim_args")
-    if isinstance(given, str) and given.strip() and not _OPTIMIZER_ARGUMENTS.fullmatch(given):
-        yield "train.optim_args", f"is {given!r}, which names no value.", "Write name=value,name=value."
 
 
 @rule("objective", "train.metric_for_best_model", "evaluate.metrics")

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_efficient.records.comparison import RunComparison
-from hf_efficient.records.latency import Latency, rising
 from hf_efficient.records.plan import Plan, PlannedGpu
+from hf_efficient.records.trained_model import Latency, rising
 from hf_efficient.records.tuning import Sweep, Tuning, curves
 from hf_efficient.reporting import comparison, trials
 from hf_efficient.reporting import plan as words
