@@ -28,7 +28,6 @@ from hf_efficient.callbacks.checks import keep_four_bit_trainable
 from hf_efficient.data.prepare import is_packed
 from hf_efficient.facts.environment import cpu_emulates_bf16, quieten_libraries
 from hf_efficient.model.adapter import add_adapter
-from hf_efficient.model.distill import has_teacher
 from hf_efficient.model.load import load_base, load_teacher
 from hf_efficient.planning.arguments import simulation_arguments
 from hf_efficient.planning.simulated_trainer import is_evaluated
@@ -228,7 +227,7 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
 
 
 def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
-    teacher = load_teacher(recipe) if has_teacher(recipe) else None
+    teacher = load_teacher(recipe) if recipe.runs_teacher else None
     if OBJECTIVES[recipe.objective].imitates:
         return simulation_trainer(recipe, model, args, length, teacher=teacher)
     if OBJECTIVES[recipe.objective].generates:

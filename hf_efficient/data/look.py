@@ -13,10 +13,10 @@ from trl import DPOConfig, SFTConfig
 
 from hf_efficient.data.build import prepare_both, read_raw
 from hf_efficient.data.examples import RawData, recipe_sources
-from hf_efficient.data.prepare import is_packed
 from hf_efficient.data.stats import answer_lengths, lengths
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import is_packed
 
 
 @dataclass(frozen=True)

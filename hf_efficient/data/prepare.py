@@ -25,6 +25,7 @@ from hf_efficient.data.stats import DataStats, largest_token_id, lengths, target
 from hf_efficient.data.targets import Targets, marked_template, tokenise_by_beginnings
 from hf_efficient.errors import DataError
 from hf_efficient.facts.environment import replaced
+from hf_efficient.recipe.train_fields import is_packed, is_padding_free
 from hf_efficient.text import counted
 
 QUIET_UP_TO = 20_000  # rows; with more than that the progress bars of `datasets` are shown
@@ -57,15 +58,6 @@ def _by_trl(
     # here would wait for processes that never come.
     with replaced(sft_trainer, "global_then_local_main_first", nullcontext):
         return cast("datasets.Dataset", trainer._prepare_dataset(rows, tokenizer, args, packing, None, name))
-
-
-def is_packed(args: SFTConfig, name: Literal["train", "eval"]) -> bool:
-    """Whether this data set is packed: evaluation data as ``eval_packing`` says, else as the training is."""
-    return args.packing if name == "train" or args.eval_packing is None else args.eval_packing
-
-
-def is_padding_free(args: SFTConfig) -> bool:
-    return args.padding_free or (args.packing and args.packing_strategy in {"bfd", "bfd_split"})
 
 
 def build_collator(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> DataCollatorForLanguageModeling:

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_efficient.data.build import SftData
 from hf_efficient.errors import DataError, first_line
 from hf_efficient.metrics.answers import Prompt, end_of_answer_ids, generate_ids, render_prompt
-from hf_efficient.planning.batches import data_at_hand
+from hf_efficient.planning.run_data import data_at_hand
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.trained_model import Agreement
 

@@ -17,7 +17,8 @@ from hf_efficient.facts.tables import key_table
 from hf_efficient.launch.command import deepspeed_config, is_zero, largest_share
 from hf_efficient.launch.machine import check_use_cpu
 from hf_efficient.launch.started import started_engine, started_recipe
-from hf_efficient.model.recipe_trainer import preference_arguments, settle_fast_step, settled_options, sft_arguments
+from hf_efficient.model.fast_step import settle_fast_step, settled_options
+from hf_efficient.model.recipe_trainer import preference_arguments, sft_arguments
 from hf_efficient.profilers.calibration import cpu_is_faster_in_float32
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype

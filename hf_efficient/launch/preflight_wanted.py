@@ -18,7 +18,7 @@ from hf_efficient.launch.checkpoints import EFFICIENCY, PREFLIGHT_JSON
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import state
 from hf_efficient.launch.restart import from_all
-from hf_efficient.planning.batches import rows_of
+from hf_efficient.planning.run_data import rows_of
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import PREFLIGHT_SCHEMA_VERSION, Preflight
 from hf_efficient.records.plan import RunPlan

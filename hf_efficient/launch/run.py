@@ -33,7 +33,7 @@ from hf_efficient.launch.preflight_wanted import check_preflight
 from hf_efficient.launch.records import phase, state
 from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.started import COMMAND, started_engine
-from hf_efficient.model.recipe_trainer import fast_step_lines
+from hf_efficient.model.fast_step import fast_step_lines
 from hf_efficient.model.source import resolve_model_source, weights_mark
 from hf_efficient.profilers.instrument import named_functions
 from hf_efficient.recipe.load import check_data_files

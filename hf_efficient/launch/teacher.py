@@ -21,14 +21,7 @@ from hf_efficient.data.objectives import PromptData
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import phase
-from hf_efficient.model.distill import (
-    check_heads,
-    check_same_tokens,
-    check_teacher,
-    has_teacher,
-    head_at,
-    with_likeliest,
-)
+from hf_efficient.model.distill import check_heads, check_same_tokens, check_teacher, head_at, with_likeliest
 from hf_efficient.model.load import load_teacher, load_tokenizer
 from hf_efficient.model.scored_head import target_positions
 from hf_efficient.model.source import weights_mark
@@ -63,7 +56,7 @@ def taught(
     assert section is not None
     listener.stage("Teacher", section.teacher.id)
     own: dict[str, Any] = {"distill": section} if isinstance(data, SftData) else {}
-    if isinstance(data, PromptData) or has_teacher(recipe):
+    if isinstance(data, PromptData) or recipe.runs_teacher:
         with phase(recipe, "model_load"):
             teacher = load_teacher(recipe)
         check_teacher(student.config, teacher.config, section)

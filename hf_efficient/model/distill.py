@@ -28,7 +28,7 @@ from hf_efficient.errors import ModelError
 from hf_efficient.facts.environment import replaced
 from hf_efficient.model.prune import RECORD
 from hf_efficient.model.recipe_trainer import RecipeTrainerMixin
-from hf_efficient.recipe.schema import DistillSection, Recipe
+from hf_efficient.recipe.schema import DistillSection
 
 _LOGITS_AT_ONCE = 2**21
 VALUES, TOKENS = "teacher_values", "teacher_tokens"
@@ -155,11 +155,6 @@ def check_same_tokens(
             f"distill.teacher: {section.teacher.id} has another vocabulary: the student's token {other!r} is "
             f"{ours[other]:,}, and the teacher {there}. Write a teacher with the student's tokenizer."
         )
-
-
-def has_teacher(recipe: Recipe) -> bool:
-    """Whether a teacher runs in every step; not where its likeliest tokens are in a cache."""
-    return recipe.distill is not None and recipe.distill.top_k is None
 
 
 class DistillTrainerMixin(RecipeTrainerMixin):

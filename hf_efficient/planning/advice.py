@@ -14,12 +14,13 @@ from hf_efficient.data.stats import document_lengths
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.facts.tables import Accelerator, accelerator
 from hf_efficient.planning.arguments import process_kept, run_arguments
-from hf_efficient.planning.batches import RunRows, data_at_hand, is_cut, rows_as_prepared, rows_of, run_shapes
+from hf_efficient.planning.batches import RunRows, rows_as_prepared, run_shapes
 from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation
 from hf_efficient.planning.gpu import demand_of, planned_gpu
 from hf_efficient.planning.model_config import model_config, weights_dtype
 from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
+from hf_efficient.planning.run_data import data_at_hand, is_cut, rows_of
 from hf_efficient.planning.simulation import planned_memory
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.objectives import OBJECTIVES

@@ -1,29 +1,33 @@
 """The recipe's training arguments on a machine that is not the run's, and what keeps a simulation apart from it."""
 
+from __future__ import annotations
+
 import dataclasses
 import gc
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import nn
 from transformers import TrainingArguments
 from transformers.integrations import deepspeed
-from trl import SFTConfig
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.facts.environment import replaced
 from hf_efficient.facts.tables import key_table
-from hf_efficient.model.recipe_trainer import preference_arguments, settled_options, sft_arguments
+from hf_efficient.model.fast_step import settled_options
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recording.activations import kept_random_state
+
+if TYPE_CHECKING:
+    from trl import SFTConfig
 
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 
@@ -194,6 +198,8 @@ def two_steps(args: TrainingArguments, **fields: Any) -> TrainingArguments:
 
 
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
+    from hf_efficient.model.recipe_trainer import preference_arguments, sft_arguments
+
     fields = {name: value for name, value in settled_options(recipe).items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
         fields["bf16"] = True  # a CPU has no float16 training; the tensors are as large
@@ -205,7 +211,7 @@ def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConf
     try:
         if not OBJECTIVES[recipe.objective].imitates:
             options.pop("precompute_ref_log_probs", None)
-            return cast(SFTConfig, preference_arguments(recipe, options))
+            return cast("SFTConfig", preference_arguments(recipe, options))
         return sft_arguments(**options)
     except ImportError as error:
         raise SetupError(f"train: {error}") from error

@@ -14,7 +14,7 @@ from hf_efficient.estimate.allocator import CachingAllocator
 from hf_efficient.estimate.roofline import Roofs, StepTime, accelerator_roofs, cpu_roofs, step_time
 from hf_efficient.facts.environment import cpu_model
 from hf_efficient.facts.tables import CPU, Accelerator, rows
-from hf_efficient.model.recipe_trainer import settle_fast_step
+from hf_efficient.model.fast_step import settle_fast_step
 from hf_efficient.planning.batches import RunShapes, unread_pauses
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
 from hf_efficient.planning.simulation import Rank, Simulation

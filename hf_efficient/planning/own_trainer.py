@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CellType, FunctionType, MethodType
 from typing import Any, cast
 
-import datasets
 import numpy as np
 import torch
 from torch import nn
 from transformers import DefaultFlowCallback, PreTrainedModel, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
-from hf_efficient.data import stats
 from hf_efficient.errors import SetupError, first_line
 from hf_efficient.facts.tables import names_cpu
 from hf_efficient.planning.arguments import collector_paused, own_arguments, process_kept, stand_in
@@ -207,8 +205,10 @@ def _collated_sizes(trainer: Trainer, dataset: Any, name: str) -> Lengths:
 
 
 def _row_sizes(dataset: Any, column: str) -> Lengths:
-    if isinstance(dataset, datasets.Dataset):
-        return stats.lengths(dataset, column)
+    if type(dataset).__module__.startswith("datasets."):  # which the core does not install
+        from hf_efficient.data.stats import lengths
+
+        return lengths(dataset, column)
     return np.array([len(dataset[place][column]) for place in range(len(dataset))], dtype=np.int64)
 
 

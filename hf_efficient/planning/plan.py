@@ -1,18 +1,18 @@
 """A recipe in, its plan out: no GPU, no weights, no network. ``plan_run`` plans a run that begins."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
-from trl import SFTConfig
 
-from hf_efficient.data.build import PreferenceData, SftData
-from hf_efficient.data.objectives import PromptData
 from hf_efficient.estimate.cost import cost_usd, energy_from_tdp
 from hf_efficient.facts import tables as facts
-from hf_efficient.model.recipe_trainer import settle_fast_step, settled_options
+from hf_efficient.model.fast_step import settle_fast_step, settled_options
 from hf_efficient.planning.arguments import PROMPT_TOKENS
-from hf_efficient.planning.batches import RunShapes, data_at_hand, planned_data, rows_of, run_shapes
+from hf_efficient.planning.batches import RunShapes, run_shapes
 from hf_efficient.planning.gpu import Demand, cpu_time, demand_of, on_cpu, planned_gpu, this_cpu, with_frontier
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import Terms, loss_remarks, pause_remarks, terms_of, with_costs
@@ -25,6 +25,12 @@ from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.rules.distributed import as_planned
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu, PlannedMemory, PlannedRun, RunPlan
+
+if TYPE_CHECKING:
+    from trl import SFTConfig
+
+    from hf_efficient.data.build import PreferenceData, SftData
+    from hf_efficient.data.objectives import PromptData
 
 
 def shape_remarks(shapes: RunShapes) -> list[str]:
@@ -50,6 +56,8 @@ def plan(
 ) -> Plan:
     """Simulate the recipe's own training on tensors without values; its memory, time and cost. ``read_data``: take the
     lengths of examples where data and tokenizer lie here; otherwise every row is as long as the recipe allows."""
+    from hf_efficient.planning.run_data import data_at_hand, planned_data, rows_of
+
     devices = devices_of(gpus)
     if num_gpus is not None:
         recipe = change_recipe(recipe, {"distributed.processes": num_gpus})
@@ -158,6 +166,8 @@ def plan_run(
     recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData | PromptData, price_usd_per_hour: float | None
 ) -> RunPlan:
     """Simulate the run's largest micro-batch; the process stays as it was. The price is of all it occupies."""
+    from hf_efficient.planning.run_data import planned_data, rows_of
+
     shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
     on_gpu, on_cuda = args.device.type != "cpu", args.device.type == "cuda"
     device = torch.cuda.get_device_name(args.device) if on_cuda else this_cpu().name

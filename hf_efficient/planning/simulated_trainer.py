@@ -1,6 +1,7 @@
 """A Trainer that reports the phase and use of what a simulated training does, and evaluates one batch."""
 
 import functools
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -132,7 +133,7 @@ class HeadOfAGpu(SimulatedTrainer):
             return super().prediction_step(*args, **kwargs)
 
     def _as_on_a_gpu(self) -> AbstractContextManager[None]:
-        return self._kernels() if self.on_gpu else nullcontext()
+        return self._kernels() if self.on_gpu and sys.modules.get("trl") else nullcontext()  # else it has no such head
 
     def _kernels(self) -> AbstractContextManager[None]:
         return fused_kernels_of_a_gpu(self.mark_logits)

@@ -17,7 +17,6 @@ from transformers import PretrainedConfig
 
 from hf_efficient.estimate.sharding import ZERO, ModelStates, Sharding
 from hf_efficient.model.adapter import check_wrap_classes
-from hf_efficient.model.distill import has_teacher
 from hf_efficient.planning import simulated_trainer
 from hf_efficient.planning.arguments import PROMPT_TOKENS, collector_paused, process_kept, simulation_arguments
 from hf_efficient.planning.blank_model import (
@@ -29,7 +28,6 @@ from hf_efficient.planning.blank_model import (
 )
 from hf_efficient.planning.simulated_trainer import SimulatedEvaluation, SimulatedTrainer
 from hf_efficient.planning.target import attention_kernels, check_attention, liger_kernels
-from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
@@ -204,6 +202,8 @@ def simulate(
     every row; default: the most that the recipe allows. ``padded``: a row of each micro-batch is shorter, so that the
     attention needs a mask. ``on_gpu``: the fused LM head (``loss_type: chunked_nll``) takes less memory there, sums of
     two dtypes none. ``computes_in``: what whoever spreads the model over ranks casts float32 weights to."""
+    from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
+
     attention = recipe.model.attn_implementation if on_gpu else None
     check_attention(attention)
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory, attention_kernels(attention):
@@ -219,7 +219,7 @@ def simulate(
         elif length is None:
             length = args.max_length or int(config.get_text_config().max_position_embeddings)
         with liger_kernels(recipe, model) if on_gpu else nullcontext():
-            teacher = blank_teacher(recipe) if has_teacher(recipe) else None
+            teacher = blank_teacher(recipe) if recipe.runs_teacher else None
             trainer: SimulatedTrainer
             if objective.generates:
                 from hf_efficient.planning.completions import completion_trainer

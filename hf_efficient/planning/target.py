@@ -18,7 +18,6 @@ from hf_efficient.facts.environment import replaced, replaced_item
 from hf_efficient.facts.tables import Accelerator, key_table
 from hf_efficient.recipe.rules.settings import Settings, all_hold
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.simulate import liger
 from hf_efficient.simulate.decompositions import flash_attn_func, flash_attn_varlen_func
 
@@ -165,7 +164,7 @@ def check_attention(name: str | None) -> None:
 
 def target_remarks(recipe: Recipe) -> Iterator[str]:
     """What a plan takes for granted by the recipe alone, of the target machine and of what is simulated."""
-    settings = Settings(recipe, train_fields(recipe.objective))
+    settings = Settings(recipe, {})  # the table's fields are all off by default; their classes may not be installed
     for row in key_table("plan_words")["taken_for_granted"]:
         if all_hold(row["when"], settings.value):
             yield settings.filled(row["text"])

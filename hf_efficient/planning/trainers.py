@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Train
 from trl import DPOConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.data.prepare import is_packed, is_padding_free
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.model import recipe_trainer
 from hf_efficient.model.distill import TOKENS, VALUES, DistillTrainerMixin
@@ -20,6 +19,7 @@ from hf_efficient.planning.arguments import stand_in
 from hf_efficient.planning.simulated_trainer import HeadOfAGpu, SimulatedTrainer, fused_kernels_of_a_gpu, is_evaluated
 from hf_efficient.recipe.objectives import ObjectiveName
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import is_packed, is_padding_free
 from hf_efficient.simulate.blank import make_blank
 from hf_efficient.simulate.liger import OffloadedActivations, keep_the_heads
 

@@ -34,7 +34,8 @@ from hf_efficient.launch.output import locked, plan_output
 from hf_efficient.launch.preflight_wanted import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
 from hf_efficient.model.structure import whole_count
-from hf_efficient.planning.batches import Lengths, RunRows, rows_of, run_shapes
+from hf_efficient.planning.batches import Lengths, RunRows, run_shapes
+from hf_efficient.planning.run_data import rows_of
 from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.preflight import launches
 from hf_efficient.preflight.launches import STAGES, Part, RankNotes, Stage

@@ -728,6 +728,11 @@ class Recipe(Section):
         """Dotted path of every leaf (``data.train.0.path``) to where it was set; defaults included."""
         return self._provenance
 
+    @property
+    def runs_teacher(self) -> bool:
+        """Whether a teacher runs in every step; not where its likeliest tokens are in a cache."""
+        return self.distill is not None and self.distill.top_k is None
+
     def resolved(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
 

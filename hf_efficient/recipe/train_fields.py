@@ -217,3 +217,12 @@ def _annotation(field: TrainField) -> Any:
         "list": list[Union[tuple(items)]] if items else list[Any],  # type: ignore[misc]  # noqa: UP007
     }
     return Union[tuple(of[kind] for kind in kinds)] if kinds else None  # noqa: UP007
+
+
+def is_packed(args: Any, name: Literal["train", "eval"]) -> bool:
+    """Whether this data set is packed: evaluation data as ``eval_packing`` says, else as the training is."""
+    return bool(args.packing if name == "train" or args.eval_packing is None else args.eval_packing)
+
+
+def is_padding_free(args: Any) -> bool:
+    return bool(args.padding_free or (args.packing and args.packing_strategy in {"bfd", "bfd_split"}))

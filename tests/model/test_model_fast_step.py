@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_efficient.model.recipe_trainer import fast_step_lines, settle_fast_step, settled_options
+from hf_efficient.model.fast_step import fast_step_lines, settle_fast_step, settled_options
 from tests.conftest import small_recipe
 
 AUTO = {"model": {"id": "m", "attn_implementation": "auto"}, "adapter": {"fused": "auto"}}

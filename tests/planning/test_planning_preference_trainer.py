@@ -7,11 +7,12 @@ from plan_accuracy import real_peak
 
 from hf_efficient.planning import advice as largest_module
 from hf_efficient.planning.advice import with_advice, with_largest
-from hf_efficient.planning.batches import data_at_hand, rows_of, run_shapes
+from hf_efficient.planning.batches import run_shapes
 from hf_efficient.planning.gpu import demand_of
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.ranks.rank import simulate_rank
+from hf_efficient.planning.run_data import data_at_hand, rows_of
 from hf_efficient.planning.simulation import planned_memory, simulate
 from hf_efficient.recipe.train_fields import train_fields
 

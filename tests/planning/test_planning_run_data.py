@@ -8,8 +8,9 @@ from planned_recipes import tiny_recipe
 
 from hf_efficient.errors import DataError
 from hf_efficient.planning.advice import with_advice
-from hf_efficient.planning.batches import data_at_hand, unread_pauses
+from hf_efficient.planning.batches import unread_pauses
 from hf_efficient.planning.plan import plan
+from hf_efficient.planning.run_data import data_at_hand
 from hf_efficient.planning.simulated_trainer import SimulatedEvaluation
 from hf_efficient.recipe.load import load_recipe
 

@@ -45,6 +45,18 @@ print("imported:", sorted(EXTRAS & {name.partition(".")[0] for name in sys.modul
 """
 
 
+def test_a_trainer_is_planned_and_trained_without_the_extras(tmp_path):
+    """As below, of the source: what an import would bring in is known to be missing."""
+    use = USE.replace('assert "site-packages" in', 'assert "hf_efficient" in')
+    hidden = f"import sys\nEXTRAS = {EXTRAS!r}\nsys.modules.update(dict.fromkeys(EXTRAS))\n"
+    command = [sys.executable, "-c", hidden + use.replace('print("imported:', 'print("done") #')]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_EFFICIENT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Fits A10" in done.stdout
+    assert done.stdout.endswith("done\n")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
