@@ -25,7 +25,6 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from hf_efficient.callbacks.checks import keep_four_bit_trainable
-from hf_efficient.data.prepare import is_packed
 from hf_efficient.facts.environment import cpu_emulates_bf16, quieten_libraries
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base, load_teacher
@@ -34,6 +33,7 @@ from hf_efficient.planning.simulated_trainer import is_evaluated
 from hf_efficient.planning.trainers import longest_rows, simulation_trainer
 from hf_efficient.recipe.objectives import OBJECTIVES
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import is_packed
 
 _SMALL = {
     "vocab_size": 8192,

@@ -18,7 +18,6 @@ from plan_accuracy_gpu import GPU_CASES, TINY_CASES
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.data.prepare import is_padding_free
 from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.build import RecipeTrainer
@@ -27,6 +26,7 @@ from hf_efficient.model.load import load_base
 from hf_efficient.model.recipe_trainer import apply_sft_fields, objective
 from hf_efficient.planning.trainers import longest_rows
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.train_fields import is_padding_free
 
 __all__ = ["measure"]
 

@@ -17,10 +17,10 @@ from hf_efficient.planning.batches import (
     evaluations_of,
     packs,
     rows_as_prepared,
-    rows_of,
     run_shapes,
     saves_of,
 )
+from hf_efficient.planning.run_data import rows_of
 
 
 def test_shapes_by_hand():
