@@ -37,7 +37,7 @@ def test_auto_on_a_cpu():
     [(True, {"bf16": True}, "flash_attention_2"), (True, {"bf16": False}, None), (False, {"bf16": True}, None)],
 )
 def test_auto_on_a_gpu(installed, train, expected, monkeypatch):
-    monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: installed)
+    monkeypatch.setattr("hf_efficient.model.fast_step.is_flash_attn_2_available", lambda: installed)
     assert settled("cuda", train=train) == (expected, False)
 
 
