@@ -87,6 +87,12 @@ class EfficientTrainerMixin(_Base):
     those of the class below; and evaluations, before or during training, do not change them.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        order = cls.__mro__
+        if Trainer in order and order.index(Trainer) < order.index(EfficientTrainerMixin):
+            raise TypeError(f"write: class {cls.__name__}(EfficientTrainerMixin, {cls.__bases__[0].__name__})")
+
     def __init__(
         self,
         *args: Any,
@@ -118,11 +124,13 @@ class EfficientTrainerMixin(_Base):
 
         Raises:
             ValueError: a budget without records of the steps, or one that names no limit.
+            TypeError: an argument of these is of another type.
             SetupError: ``rates`` names a provider without a known price of this GPU.
             OutputError: nothing here writes to the second place of ``saves``.
         """
         if budget is not None and not record_steps:
             raise ValueError("budget: counts what record_steps records; leave record_steps on")
+        _check_types(budget=budget, rates=rates, extra_evaluators=extra_evaluators)
         self._efficiency_dir = efficiency_dir
         self._extra_evaluators = tuple(extra_evaluators)
         self._timeline = process_timeline() if record_steps else no_timeline()
@@ -144,6 +152,7 @@ class EfficientTrainerMixin(_Base):
         self._timeline.trainer_begins()
         self._forwards: ForwardCount | None = None
         self._time_methods()
+        self._own = frozenset(vars(self))
         with self._phase("trainer_setup"):
             super().__init__(*args, **kwargs)
             if self._gradient_check is not None:
@@ -163,6 +172,10 @@ class EfficientTrainerMixin(_Base):
                 show_figures(self)
                 gpus = self.args.world_size * max(1, self.args.n_gpu)
                 self._rate_facts = rate_facts(rates or Rates(), self.args.device, gpus)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the instruments: ``datasets`` pickles a trainer whose method it maps over rows, also for a hash."""
+        return {name: value for name, value in vars(self).items() if name not in (*self._own, "_own")}
 
     def create_accelerator_and_postprocess(self) -> None:
         """Also time the backward, which the Trainer runs through the accelerator."""
@@ -267,6 +280,8 @@ class EfficientTrainerMixin(_Base):
         self._mark(None)
         if self._ranks is not None:
             self._ranks.watch(args[0] if args else kwargs["model"])
+        if self._forwards is not None:
+            self._forwards.begin()
         loss = run(*args, **kwargs) if self._shrinking is None or kwargs else self._shrinking.run(run, *args)
         if self._forwards is not None and (corrected := self._forwards.corrected()) is not None:
             # The user's own loss does not run the model once per micro-batch: its FLOPs are counted no more.
@@ -484,6 +499,16 @@ class EfficientTrainerMixin(_Base):
                 for loader in gradients.dataloader_references:
                     if not any(loader is known for known in loaders):  # one that an evaluator left half-read
                         gradients._remove_dataloader(loader)
+
+
+def _check_types(budget: Any, rates: Any, extra_evaluators: Any) -> None:
+    wrong = {
+        'budget={"hours": 2}': budget is not None and not isinstance(budget, (Mapping, BudgetCallback)),
+        "rates=Rates(price_usd_per_hour=2.49)": rates is not None and not isinstance(rates, Rates),
+        "extra_evaluators=[evaluate], functions of the trainer": callable(extra_evaluators),
+    }
+    for example in (example for example, is_wrong in wrong.items() if is_wrong):
+        raise TypeError(f"{example.partition('=')[0]}: write, for instance, {example}")
 
 
 _Class = TypeVar("_Class", bound=type)

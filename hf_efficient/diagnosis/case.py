@@ -114,6 +114,10 @@ def abstains(why: str, instrument: str = "") -> rec.Abstention:
     return rec.Abstention("", why, instrument)
 
 
+_GROUPED = ("input_ids",)
+"""What transformers groups by; a data set without names of columns is taken to have it."""
+
+
 @dataclass(frozen=True)
 class IsolatedRecipe(Subject):
     """A recipe by its variants. Its time is that of the whole run, an estimate from the measured step."""
@@ -282,8 +286,10 @@ class Case(Subject):
 
     @property
     def can_be_grouped(self) -> bool:
-        """Whether examples could be grouped by length, and are not; no stream, prompt or pair of answers can be."""
-        is_stream = self.generates or bool(self.facts.get("loader", {}).get("iterable"))
+        """Whether examples could be grouped by length, and are not; no stream, prompt or pair of answers can be, nor
+        rows that are tokenised as they are collated."""
+        loader = self.facts.get("loader", {})
+        is_stream = self.generates or bool(loader.get("iterable")) or "input_ids" not in loader.get("columns", _GROUPED)
         grouped = self.argument("train_sampling_strategy") == "group_by_length"
         return not is_stream and not self.is_of_preferences and not grouped
 

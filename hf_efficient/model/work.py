@@ -328,6 +328,10 @@ class ForwardCount:
         self._work, self._ran = work, 0
         self._hook = model.register_forward_pre_hook(self._count)
 
+    def begin(self) -> None:
+        """What an evaluation or a callback ran until here is of no micro-batch."""
+        self._ran = 0
+
     def corrected(self) -> Work | None:
         """After each micro-batch; the work without its FLOPs where it ran another number of times. Then it is over."""
         ran, self._ran = self._ran, 0

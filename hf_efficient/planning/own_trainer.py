@@ -198,7 +198,7 @@ def _collated_sizes(trainer: Trainer, dataset: Any, name: str) -> Lengths:
         raise SetupError(
             f"plan: the rows of {name} have {', '.join(_columns(dataset)) or 'no columns'} and no input_ids, and the "
             f"trainer's collator makes none of them ({type(error).__name__}: {first_line(error)}). Tokenise the rows, "
-            "or give the trainer a data_collator that does."
+            "or give the trainer a data_collator that does; a model without input_ids cannot be planned."
         ) from error
     sizes = np.array([tokens for _, tokens in shapes], dtype=np.int64)
     return np.repeat(sizes, np.diff([*places, len(dataset)]))

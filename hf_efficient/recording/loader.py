@@ -357,13 +357,14 @@ def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, 
 
 
 def loader_facts(loader: Any) -> dict[str, Any]:
-    """Facts of topic ``loader``; what is unknown is left out. ``rows``: of the data set."""
+    """Facts of topic ``loader``; what is unknown is left out. ``rows``, ``columns``: of the data set."""
     inner = torch_loader(loader)
     facts = {
         "dataset": _kind(inner.dataset),
         "collator": _kind(getattr(inner.collate_fn, "data_collator", inner.collate_fn)),  # inside transformers' own
         "iterable": isinstance(inner.dataset, IterableDataset),
         "rows": _length(inner.dataset),
+        "columns": getattr(inner.dataset, "column_names", None),
         "workers": int(inner.num_workers),
         "prefetch_factor": inner.prefetch_factor,
         "persistent_workers": bool(inner.persistent_workers),

@@ -204,8 +204,9 @@ def _targets(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[torch.
     """The target positions, and whether they are those that predict rather than those that are predicted."""
     shifted, labels = _tensor(batch, "shift_labels"), _tensor(batch, "labels")
     wanted = labels if shifted is None else shifted
-    if wanted is not None:
-        return (wanted.ne(_IGNORED) if ids is None or wanted.shape == ids.shape else None), shifted is not None
+    if wanted is not None:  # without tokens, rows of labels may be of embeddings; one label a row is of an image
+        fits = wanted.ndim == 2 if ids is None else wanted.shape == ids.shape
+        return (wanted.ne(_IGNORED) if fits else None), shifted is not None
     completion = _tensor(batch, "completion_mask")
     return (None if completion is None else completion.ne(0)), False
 

@@ -70,6 +70,12 @@ def change_words(key: str, value: Any) -> str:
     return f"{key}={shown}"
 
 
+_OF_TRL = {
+    f"train.{name}"
+    for name in ("packing", "packing_strategy", "padding_free", "max_length", "loss_type", "eval_packing")
+}
+
+
 def argument_words(key: str, value: Any) -> str:
     """As the ``TrainingArguments`` of a script take it: ``bf16=True,``; or another call in it."""
     section, _, name = key.partition(".")
@@ -86,7 +92,8 @@ def remedy_words(remedy: Remedy, *, recipe: bool) -> list[str]:
         return [change_words(key, value) for key, value in remedy.overrides.items()]
     lines = [argument_words(key, value) for key, value in remedy.overrides.items()]
     arguments = " ".join(line for line in lines if line.endswith(","))
-    calls = [f"TrainingArguments({arguments[:-1]})"] if arguments else []
+    kind = "SFTConfig" if any(key in _OF_TRL for key in remedy.overrides) else "TrainingArguments"
+    calls = [f"{kind}({arguments[:-1]})"] if arguments else []
     return calls + [line for line in lines if not line.endswith(",")]
 
 

@@ -100,8 +100,8 @@ def worth_sentence(prepared: PreparedSet, rate: TrainingRate) -> str:
     money = rate.usd(time)
     if time is None:
         return f"{told}; what they would cost is not known: {rate.source}."
-    priced = "; cost.price_usd_per_hour is not set" if money is None else f" and {usd(money)}"
-    return f"{told}, which saves {seconds(time)}{priced} in each epoch ({rate.source})."
+    saved = f"{told}, which saves {seconds(time)}{'' if money is None else f' and {usd(money)}'} in each epoch"
+    return f"{saved} ({rate.source}){'; cost.price_usd_per_hour is not set' if money is None else ''}."
 
 
 def prepared_renderables(

@@ -40,6 +40,13 @@ def test_grouping_leaves_the_padding_that_is_left_within_a_bucket(tmp_path):
     assert grouped.gain.seconds == pytest.approx(8.0 * (1 - 0.5 / (1 - left)))
 
 
+def test_rows_that_are_tokenised_as_they_are_collated_cannot_be_grouped(tmp_path):
+    steps, facts = padded()
+    for columns, grouped in ((["input_ids", "labels"], True), (["text"], False), (["chosen_input_ids"], False)):
+        case = case_in(tmp_path / columns[0], steps, facts={**facts, "loader": {"columns": columns}})
+        assert case.can_be_grouped is grouped
+
+
 def test_little_padding_is_no_finding_and_uncounted_tokens_are_not_judged(tmp_path):
     steps, facts = padded(non_padding=350)
     assert padding_waste(case_in(tmp_path / "a", steps, facts=facts)) is None

@@ -125,6 +125,8 @@ objective=dpo | data.train.0.format=messages
     data.train.0.format: is messages, but `objective: dpo` reads preference. Write `format: preference`, or
 data.eval=[{path: e}, {path: f, format: preference}]
     data.eval.1.format: is preference, but `objective: sft` reads messages, sharegpt, prompt_completion, alpaca or text.
+objective=dpo | train.train_sampling_strategy=group_by_length
+    train.train_sampling_strategy: is group_by_length, but the pairs of `objective: dpo` have no one length. Write null
 objective=dpo | evaluate.metrics=[perplexity] | EVAL
     evaluate.metrics: is set, but an evaluation of `objective: dpo` reports the loss and TRL's own metrics only. Remove it.
 cost.price_usd_per_hour=2 | cost.price_from=aws

@@ -43,6 +43,8 @@ def test_what_a_server_was_paid_is_a_cost_and_written_rows_save_nothing():
     assert cost == ["$1.00", "$36.25"]  # a dollar a second, and 25 cents
     assert saves == ["$3.00", ""]
     assert worth_sentence(prepared, rate).startswith("300 tokens are not trained on, which saves 3.0 s and $3.00")
+    told = worth_sentence(prepared, TrainingRate(100.0, None, "as said"))
+    assert told.endswith("saves 3.0 s in each epoch (as said); cost.price_usd_per_hour is not set.")
     assert stage_line(WRITTEN) == "synthetic: 4 of 5 rows; served: 900 tokens (36.0 s)"
 
 

@@ -70,6 +70,8 @@ def test_a_script_gets_arguments_in_place_of_keys(full_run):
         assert any("TrainingArguments(bf16=True)" in line for line in printed(*parts))
     saves = findings.Remedy("fewer", {"train.save_strategy": "steps", "train.save_steps": 40})
     assert remedy_words(saves, recipe=False) == ["TrainingArguments(save_strategy='steps', save_steps=40)"]
+    longer = findings.Remedy("longer", {"train.packing": False, "train.bf16": True})
+    assert remedy_words(longer, recipe=False) == ["SFTConfig(packing=False, bf16=True)"]
     overrides = {"model.attn_implementation": "sdpa", "adapter.method": "lora"}
     elsewhere = ["from_pretrained(attn_implementation='sdpa')", "get_peft_model(model, LoraConfig())"]
     assert remedy_words(findings.Remedy("faster", overrides), recipe=False) == elsewhere

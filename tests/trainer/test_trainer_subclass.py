@@ -1,6 +1,9 @@
 """The mixin over, and the trainer under, classes of a user's own."""
 
 import pytest
+import torch
+from datasets import Dataset
+from datasets.fingerprint import Hasher
 from tiny_training import arguments, assert_same_run, build_model, collator, losses, records, rows, train_causal
 from transformers import Trainer
 
@@ -125,3 +128,41 @@ def test_a_batch_size_that_is_found_by_failing(tiny_dir, tmp_path):
     train_causal(Narrow, tiny_dir, tmp_path, max_steps=2, per_device_train_batch_size=8, auto_find_batch_size=True)
     found = [(r.step, r.micro_batches) for r in records(tmp_path)]
     assert found == [(1, 1), (2, 1)]
+
+
+def test_the_mixin_goes_first():
+    with pytest.raises(TypeError, match=r"^write: class Behind\(EfficientTrainerMixin, Trainer\)$"):
+        type("Behind", (Trainer, EfficientTrainerMixin), {})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"budget": "2h"}, r'budget: write, for instance, budget=\{"hours": 2\}'),
+        ({"rates": {"price_usd_per_hour": 1}}, r"rates: write, for instance, rates=Rates\("),
+        ({"extra_evaluators": len}, r"extra_evaluators: write, for instance, extra_evaluators=\["),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_at_once(tmp_path, options, told):
+    with pytest.raises(TypeError, match=told):
+        EfficientTrainer(torch.nn.Linear(2, 2), arguments(tmp_path), **options)
+
+
+class Tokenises(Trainer):
+    """A method of its own over the rows, in other processes, before Trainer is built; ``datasets`` also hashes it."""
+
+    def __init__(self, model, args):
+        self.hash = Hasher.hash(self.cut)
+        held = Dataset.from_list(rows()).map(self.cut, num_proc=2)
+        super().__init__(model, args, train_dataset=held, data_collator=collator())
+
+    def cut(self, row):
+        return {"input_ids": row["input_ids"][:3]}
+
+
+def test_a_trainer_may_map_a_method_of_its_own_over_rows(tiny_dir, tmp_path):
+    kind = type("Ours", (EfficientTrainerMixin, Tokenises), {})
+    first, second = (kind(build_model(tiny_dir, "full"), arguments(tmp_path, max_steps=1)) for _ in range(2))
+    assert first.hash == second.hash
+    second.train()
+    assert second.train_dataset[0]["input_ids"] == rows()[0]["input_ids"][:3]

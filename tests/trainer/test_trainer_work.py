@@ -162,6 +162,20 @@ class RunsTwice(EfficientTrainer):
         return super().compute_loss(*args, **kwargs)
 
 
+class RunsOnce(EfficientTrainer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+def test_an_evaluation_runs_the_model_for_no_micro_batch(tiny_dir, tmp_path):
+    found = []
+    for kind, evaluated in ((EfficientTrainer, 0), (RunsOnce, 4)):
+        often = {"eval_strategy": "steps", "eval_steps": 1} if evaluated else {}
+        train_causal(kind, tiny_dir, tmp_path / kind.__name__, eval_rows=evaluated, **often)
+        found.append(account_of(tmp_path / kind.__name__ / "efficiency").work)
+    assert found[0].model_flops == found[1].model_flops > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [RunsTwice, EfficientTrainer])
 def test_of_two_calls_the_one_that_does_not_know_tells_why(tiny_dir, tmp_path, first):

@@ -286,7 +286,7 @@ def _remedies(case: Case, holders: list[HeldTime]) -> list[Remedy]:
         if key := _instrument(one):
             gain = case.gain(one.seconds, "all of the time that was measured in it")
             found.append(Remedy(_WITHOUT_INSTRUMENT.format(key), gain=gain))
-        elif one.is_callback and one.phase not in _OTHER_RULES:
+        elif one.is_callback and one.phase not in _OTHER_RULES and not one.name.startswith("BudgetCallback."):
             rarer = one.seconds * (1 - 1 / _RARELY)
             gain = case.gain(rarer, "every tenth step, each as long as those that were measured")
             found.append(Remedy(_RARER.format(one.name), costs="it sees one step in ten", gain=gain))
