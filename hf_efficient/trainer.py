@@ -124,13 +124,16 @@ class EfficientTrainerMixin(_Base):
 
         Raises:
             ValueError: a budget without records of the steps, or one that names no limit.
-            TypeError: an argument of these is of another type.
+            TypeError: ``budget`` or ``rates`` is of another type.
             SetupError: ``rates`` names a provider without a known price of this GPU.
             OutputError: nothing here writes to the second place of ``saves``.
         """
         if budget is not None and not record_steps:
             raise ValueError("budget: counts what record_steps records; leave record_steps on")
-        _check_types(budget=budget, rates=rates, extra_evaluators=extra_evaluators)
+        for name, value, kinds in (("budget", budget, (Mapping, BudgetCallback)), ("rates", rates, Rates)):
+            if value is not None and not isinstance(value, kinds):
+                example = '{"hours": 2}' if name == "budget" else "Rates(price_usd_per_hour=2.49)"
+                raise TypeError(f"{name}: write, for instance, {name}={example}")
         self._efficiency_dir = efficiency_dir
         self._extra_evaluators = tuple(extra_evaluators)
         self._timeline = process_timeline() if record_steps else no_timeline()
@@ -499,16 +502,6 @@ class EfficientTrainerMixin(_Base):
                 for loader in gradients.dataloader_references:
                     if not any(loader is known for known in loaders):  # one that an evaluator left half-read
                         gradients._remove_dataloader(loader)
-
-
-def _check_types(budget: Any, rates: Any, extra_evaluators: Any) -> None:
-    wrong = {
-        'budget={"hours": 2}': budget is not None and not isinstance(budget, (Mapping, BudgetCallback)),
-        "rates=Rates(price_usd_per_hour=2.49)": rates is not None and not isinstance(rates, Rates),
-        "extra_evaluators=[evaluate], functions of the trainer": callable(extra_evaluators),
-    }
-    for example in (example for example, is_wrong in wrong.items() if is_wrong):
-        raise TypeError(f"{example.partition('=')[0]}: write, for instance, {example}")
 
 
 _Class = TypeVar("_Class", bound=type)

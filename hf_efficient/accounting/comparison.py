@@ -34,7 +34,7 @@ _ORDER = (
     "data.train", "data.targets", "train.seed", "train.data_seed", "train.packing", "train.train_sampling_strategy",
 )  # fmt: skip
 """Keys of the data and of their order, by which steps of the same number hold the same batches."""
-_NO_CHANGE = ("output_dir", "name", "description", "efficiency.confirms")
+_NO_CHANGE = ("output_dir", "existing_output", "name", "description", "efficiency.confirms")
 _SETTINGS = ("arguments", "model", "optimizer")
 _NO_SETTING = ("output_dir", "logging_dir", "run_name", "hub_model_id", "bfloat16_weights")
 _VERSIONS = ("python", "driver", "cuda", "git_commit", "git_dirty")

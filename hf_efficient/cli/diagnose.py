@@ -65,8 +65,8 @@ def diagnose(
         then = f". Its report cannot confirm the time: that needs the records of {fewest} steps of each run"
     gain = f", {gain_words(remedy.gain)} predicted for the same tokens" if remedy.gain is not None else ""
     changes = " ".join(remedy_words(remedy, recipe=True))
-    message = f"--apply: {apply} is the recipe with {changes}{gain}. Run it: hf-efficient train {apply}{then}"
-    print(message, file=sys.stderr)
+    run = f"Run it: hf-efficient train {shlex.quote(str(apply))}{then}"
+    print(f"--apply: {apply} is the recipe with {changes}{gain}. {run}", file=sys.stderr)
 
 
 def _check_is_run(path: Path) -> None:

@@ -195,5 +195,5 @@ def _write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
         return False
     remark = f"Fits {name} by hf-efficient plan {__version__}."
     write_new_file(path, fixed_recipe(recipe, overrides, path, remark), "--fix")
-    print(f"--fix: {path} fits {name}. Run it: hf-efficient train {path}", file=sys.stderr)
+    print(f"--fix: {path} fits {name}. Run it: hf-efficient train {shlex.quote(str(path))}", file=sys.stderr)
     return True

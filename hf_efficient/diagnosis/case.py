@@ -114,10 +114,6 @@ def abstains(why: str, instrument: str = "") -> rec.Abstention:
     return rec.Abstention("", why, instrument)
 
 
-_GROUPED = ("input_ids",)
-"""What transformers groups by; a data set without names of columns is taken to have it."""
-
-
 @dataclass(frozen=True)
 class IsolatedRecipe(Subject):
     """A recipe by its variants. Its time is that of the whole run, an estimate from the measured step."""
@@ -289,7 +285,8 @@ class Case(Subject):
         """Whether examples could be grouped by length, and are not; no stream, prompt or pair of answers can be, nor
         rows that are tokenised as they are collated."""
         loader = self.facts.get("loader", {})
-        is_stream = self.generates or bool(loader.get("iterable")) or "input_ids" not in loader.get("columns", _GROUPED)
+        has_tokens = "input_ids" in loader.get("columns", ("input_ids",))  # by whose lengths transformers groups
+        is_stream = self.generates or bool(loader.get("iterable")) or not has_tokens
         grouped = self.argument("train_sampling_strategy") == "group_by_length"
         return not is_stream and not self.is_of_preferences and not grouped
 

@@ -176,7 +176,6 @@ _FORMS = {
     "env": _ENVIRONMENT,
 }
 """What a name must be, in words and as a pattern: the cluster itself refuses others after minutes, or in the queue."""
-_OF_SEVERAL_LINES = ("activate", "skypilot.setup", "env")
 
 
 def _wrong_names(tree: Node) -> Iterator[Finding]:
@@ -188,8 +187,6 @@ def _wrong_names(tree: Node) -> Iterator[Finding]:
         name = str(path[1]) if key == "env" else node.value
         if form is not None and not form.fullmatch(name):
             yield Finding(path, f"is {found(name)}, but must be {words}.")
-        elif key not in _OF_SEVERAL_LINES and len(node.value.splitlines()) > 1:
-            yield Finding(path, "holds more than one line.", "Write one line.")
 
 
 def _wrong_amounts(tree: Node) -> Iterator[Finding]:

@@ -5,10 +5,13 @@ import json
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from jinja2 import TemplateError
 
 from hf_efficient.data.sources import replaced
 from hf_efficient.errors import ModelError, SetupError, first_line, writing
@@ -113,13 +116,27 @@ def _tasks(harness: Any, asked: Sequence[str]) -> tuple[list[str], Any]:
         if name not in manager.all_tasks:
             raise SetupError(f"--tasks {name} is not a task of lm-eval. `lm-eval ls tasks` lists them.")
         try:
-            manager.load([name])
-        except (OSError, ValueError, KeyError, RuntimeError) as error:  # datasets wraps what its network raises
+            with _faults_of([name]):
+                manager.load([name])
+        except (OSError, ValueError, RuntimeError) as error:  # datasets wraps what its network raises
             raise SetupError(
                 f"--tasks {name} cannot be loaded: {first_line(error)}. Its data may need a network. A task file names "
                 "a local file by `dataset_path: json` and `dataset_kwargs: {data_files: FILE}`."
             ) from error
     return names, manager
+
+
+@contextmanager
+def _faults_of(names: Sequence[str]) -> Iterator[None]:
+    """What lm-eval raises of a task file that asks for a column, a split or a metric that is not there."""
+    try:
+        yield
+    except (TemplateError, KeyError, TypeError) as error:
+        what = f"{type(error).__name__}: {first_line(error)}"
+        raise SetupError(
+            f"--tasks {' '.join(names)}: the task file does not work ({what}). Its templates name columns of its "
+            "data, its splits those that are there, its metrics those of lm-eval."
+        ) from error
 
 
 def _name_in(path: Path) -> str:
@@ -132,7 +149,7 @@ def _name_in(path: Path) -> str:
 def _run(harness: Any, model: Any, tokenizer: Any, names: list[str], manager: Any, how: Evaluation) -> dict[str, Any]:
     wrapped = harness.models.huggingface.HFLM(pretrained=model, tokenizer=tokenizer, batch_size=how.batch_size)
     # git prints an error where there is no repository
-    with replaced(harness.evaluator, "get_git_commit_hash", lambda: None):
+    with replaced(harness.evaluator, "get_git_commit_hash", lambda: None), _faults_of(names):
         return harness.simple_evaluate(
             model=wrapped,
             tasks=names,

@@ -278,7 +278,7 @@ def without_adapter(folder: Path) -> str:
         )
     for file, what in ((ADAPTER_CONFIG, "adapter"), ("config.json", "model")):
         if any((path / file).is_file() for path in checkpoints(folder)):
-            return f"{folder} holds no {what}, for the run did not end; its checkpoints do. {_whole_ones(folder)}"
+            return f"{folder} holds no {what}, which a run saves at its end; its checkpoints do. {_whole_ones(folder)}"
     return f"{folder} holds no adapter (no {ADAPTER_CONFIG}). Write the output directory of a LoRA or QLoRA run."
 
 

@@ -18,7 +18,7 @@ from trl import DPOConfig, SFTConfig
 
 from hf_efficient.callbacks.progress import ProgressLines, show_figures
 from hf_efficient.callbacks.stop import StopWhenAsked
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import OutputError, SetupError
 from hf_efficient.facts.environment import accelerator_count, describe_environment, replaced
 from hf_efficient.launch import records
 from hf_efficient.launch.arguments import float32_remark, one_device_remark, settle
@@ -40,6 +40,7 @@ from hf_efficient.recipe.load import check_data_files
 from hf_efficient.recipe.rules.values import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal, RunStopped, stop_request
+from hf_efficient.run_dir.checkpoints import step_of
 
 Rates = dict[str, dict[str, Any]]
 
@@ -64,6 +65,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
             with phase(recipe, "trainer_setup"):
                 plan = agreed_output(recipe, args)
                 if plan.checkpoint is not None:
+                    _check_not_beyond(plan.checkpoint, recipe)
                     other = check_layout(plan.checkpoint, recipe, started_engine(os.environ), args.world_size)
                     plan = replace(plan, remark="; ".join(filter(None, [plan.remark, other])))
             with explained_faults(recipe.output_dir):
@@ -245,6 +247,13 @@ def _convert(checkpoint: Path, folder: Path) -> None:
 
 
 _STATE = "trainer_state.json"
+
+
+def _check_not_beyond(checkpoint: Path, recipe: Recipe) -> None:
+    """The recipe and the card of a run with fewer steps would say what its weights are not."""
+    most, done = recipe.train.get("max_steps", -1), step_of(checkpoint)
+    if 0 < most < done:
+        raise SetupError(f"train.max_steps: is {most}, and {checkpoint.name} is beyond it. Write {done} or more.")
 
 
 def _is_finished(checkpoint: Path, recipe: Recipe) -> bool:

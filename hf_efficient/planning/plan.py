@@ -170,6 +170,8 @@ def plan_run(
 
     shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
     on_gpu, on_cuda = args.device.type != "cpu", args.device.type == "cuda"
+    if not on_gpu and recipe.train.get("bf16") is None:  # as a measurement of this CPU has settled it
+        recipe = recipe.model_copy(update={"train": {**recipe.train, "bf16": args.bf16}})
     device = torch.cuda.get_device_name(args.device) if on_cuda else this_cpu().name
     known = facts.accelerator_of_device(device) if on_cuda else None
     simulation = simulate_rank(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)

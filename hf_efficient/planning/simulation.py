@@ -204,6 +204,7 @@ def simulate(
     two dtypes none. ``computes_in``: what whoever spreads the model over ranks casts float32 weights to."""
     from hf_efficient.planning.trainers import preference_trainer, simulation_trainer
 
+    recipe = _in_bfloat16(recipe) if recipe.train.get("fp16") else recipe
     attention = recipe.model.attn_implementation if on_gpu else None
     check_attention(attention)
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory, attention_kernels(attention):
@@ -233,6 +234,17 @@ def simulate(
                     reference = blank_model(recipe, copy.deepcopy(config), seed=args.seed, checkpointing=False)
                 trainer = preference_trainer(recipe, model, reference, args, length)
             return simulation_of(recipe, trainer, length, evaluation_length or length, loaded=loaded, on_gpu=on_gpu)
+
+
+def _in_bfloat16(recipe: Recipe) -> Recipe:
+    """What is mixed with float16: its tensors are as large, and a CPU has no such autocast."""
+    adapter, model = recipe.adapter, recipe.model
+    if model.dtype == "float16":
+        model = model.model_copy(update={"dtype": "bfloat16"})
+    if adapter.quantization is not None and adapter.quantization.compute_dtype == "float16":
+        section = adapter.quantization.model_copy(update={"compute_dtype": "bfloat16"})
+        adapter = adapter.model_copy(update={"quantization": section})
+    return recipe.model_copy(update={"model": model, "adapter": adapter})
 
 
 def simulation_of(

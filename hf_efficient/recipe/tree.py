@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from yaml.reader import ReaderError
 
-from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.errors import Problem, RecipeError, first_line
 from hf_efficient.recipe.schema import Origin
 
 KeyPath = tuple[str | int, ...]
@@ -158,17 +157,9 @@ def parse_yaml(text: str, origin: Origin) -> Node:
         node = Node(None, origin) if root is None else builder.build(root, ())
     except yaml.MarkedYAMLError as error:
         raise RecipeError([_syntax_problem(error, origin)]) from error
-    except ReaderError as error:
-        where = origin if origin.text else Origin(origin.source, text.count("\n", 0, error.position) + 1)
-        message = f"holds the control character U+{ord(text[error.position]):04X}."
-        raise RecipeError([Problem(str(where), "", message, "Remove it; in quoted text, write an escape.")]) from error
-    except RecursionError as error:
-        message = "is nested too deep, or holds an alias that contains itself."
-        raise RecipeError([Problem(str(origin), "", message, "Write the values out.")]) from error
-    except (ValueError, OverflowError) as error:
-        # PyYAML passes escapes such as "\UFFFFFFFF" and %YAML 9999... on to chr() and int() unchecked.
-        message = "holds an escape or a directive that stands for no value."
-        raise RecipeError([Problem(str(origin), "", message, "Write the text itself.")]) from error
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        message = f"cannot be read as YAML: {first_line(error).rstrip('.')}."
+        raise RecipeError([Problem(str(origin), "", message, "Write plain values.")]) from error
     if builder.problems:
         raise RecipeError(builder.problems)
     return node
@@ -191,11 +182,8 @@ class _Builder:
         """Build one value; ``line`` (0-based) is the line of its key where it has one."""
         origin = self._at(node.start_mark.line if line is None else line)
         self._count += 1
-        if self._count == _MOST_NODES + 1:
-            message = f"holds more than {_MOST_NODES} values once its aliases are written out."
-            self._complain(origin, (), message, "Write the values out, or fewer of them.")
         if self._count > _MOST_NODES:
-            return Node(None, origin)
+            raise ValueError(f"it holds more than {_MOST_NODES} values once its aliases are written out")
         if node.tag not in (None, "text"):
             tag = node.tag.replace("tag:yaml.org,2002:", "!!", 1)
             message = f"carries the tag {tag}; a recipe is plain data and builds no objects."
@@ -243,11 +231,7 @@ class _Builder:
             message = f"holds the character U+{ord(odd[0]):04X}, which is no text."
             self._complain(origin, path, message, "Remove it, or write the character itself.")
             return ""
-        try:
-            return text if node.tag == "text" else read_scalar(text)
-        except ValueError:
-            self._complain(origin, path, "is a number of too many digits.", "Write it shorter, for instance as 1e9.")
-            return None
+        return text if node.tag == "text" else read_scalar(text)
 
     def _at(self, line: int) -> Origin:
         return self._origin if self._origin.text else Origin(self._origin.source, line + 1)

@@ -103,6 +103,7 @@ def obstacle(arm: Arm, work: Work, recipe: Recipe, pythons: Mapping[str, str]) -
 
 _ATTENTION = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "output_proj"}
 _MLP = {"gate_proj", "up_proj", "down_proj"}
+_SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
 _LLAMA3_ROPE = {
     "rope_type": "llama3", "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192,
 }  # fmt: skip
@@ -139,10 +140,8 @@ def _torchtune_lacks(recipe: Recipe) -> str:
         return "it quantizes to NF4 alone; write adapter.quantization.bits=4 and adapter.quantization.type=nf4"
     if names - {*_ATTENTION, *_MLP} or names & _MLP not in (set(), _MLP):
         return "adapter.target_modules names what its arm does not train, or a part of the MLP"
-    if train["optim"] not in ("adamw_torch", "adamw_torch_fused"):
-        return f"its arm has AdamW alone, and train.optim is {train['optim']}"
-    if train["lr_scheduler_type"] not in ("linear", "cosine", "constant", "constant_with_warmup"):
-        return f"its arm has no schedule {train['lr_scheduler_type']}"
+    if train["optim"] not in ("adamw_torch", "adamw_torch_fused") or train["lr_scheduler_type"] not in _SCHEDULES:
+        return f"its arm has AdamW and the schedules {', '.join(_SCHEDULES)} alone"
     return ""
 
 

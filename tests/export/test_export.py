@@ -290,7 +290,7 @@ def test_what_cannot_be_exported(run, base, tiny_llama_dir, tmp_path, monkeypatc
         export(tiny_llama_dir)
     unfinished = tmp_path / "unfinished" / "checkpoint-7"
     shutil.copytree(run, unfinished)
-    with pytest.raises(ModelError, match="for the run did not end; its checkpoints do"):
+    with pytest.raises(ModelError, match="which a run saves at its end; its checkpoints do"):
         export(unfinished.parent)
     assert export(unfinished)[0] == unfinished / "exports" / "gguf-F16"
     whole = shutil.copytree(base, tmp_path / "whole" / "checkpoint-9")

@@ -197,7 +197,6 @@ def test_unknown_keys_are_named_with_the_nearest_one(described):
         ("restarts: -1", "restarts: is the number -1, but must be at least 0."),
         ("env: {A: 1}", "env.A: is the number 1, but must be text."),
         ("env: {a-b: x}", "env.a-b: is the text 'a-b', but must be a name of letters, digits and _."),
-        ('slurm: {partition: "gpu\\n--nodelist=x"}', "slurm.partition: holds more than one line. Write one line."),
         (
             "kubernetes: {namespace: My Team}",
             "kubernetes.namespace: is the text 'My Team', but must be lower-case letters,",

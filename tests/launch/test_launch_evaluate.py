@@ -66,8 +66,8 @@ def run(tiny_llama_dir, tmp_path_factory):
     return folder
 
 
-def scores(target, *tasks, **how):
-    return evaluate_model(str(target), Evaluation(tuple(map(str, tasks)), **how))
+def scores(target, *tasks, with_base=True, **how):
+    return evaluate_model(str(target), Evaluation(tuple(map(str, tasks)), **how), with_base=with_base)
 
 
 def test_a_run_beside_its_base(run, task, tiny_llama_dir):
@@ -144,14 +144,31 @@ def test_a_limit_and_a_model_alone(tiny_llama_dir, task):
         ("no_such_task", r"--tasks no_such_task is not a task of lm-eval"),
         ("empty.yaml", r"has no line `task: NAME`"),
         ("dataless.yaml", r"--tasks dataless cannot be loaded: .*nothere.jsonl"),
+        ("splitless.yaml", r"--tasks splitless: the task file does not work \(KeyError: .*elsewhere"),
     ],
 )
-def test_a_task_that_cannot_be_run_is_named_before_the_model_loads(name, message, tmp_path):
+def test_a_task_that_cannot_be_run_is_named_before_the_model_loads(name, message, task, tmp_path):
     (tmp_path / "empty.yaml").write_text("dataset_path: json\n")
     dataless = CHOICE.replace("DATA", str(tmp_path / "nothere.jsonl")).replace("task: sums", "task: dataless")
     (tmp_path / "dataless.yaml").write_text(dataless)
+    splitless = CHOICE.replace("DATA", str(task.with_name("rows.jsonl"))).replace("task: sums", "task: splitless")
+    (tmp_path / "splitless.yaml").write_text(splitless.replace("test_split: train", "test_split: elsewhere"))
     with pytest.raises(SetupError, match=message):
         scores(tmp_path / "no-model", tmp_path / name if name.endswith(".yaml") else name)
+
+
+@pytest.mark.parametrize(
+    ("written", "wrong", "told"),
+    [
+        ("{{question}}", "{{quest}}", "UndefinedError: 'quest' is undefined"),
+        ("{{question}}", "{{question", "TemplateSyntaxError: "),
+    ],
+)
+def test_a_task_file_that_does_not_work_is_told(run, task, tmp_path, written, wrong, told):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(task.read_text().replace(written, wrong).replace("task: sums", "task: wrong"))
+    with pytest.raises(SetupError, match=rf"--tasks wrong: the task file does not work \({told}"):
+        scores(run, path, with_base=False)
 
 
 def test_a_folder_without_a_model(tmp_path, task):

@@ -215,7 +215,7 @@ def test_checkpoint_of_a_run(qlora_run):
     with pytest.raises(ModelError) as error:
         merge_run(run_dir)
     assert str(error.value) == (
-        f"{run_dir} holds no adapter, for the run did not end; its checkpoints do. "
+        f"{run_dir} holds no adapter, which a run saves at its end; its checkpoints do. "
         f"Write one that is whole: {checkpoint}."
     )
     assert merge_run(checkpoint).base == "dequantized"

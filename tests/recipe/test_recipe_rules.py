@@ -43,6 +43,8 @@ train.lr_scheduler_type=warmup_stable_decay
     train.lr_scheduler_kwargs: must hold num_decay_steps for `train.lr_scheduler_type: warmup_stable_decay`. Write, for
 train.gradient_checkpointing=true | train.activation_checkpointing=false
     train.activation_checkpointing: is false, and `train.gradient_checkpointing`, the same setting, is true. Keep
+train.optim_args=nope
+    train.optim_args: is 'nope', which names no value. Write name=value,name=value.
 output_dir=/
     output_dir: is /, the root folder. Write a folder of its own, for instance outputs/my-run.
 output_dir=~/

@@ -71,16 +71,13 @@ def test_exploding_aliases_stop_at_20000_values():
     levels = ["l0: &l0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10)]
     (problem,) = said("\n".join(levels))
-    assert problem.endswith(
-        "holds more than 20000 values once its aliases are written out. Write the values out, or fewer of them."
-    )
+    assert problem.endswith("holds more than 20000 values once its aliases are written out. Write plain values.")
 
 
 def test_values_without_end():
     for text in ("a: &x\n  - *x\n", "[" * 5000 + "]" * 5000):
-        assert said(text) == [
-            "r.yaml: is nested too deep, or holds an alias that contains itself. Write the values out."
-        ]
+        (problem,) = said(text)
+        assert problem.startswith("r.yaml: cannot be read as YAML: maximum recursion depth exceeded")
 
 
 def test_what_cannot_be_read_is_told_with_its_line():
@@ -89,12 +86,12 @@ def test_what_cannot_be_read_is_told_with_its_line():
         ("a: 1\nb: c: d", "r.yaml:2: is not valid YAML: mapping values are not allowed here (column 5). Quote the"),
         ("a: 1\n---\nb: 1", "r.yaml:2: is not valid YAML: expected a single document in the stream, but found"),
         ("a: *x", "r.yaml:1: is not valid YAML: found undefined alias 'x' (column 4)."),
-        ("a: 1\nb: \x07", "r.yaml:2: holds the control character U+0007. Remove it; in quoted text, write an escape."),
-        ('a: "\\UFFFFFFFF"', "r.yaml: holds an escape or a directive that stands for no value. Write the text"),
-        ('a: "\\U00110000"', "r.yaml: holds an escape or a directive that stands for no value. Write the text"),
-        (f"%YAML {'9' * 5000}.1\n---\na: 1", "r.yaml: holds an escape or a directive that stands for no value. Write"),
+        ("a: 1\nb: \x07", "r.yaml: cannot be read as YAML: unacceptable character #x0007"),
+        ('a: "\\UFFFFFFFF"', "r.yaml: cannot be read as YAML: "),
+        ('a: "\\U00110000"', "r.yaml: cannot be read as YAML: "),
+        (f"%YAML {'9' * 5000}.1\n---\na: 1", "r.yaml: cannot be read as YAML: "),
         ('a: 1\nb: "\\ud800"', "r.yaml:2: b: holds the character U+D800, which is no text. Remove it, or write the"),
-        (f"a: {'9' * 5000}", "r.yaml:1: a: is a number of too many digits. Write it shorter, for instance"),
+        (f"a: {'9' * 5000}", "r.yaml: cannot be read as YAML: Exceeds the limit"),
     ):
         (found,) = said(text)
         assert found.startswith(problem)

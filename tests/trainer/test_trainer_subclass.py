@@ -140,7 +140,6 @@ def test_the_mixin_goes_first():
     [
         ({"budget": "2h"}, r'budget: write, for instance, budget=\{"hours": 2\}'),
         ({"rates": {"price_usd_per_hour": 1}}, r"rates: write, for instance, rates=Rates\("),
-        ({"extra_evaluators": len}, r"extra_evaluators: write, for instance, extra_evaluators=\["),
     ],
 )
 def test_an_argument_of_another_type_is_refused_at_once(tmp_path, options, told):

@@ -218,6 +218,8 @@ def _rarer(case: Case, spent_seconds: float, pause: _Pause) -> tuple[int, float]
     pauses = steps // int(every)
     if pauses < 1:
         return None
+    if argument != "logging":
+        pauses = -(-steps // int(every))  # one after the last step as well
     training = case.loop_seconds - spent_seconds
     planned = int(schedule.get("max_steps") or steps)
     longer = min(_distance(spent_seconds / pauses, training / steps, pause.allowed), max(planned, steps))

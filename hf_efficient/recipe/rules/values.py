@@ -50,6 +50,14 @@ def schedule_knows_its_parameters(settings: Settings) -> Iterator[Contradiction]
         yield "train.lr_scheduler_kwargs", message, "Write, for instance, {num_decay_steps: 100}."
 
 
+@rule("train.optim_args")
+def optimizer_arguments_are_pairs(settings: Settings) -> Iterator[Contradiction]:
+    """transformers splits them at commas and equals signs."""
+    given = settings.train("optim_args")
+    if isinstance(given, str) and given.strip() and not all(part.count("=") == 1 for part in given.split(",")):
+        yield "train.optim_args", f"is {given!r}, which names no value.", "Write name=value,name=value."
+
+
 @rule("objective", "train.metric_for_best_model", "evaluate.metrics")
 def best_metric_is_computed(settings: Settings) -> Iterator[Contradiction]:
     """The metric that chooses the best checkpoint is one that an evaluation computes; trainers of preferences have
