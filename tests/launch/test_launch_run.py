@@ -16,6 +16,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_efficient import load_run
+from hf_efficient.errors import SetupError
 from hf_efficient.launch import build as building
 from hf_efficient.launch import run as running
 from hf_efficient.launch.run import run_recipe
@@ -227,6 +228,10 @@ def test_resuming_a_finished_run_trains_no_further(tiny_recipe, out):
     assert (done.steps, again.steps) == (4, 4)
     assert again.after == done.after
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(out).items())
+    card = (out / "README.md").read_text()
+    with pytest.raises(SetupError, match=r"train\.max_steps: is 2, and checkpoint-4 is beyond it\. Write 4 or more"):
+        run_recipe(tiny_recipe(constant, "existing_output=resume", "train.max_steps=2"))
+    assert (out / "README.md").read_text() == card
 
 
 @pytest.mark.slow

@@ -195,3 +195,10 @@ def test_what_is_offloaded(recipe):
 def test_no_gpu_is_an_error_that_names_the_key(recipe, number):
     with pytest.raises(RecipeError, match=r"distributed\.processes"):
         plan(recipe(), ["L4"], num_gpus=number)
+
+
+def test_float16_weights_mixed_with_float16_are_planned(recipe):
+    half = ("train.fp16=true", "train.bf16=false", "adapter.method=qlora")
+    one, other = (plan(recipe(*half, f"model.dtype={dtype}"), ["T4"]).gpus[0] for dtype in ("float16", "bfloat16"))
+    assert one.step_seconds == other.step_seconds
+    assert one.needed_bytes == other.needed_bytes

@@ -143,3 +143,9 @@ def test_on_a_cpu_that_was_calibrated(tiny_llama_dir, data, monkeypatch):
     shared = plan_run(recipe(tiny_llama_dir), arguments("cpu", world_size=2), data, 3.6)
     assert shared.run.step_seconds is not None
     assert any("what processes on CPUs exchange takes no time" in one for one in shared.plan.assumptions)
+
+
+def test_on_a_cpu_silence_on_bfloat16_is_what_the_run_has_settled(tiny_llama_dir, data):
+    own = arguments("cpu")
+    silent, said = (plan_run(recipe(tiny_llama_dir, bf16=value), own, data, None).run for value in (None, False))
+    assert silent.categories == said.categories
