@@ -123,10 +123,10 @@ def _meant_key(key: str, around: KeyPath, names: list[str], root: type[Section])
 
 
 def key_called(name: str, root: type[Section]) -> str | None:
-    """The key of a recipe with this name, dotted or not, of ``train`` before others; or what other tools call so."""
+    """The key with this name, dotted or not, of ``train`` first, then the shortest; or what other tools call so."""
     path = tuple(name.split("."))
     found = [one for one in _key_paths(root) if 0 not in one and path in (one, one[-1:])]
-    found.sort(key=lambda one: one[0] != "train")
+    found.sort(key=lambda one: (one[0] != "train", len(one)))
     meant = found[0] if found else _OTHER_NAMES.get(name)
     return None if meant is None else dotted(meant)
 
