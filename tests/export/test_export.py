@@ -294,7 +294,7 @@ def test_what_cannot_be_exported(run, base, tiny_llama_dir, tmp_path, monkeypatc
         export(unfinished.parent)
     assert export(unfinished)[0] == unfinished / "exports" / "gguf-F16"
     whole = shutil.copytree(base, tmp_path / "whole" / "checkpoint-9")
-    with pytest.raises(ModelError, match=rf"holds no model, for the run did not end; .* that is whole: {whole}\."):
+    with pytest.raises(ModelError, match=rf"holds no model, which a run saves at its end; .* that is whole: {whole}\."):
         export(whole.parent)
     with pytest.raises(OutputError, match="exports/gguf-F16 is not empty"):
         export(unfinished)
